@@ -1,0 +1,625 @@
+//! The only file with an opinion about failure.
+//!
+//! `decide` takes a task as it is and how its run ended, and returns the whole change: the state, the counters, the next
+//! time, the events and the reason. It asks no clock and draws no chance. The numbers in the comments are the steps of
+//! model §3.2; the first step that refuses names the reason.
+
+use std::sync::Arc;
+
+use crate::backoff::{self, Draw, Stream};
+use crate::event::{AttemptOutcome, EventKind};
+use crate::expression::{Expression, Scope};
+use crate::failure::{Class, Failure, Fit, Trigger, closest};
+use crate::fingerprint::fingerprint;
+use crate::guard::GuardView;
+use crate::policy::{Backoff, OnExhausted, OnExpressionError, OnLost, Policy, PolicyLimits, Rule, Then};
+use crate::reason::{Decision, DelayParts, Reason, Verdict};
+use crate::task::{State, Task};
+use crate::time::{Millis, Timestamp};
+use crate::transition::{Change, Line, Rejection, Transition};
+use crate::window;
+
+/// Everything a verdict depends on, but the end itself and the time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    pub task: Task,
+    pub policy: Option<Arc<Policy>>,
+    /// The number under which the policy is stored.
+    pub policy_id: Option<i32>,
+    pub limits: PolicyLimits,
+    pub guard: GuardView,
+}
+
+/// How a run ended, and who says so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub speaker: Speaker,
+    pub end: End,
+}
+
+/// By what right somebody speaks about a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// A worker, with the number of its lease.
+    Lease(u32),
+    /// A callback that names the run it was started for.
+    Run(u32),
+    /// A callback that names the attempt it was started for.
+    Attempt(u32),
+    /// A callback of an old kind that names nothing (X1-6).
+    Anyone,
+    /// One of the server's own loops; the version guards it.
+    Server,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    Succeeded {
+        result: Option<Arc<str>>,
+    },
+    Failed(Failure),
+    /// The run was lost: `lease_expired` or `stuck`.
+    Lost(Trigger),
+    Snoozed {
+        delay: Millis,
+    },
+    Released,
+}
+
+impl End {
+    /// How the attempt is remembered if the end is accepted as it was told.
+    pub fn outcome(&self) -> AttemptOutcome {
+        match self {
+            End::Succeeded { .. } => AttemptOutcome::Succeeded,
+            End::Failed(_) => AttemptOutcome::Failed,
+            End::Lost(_) => AttemptOutcome::Lost,
+            End::Snoozed { .. } => AttemptOutcome::Snoozed,
+            End::Released => AttemptOutcome::Released,
+        }
+    }
+}
+
+/// How much time a last try gets before the deadline.
+const LAST_TRY_MARGIN: Millis = Millis::from_secs(1);
+
+pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<Transition, Rejection> {
+    let task = &snapshot.task;
+    may_speak(task, outcome.speaker, now)?; // 1
+    match &outcome.end {
+        End::Succeeded { result } => succeed(task, result.clone(), now),
+        End::Failed(failure) => Bad::new(snapshot, failure.clone(), now).failed(),
+        End::Lost(_) if before_anything_was_sent(task) => requeue(task, now),
+        End::Lost(trigger) => {
+            let failure = Failure::new(*trigger, lost_message(task, *trigger));
+            Bad::new(snapshot, failure, now).lost()
+        }
+        End::Snoozed { delay } => Bad::new(snapshot, Failure::default(), now).snoozed(*delay),
+        End::Released => release(task, now),
+    }
+}
+
+/// 1: the lease number says who may speak; an expired lease says nothing any more (R-I5).
+fn may_speak(task: &Task, speaker: Speaker, now: Timestamp) -> Result<(), Rejection> {
+    if task.state == State::Canceled {
+        return Err(Rejection::TaskCanceled);
+    }
+    let Some(lease) = &task.lease else {
+        return Err(match speaker {
+            Speaker::Server => Rejection::WrongState { state: task.state, verb: "settled" },
+            _ => Rejection::LeaseLost,
+        });
+    };
+    let live = lease.expires_at.is_none_or(|at| at > now);
+    let run = if task.paused_from.unwrap_or(task.state) == State::Claimed { task.run + 1 } else { task.run };
+    let entitled = match speaker {
+        Speaker::Lease(number) => number == lease.number && live,
+        Speaker::Run(number) => number == run,
+        Speaker::Attempt(number) => number == task.counters.attempt,
+        Speaker::Anyone => true,
+        Speaker::Server => true,
+    };
+    if entitled { Ok(()) } else { Err(Rejection::LeaseLost) }
+}
+
+/// T9.
+fn succeed(task: &Task, result: Option<Arc<str>>, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.end_attempt(AttemptOutcome::Succeeded);
+    change.after.class = None;
+    change.record.result = result;
+    change.event(EventKind::AttemptSucceeded);
+    change.event(EventKind::TaskSucceeded);
+    change.end(Line::T9, State::Succeeded, Reason::Succeeded)
+}
+
+/// T23: given back, uncounted.
+fn release(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.end_attempt(AttemptOutcome::Released);
+    change.event(EventKind::TaskReleased);
+    change.finish_unless_paused(Line::T23, State::Pending)
+}
+
+fn before_anything_was_sent(task: &Task) -> bool {
+    task.paused_from.unwrap_or(task.state) == State::Claimed && task.started_at.is_none()
+}
+
+/// T8: claimed, and nothing was sent: as if it had not been claimed.
+fn requeue(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.release_lease();
+    change.event(EventKind::TaskLeaseExpired);
+    change.finish_unless_paused(Line::T8, State::Pending)
+}
+
+fn lost_message(task: &Task, trigger: Trigger) -> String {
+    let worker = task.lease.as_ref().map_or("its worker", |lease| &lease.worker);
+    match trigger {
+        Trigger::Stuck => format!("no sign of life from {worker}"),
+        _ => format!("the lease of {worker} ran out"),
+    }
+}
+
+/// A bad end on its way through the steps.
+struct Bad<'a> {
+    snapshot: &'a Snapshot,
+    failure: Failure,
+    class: Class,
+    now: Timestamp,
+    matched: Option<String>,
+    notes: Vec<String>,
+    delay: Option<DelayParts>,
+}
+
+/// Which counter a repeat moves.
+#[derive(Clone, Copy, PartialEq)]
+enum Counted {
+    Attempt,
+    Lost,
+    Throttled,
+    Snoozed,
+}
+
+impl<'a> Bad<'a> {
+    fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> Bad<'a> {
+        let default = snapshot.policy.as_ref().map_or(Class::Retryable, |policy| policy.default_class);
+        let (class, _) = failure.classify(default);
+        Bad { snapshot, failure, class, now, matched: None, notes: Vec::new(), delay: None }
+    }
+
+    fn task(&self) -> &'a Task {
+        &self.snapshot.task
+    }
+
+    /// 2: what a loss means is the policy's to say; without a policy it is the end (model A2).
+    fn lost(mut self) -> Result<Transition, Rejection> {
+        let Some(policy) = self.snapshot.policy.as_deref() else { return self.refuse(Reason::OnLostFail) };
+        match policy.on_lost {
+            OnLost::Fail => self.refuse(Reason::OnLostFail),
+            OnLost::Park => self.park(Counted::Lost),
+            OnLost::Count => self.counted(policy, None),
+            OnLost::Retry if self.task().counters.lost >= policy.max_lost => self.exhaust(policy, Reason::Lost),
+            OnLost::Retry => {
+                let n = self.task().counters.lost;
+                self.delay = Some(self.backoff(&policy.backoff, n, Stream::Loss));
+                self.repeat(policy, Counted::Lost, Reason::LostRetry)
+            }
+        }
+    }
+
+    fn failed(mut self) -> Result<Transition, Rejection> {
+        let Some(policy) = self.snapshot.policy.as_deref() else { return self.refuse(Reason::NoPolicy) }; // 3
+        if let Some((index, rule)) = self.first_rule(policy) {
+            self.matched = Some(format!("rules[{index}]")); // 4
+            return self.by_rule(policy, index, rule);
+        }
+        let listed = policy.retry_on.as_deref().map(|list| closest(list, &self.failure, self.class));
+        let asked_for = listed.flatten().is_some_and(|(_, fit)| fit >= Fit::StatusClass);
+        if self.class == Class::Final {
+            let stated = self.failure.class.is_some();
+            // The built-in map is the most general opinion there is: a status the policy lists by itself is closer.
+            if !policy.override_final && (stated || !asked_for) {
+                return self.refuse(Reason::Final); // 5
+            }
+            self.class = Class::Retryable;
+        }
+        if let Some(stop) = &policy.stop_when
+            && self.holds(stop, "stop_when", policy.on_expression_error == OnExpressionError::Closed)
+        {
+            return self.refuse(Reason::StopWhen); // 6
+        }
+        let ignored = closest(&policy.ignore, &self.failure, self.class);
+        if let Some((index, fit)) = ignored
+            && listed.flatten().is_none_or(|(_, listed_fit)| fit >= listed_fit)
+        {
+            self.matched = Some(format!("ignore[{index}] \"{}\"", policy.ignore[index]));
+            return self.refuse(Reason::Ignored); // 7
+        }
+        match listed {
+            Some(None) => return self.refuse(Reason::NotListed), // 8
+            Some(Some((index, _))) => {
+                let matcher = policy.retry_on.as_deref().and_then(|list| list.get(index));
+                self.matched = matcher.map(|matcher| format!("retry_on[{index}] \"{matcher}\""));
+            }
+            None => {}
+        }
+        if let Some(retry) = &policy.retry_when
+            && !self.holds(retry, "retry_when", policy.on_expression_error == OnExpressionError::Open)
+        {
+            return self.refuse(Reason::RetryWhen); // 9
+        }
+        self.limited_or_counted(policy, None)
+    }
+
+    fn first_rule(&mut self, policy: &'a Policy) -> Option<(usize, &'a Rule)> {
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let matches = rule.matches.matches(&self.failure, self.class)
+                && rule
+                    .matches
+                    .when
+                    .as_ref()
+                    .is_none_or(|when| self.holds(when, &format!("rules[{index}].when"), false));
+            if matches {
+                return Some((index, rule));
+            }
+        }
+        None
+    }
+
+    /// 4: a rule stands in place of the simple fields, which are sugar for rules behind it (model A7).
+    fn by_rule(mut self, policy: &'a Policy, index: usize, rule: &'a Rule) -> Result<Transition, Rejection> {
+        let used = self.task().rule_counts.get(index).copied().unwrap_or(0);
+        let spent = rule.max.is_some_and(|max| used >= max);
+        match rule.then {
+            Then::Final => {
+                self.class = Class::Final;
+                self.refuse(Reason::Rule)
+            }
+            _ if spent => self.exhaust(policy, Reason::Attempts),
+            Then::Park => self.park(Counted::Attempt),
+            Then::Snooze => self.postpone(policy, rule.delay.unwrap_or_default(), Some(index)),
+            Then::Retry => {
+                if self.class == Class::Final {
+                    self.class = Class::Retryable;
+                }
+                self.limited_or_counted(policy, Some((index, rule)))
+            }
+        }
+    }
+
+    /// 10: asked to stay away for a while, which costs no attempt but is bounded (X3-1, X3-2).
+    fn limited_or_counted(
+        mut self,
+        policy: &'a Policy,
+        rule: Option<(usize, &'a Rule)>,
+    ) -> Result<Transition, Rejection> {
+        let asked = self.retry_after(policy);
+        match asked {
+            Some(asked) if self.class == Class::RateLimited => {
+                if self.task().counters.throttled >= policy.max_throttles {
+                    return self.exhaust(policy, Reason::ThrottledOut);
+                }
+                self.delay = Some(DelayParts {
+                    strategy: "retry_after".into(),
+                    n: self.task().counters.throttled,
+                    base_ms: asked.0,
+                    retry_after_ms: Some(asked.0),
+                    total_ms: asked.0,
+                    ..DelayParts::default()
+                });
+                self.repeat(policy, Counted::Throttled, Reason::RateLimited)
+            }
+            _ => self.counted(policy, rule),
+        }
+    }
+
+    /// What the other side asked for, as far as the policy lets it.
+    fn retry_after(&mut self, policy: &Policy) -> Option<Millis> {
+        let asked = self.failure.retry_after.filter(|_| policy.respect_retry_after)?.from_now(self.now);
+        if asked > policy.max_retry_after {
+            self.notes.push(format!("Retry-After of {asked} was clamped to {}", policy.max_retry_after));
+        }
+        Some(asked.min(policy.max_retry_after))
+    }
+
+    /// 11 and 12: a retry that counts.
+    fn counted(mut self, policy: &'a Policy, rule: Option<(usize, &'a Rule)>) -> Result<Transition, Rejection> {
+        let attempt = self.task().counters.attempt;
+        if attempt >= policy.max_retries {
+            return self.exhaust(policy, Reason::Attempts); // 11
+        }
+        let mut parts = match rule.and_then(|(index, rule)| rule.backoff.as_ref().map(|own| (index, own))) {
+            None => self.backoff(&policy.backoff, attempt, Stream::Retry), // 12
+            Some((index, own)) => {
+                let used = self.task().rule_counts.get(index).copied().unwrap_or(0);
+                self.backoff(own, used, Stream::Rule(u32::try_from(index).unwrap_or(u32::MAX)))
+            }
+        };
+        if let Some(asked) = self.retry_after(policy) {
+            parts.retry_after_ms = Some(asked.0);
+            parts.total_ms = parts.total_ms.max(asked.0);
+        }
+        self.delay = Some(parts);
+        if let Some((index, _)) = rule {
+            return self.repeat_by_rule(policy, index);
+        }
+        self.repeat(policy, Counted::Attempt, Reason::Retry)
+    }
+
+    fn backoff(&self, backoff: &Backoff, n: u32, stream: Stream) -> DelayParts {
+        let draw = Draw { task: self.task().id, cycle: self.task().cycle, stream };
+        backoff::delay(backoff, n, draw, &self.snapshot.limits)
+    }
+
+    /// T22: the worker asked for a pause of its own choosing.
+    fn snoozed(self, delay: Millis) -> Result<Transition, Rejection> {
+        let fallback;
+        let policy = match self.snapshot.policy.as_deref() {
+            Some(policy) => policy,
+            None => {
+                fallback = Policy::preset(crate::Dialect::Native);
+                &fallback
+            }
+        };
+        let (task, now) = (self.task(), self.now);
+        if task.counters.snoozed >= policy.max_snoozes {
+            let decision = self.decision(policy, Verdict::Exhaust, Reason::SnoozedOut, task.counters);
+            let mut change = Change::of(task, now);
+            change.end_attempt(AttemptOutcome::Snoozed);
+            change.record.decision = Some(decision);
+            change.event(EventKind::TaskRetryExhausted);
+            change.event(EventKind::TaskFailed);
+            return change.end(Line::T22, State::Dead, Reason::SnoozedOut);
+        }
+        let delay = delay.min(self.snapshot.limits.max_schedule);
+        let mut after = task.counters;
+        after.snoozed += 1;
+        let mut decision = self.decision(policy, Verdict::Snooze, Reason::Snoozed, after);
+        (decision.class, decision.trigger) = (None, None);
+        let next = now + delay;
+        decision.delay = Some(DelayParts {
+            strategy: "snooze".into(),
+            n: task.counters.snoozed,
+            base_ms: delay.0,
+            total_ms: delay.0,
+            ..DelayParts::default()
+        });
+        decision.next_retry_at = Some(next);
+        let mut change = Change::of(task, now);
+        change.end_attempt(AttemptOutcome::Snoozed);
+        change.after.counters = after;
+        change.after.next_retry_at = Some(next);
+        change.record.decision = Some(decision);
+        change.event(EventKind::TaskSnoozed);
+        change.finish_unless_paused(Line::T22, State::RetryPending)
+    }
+
+    /// A rule postpones a failed run: it waits, uncounted but for the snoozes.
+    fn postpone(mut self, policy: &'a Policy, delay: Millis, rule: Option<usize>) -> Result<Transition, Rejection> {
+        if self.task().counters.snoozed >= policy.max_snoozes {
+            return self.exhaust(policy, Reason::SnoozedOut);
+        }
+        self.delay = Some(DelayParts {
+            strategy: "snooze".into(),
+            n: self.task().counters.snoozed,
+            base_ms: delay.0,
+            total_ms: delay.0,
+            ..DelayParts::default()
+        });
+        self.repeat_with(policy, Counted::Snoozed, Reason::Rule, rule)
+    }
+
+    fn repeat(self, policy: &'a Policy, counted: Counted, reason: Reason) -> Result<Transition, Rejection> {
+        self.repeat_with(policy, counted, reason, None)
+    }
+
+    fn repeat_by_rule(self, policy: &'a Policy, index: usize) -> Result<Transition, Rejection> {
+        self.repeat_with(policy, Counted::Attempt, Reason::Retry, Some(index))
+    }
+
+    /// 13 to 16: when exactly, and whether that is still in time.
+    fn repeat_with(
+        mut self,
+        policy: &'a Policy,
+        counted: Counted,
+        reason: Reason,
+        rule: Option<usize>,
+    ) -> Result<Transition, Rejection> {
+        let now = self.now;
+        let mut parts = self.delay.take().unwrap_or_default();
+        let asked = now + parts.total();
+        let mut due = window::open_at(&policy.windows, asked).unwrap_or(asked); // 13
+        let deadline = self.deadline(policy);
+        if let Some(deadline) = deadline
+            && due >= deadline
+        {
+            let last = deadline - LAST_TRY_MARGIN; // 14
+            if !policy.last_try || now >= last {
+                self.delay = Some(parts);
+                return self.exhaust(policy, Reason::Expired);
+            }
+            due = last;
+            self.notes.push("moved to just before the deadline, as the last try".into());
+        }
+        parts.window_ms = due.since(asked).0;
+        parts.total_ms = due.since(now).0;
+        self.delay = Some(parts);
+
+        let task = self.task();
+        let mut counters = task.counters;
+        let counter = match counted {
+            Counted::Attempt => &mut counters.attempt,
+            Counted::Lost => &mut counters.lost,
+            Counted::Throttled => &mut counters.throttled,
+            Counted::Snoozed => &mut counters.snoozed,
+        };
+        *counter += 1; // 15
+        if counted == Counted::Attempt && self.failure.trigger.is_loss() {
+            counters.lost += 1;
+        }
+        let hold = self.snapshot.guard.hold(due, deadline); // 16
+
+        let verdict = match counted {
+            Counted::Throttled => Verdict::Throttle,
+            Counted::Snoozed => Verdict::Snooze,
+            _ => Verdict::Retry,
+        };
+        let mut decision = self.decision(policy, verdict, reason, counters);
+        decision.next_retry_at = Some(due);
+        decision.held_until = hold.as_ref().map(|hold| hold.until);
+        decision.held_by = hold.as_ref().map(|hold| hold.reason.clone());
+
+        let mut change = self.bad_end(match counted {
+            Counted::Throttled => AttemptOutcome::Throttled,
+            _ => AttemptOutcome::Failed,
+        });
+        change.after.counters = counters;
+        change.after.next_retry_at = Some(due);
+        change.after.hold = hold;
+        if let Some(index) = rule {
+            let counts = &mut change.after.rule_counts;
+            counts.resize(counts.len().max(index + 1), 0);
+            counts[index] += 1;
+        }
+        change.record.attempt = counters.attempt;
+        change.record.decision = Some(decision);
+        let (line, event) = match counted {
+            Counted::Throttled => (Line::T11, EventKind::TaskThrottled),
+            Counted::Snoozed => (Line::T10, EventKind::TaskSnoozed),
+            _ if self.failure.trigger.is_loss() => (Line::T20, EventKind::TaskRetryScheduled),
+            _ => (Line::T10, EventKind::TaskRetryScheduled),
+        };
+        change.event(event);
+        change.finish_unless_paused(line, State::RetryPending)
+    }
+
+    /// The instant after which nothing may start: the task's own, the policy's, and its patience since the first failure.
+    fn deadline(&self, policy: &Policy) -> Option<Timestamp> {
+        let first = self.task().first_failed_at.unwrap_or(self.now);
+        let patience = policy.max_elapsed.map(|span| first + span);
+        [self.task().expires_at, policy.expires_at, patience].into_iter().flatten().min()
+    }
+
+    /// The task ends as `failed`: it was not to be retried (T12).
+    fn refuse(self, reason: Reason) -> Result<Transition, Rejection> {
+        let mut counters = self.task().counters;
+        if self.failure.trigger.is_loss() {
+            counters.lost += 1;
+        }
+        let decision = match self.snapshot.policy.as_deref() {
+            Some(policy) => self.decision(policy, Verdict::Refuse, reason, counters),
+            None => self.decision_without_policy(Verdict::Refuse, reason, counters),
+        };
+        let mut change = self.bad_end(AttemptOutcome::Failed);
+        change.after.counters = counters;
+        change.record.decision = Some(decision);
+        change.event(EventKind::TaskFailed);
+        let line = if self.failure.trigger.is_loss() { Line::T20 } else { Line::T12 };
+        change.end(line, State::Failed, reason)
+    }
+
+    /// Something ran out: the task ends as `dead` (T13), or waits for a person where the policy says so.
+    fn exhaust(self, policy: &'a Policy, reason: Reason) -> Result<Transition, Rejection> {
+        if reason == Reason::Attempts && policy.on_exhausted == OnExhausted::Park {
+            return self.park(Counted::Attempt);
+        }
+        let mut counters = self.task().counters;
+        if self.failure.trigger.is_loss() {
+            counters.lost += 1;
+        }
+        let decision = self.decision(policy, Verdict::Exhaust, reason, counters);
+        let mut change = self.bad_end(AttemptOutcome::Failed);
+        change.after.counters = counters;
+        change.record.decision = Some(decision);
+        change.event(EventKind::TaskRetryExhausted);
+        change.event(EventKind::TaskFailed);
+        let line = if self.failure.trigger.is_loss() { Line::T20 } else { Line::T13 };
+        change.end(line, State::Dead, reason)
+    }
+
+    /// T25: paused, for a person to look at. Resuming starts a new cycle.
+    fn park(self, counted: Counted) -> Result<Transition, Rejection> {
+        let mut counters = self.task().counters;
+        if counted == Counted::Lost || self.failure.trigger.is_loss() {
+            counters.lost += 1;
+        }
+        let decision = match self.snapshot.policy.as_deref() {
+            Some(policy) => self.decision(policy, Verdict::Park, Reason::Parked, counters),
+            None => self.decision_without_policy(Verdict::Park, Reason::Parked, counters),
+        };
+        let mut change = self.bad_end(AttemptOutcome::Failed);
+        change.after.counters = counters;
+        change.after.parked = true;
+        change.after.paused_from = Some(State::Pending);
+        change.after.reason = Some(Reason::Parked);
+        change.record.decision = Some(decision);
+        change.event(EventKind::TaskParked);
+        change.finish(Line::T25, State::Paused, "parked")
+    }
+
+    /// The part that every bad end shares: the attempt is over, its error is kept (I-20).
+    fn bad_end(&self, outcome: AttemptOutcome) -> Change<'a> {
+        let task = self.task();
+        let lost = self.failure.trigger.is_loss();
+        let mut change = Change::of(task, self.now);
+        change.end_attempt(if lost { AttemptOutcome::Lost } else { outcome });
+        change.after.first_failed_at = task.first_failed_at.or(Some(self.now));
+        change.after.class = Some(self.class);
+        change.after.fingerprint = Some(fingerprint(&task.lane.kind, &self.failure));
+        change.record.failure = Some(self.failure.clone());
+        if lost {
+            change.event(EventKind::TaskStuckRecovered);
+        }
+        change.event(EventKind::AttemptFailed);
+        change
+    }
+
+    fn decision(&self, policy: &Policy, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
+        Decision { max_retries: Some(policy.max_retries), ..self.decision_without_policy(verdict, reason, after) }
+    }
+
+    fn decision_without_policy(&self, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
+        Decision {
+            verdict,
+            reason,
+            at: self.now,
+            by: None,
+            class: Some(self.class),
+            trigger: Some(self.failure.trigger),
+            matched: self.matched.clone(),
+            policy: self.snapshot.policy_id,
+            max_retries: None,
+            delay: self.delay.clone(),
+            before: self.task().counters,
+            after,
+            next_retry_at: None,
+            held_until: None,
+            held_by: None,
+            notes: self.notes.clone(),
+        }
+    }
+
+    /// Whether an expression holds; one that fails is noted and counts as `on_error`.
+    fn holds(&mut self, expression: &Expression, name: &str, on_error: bool) -> bool {
+        let task = self.task();
+        let scope = Scope {
+            failure: &self.failure,
+            class: self.class,
+            attempt_number: task.attempt_number(),
+            execution_id: task.execution.unwrap_or(task.id.implicit_execution()).to_string(),
+            task_id: task.id.to_string(),
+        };
+        match expression.holds(&scope) {
+            Ok(answer) => {
+                if answer {
+                    self.matched.get_or_insert_with(|| name.to_owned());
+                }
+                answer
+            }
+            Err(error) => {
+                self.notes.push(format!("{name} could not be evaluated: {error}"));
+                on_error
+            }
+        }
+    }
+}

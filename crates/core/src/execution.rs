@@ -1,0 +1,203 @@
+//! An execution: tasks that belong together. Its state is a function of its tasks' states only (model I-16, E1–E9).
+
+use std::sync::Arc;
+
+use crate::backoff::{self, Draw, Stream};
+use crate::id::{ExecutionId, TaskId};
+use crate::policy::{Policy, PolicyLimits};
+use crate::time::Timestamp;
+use crate::transition::Rejection;
+use crate::words::words;
+
+words! {
+    pub enum ExecutionState {
+        Pending = 0 "pending",
+        Running = 1 "running",
+        Paused = 2 "paused",
+        Succeeded = 3 "succeeded",
+        Failed = 4 "failed",
+        Canceled = 5 "canceled",
+    }
+}
+
+impl ExecutionState {
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, ExecutionState::Succeeded | ExecutionState::Failed | ExecutionState::Canceled)
+    }
+}
+
+/// The present of one explicit execution. The counts are a cache of its tasks' states, moved in the same commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execution {
+    pub id: ExecutionId,
+    pub namespace: Arc<str>,
+    pub state: ExecutionState,
+    pub version: u32,
+    /// Tasks in all, tasks that are not over, and failures that no edge handled.
+    pub total: u32,
+    pub open: u32,
+    pub unhandled: u32,
+    /// The first unhandled failure ends everything.
+    pub fail_fast: bool,
+    /// Cancel what can no longer lead anywhere (F1-12).
+    pub dead_end_cancel: bool,
+    pub created_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    pub updated_at: Timestamp,
+}
+
+impl Execution {
+    pub fn new(id: ExecutionId, namespace: Arc<str>, total: u32, now: Timestamp) -> Execution {
+        Execution {
+            id,
+            namespace,
+            state: ExecutionState::Pending,
+            version: 1,
+            total,
+            open: total,
+            unhandled: 0,
+            fail_fast: false,
+            dead_end_cancel: false,
+            created_at: now,
+            started_at: None,
+            ended_at: None,
+            updated_at: now,
+        }
+    }
+
+    /// What the counts say once the last task is over (E3, E4); nothing while one is open.
+    pub fn verdict(&self) -> Option<ExecutionState> {
+        (self.open == 0).then_some(if self.unhandled == 0 { ExecutionState::Succeeded } else { ExecutionState::Failed })
+    }
+
+    /// E5: nothing of it is leased or promoted until it is resumed.
+    pub fn pause(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
+        match self.state {
+            ExecutionState::Pending | ExecutionState::Running => Ok(self.moved(ExecutionState::Paused, now)),
+            state => Err(ExecutionRejection { state, verb: "paused" }),
+        }
+    }
+
+    pub fn resume(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
+        match self.state {
+            ExecutionState::Paused => Ok(self.moved(self.unpaused(), now)),
+            state => Err(ExecutionRejection { state, verb: "resumed" }),
+        }
+    }
+
+    /// E7: a task inside is tried again, so the whole is not over after all.
+    pub fn reopen(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
+        match self.state {
+            ExecutionState::Failed => Ok(Execution { ended_at: None, ..self.moved(ExecutionState::Running, now) }),
+            state => Err(ExecutionRejection { state, verb: "reopened" }),
+        }
+    }
+
+    pub(crate) fn moved(&self, state: ExecutionState, now: Timestamp) -> Execution {
+        let mut after = self.clone();
+        after.state = state;
+        after.version += 1;
+        after.updated_at = now;
+        if state.is_terminal() {
+            after.ended_at = Some(now);
+        }
+        if state == ExecutionState::Running {
+            after.started_at = after.started_at.or(Some(now));
+        }
+        after
+    }
+
+    fn unpaused(&self) -> ExecutionState {
+        if self.started_at.is_some() { ExecutionState::Running } else { ExecutionState::Pending }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an execution that is {state} cannot be {verb}")]
+pub struct ExecutionRejection {
+    pub state: ExecutionState,
+    pub verb: &'static str,
+}
+
+impl From<Rejection> for ExecutionRejection {
+    fn from(_: Rejection) -> Self {
+        ExecutionRejection { state: ExecutionState::Running, verb: "changed" }
+    }
+}
+
+/// E8 and E9: what a failed execution with a policy of its own does next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExecutionRetry {
+    /// A new execution is created then, linked to the first.
+    At {
+        due: Timestamp,
+        retry: u32,
+    },
+    Exhausted,
+}
+
+/// `retries` executions were already made after the first. The same arithmetic as for tasks, drawn from the first one's id.
+pub fn retry_execution(
+    root: ExecutionId,
+    retries: u32,
+    policy: &Policy,
+    limits: &PolicyLimits,
+    now: Timestamp,
+) -> ExecutionRetry {
+    if retries >= policy.max_retries {
+        return ExecutionRetry::Exhausted;
+    }
+    let draw = Draw { task: TaskId(root.0), cycle: 0, stream: Stream::Retry };
+    let asked = now + backoff::delay(&policy.backoff, retries, draw, limits).total();
+    let due = crate::window::open_at(&policy.windows, asked).unwrap_or(asked);
+    match policy.expires_at {
+        Some(deadline) if due >= deadline => ExecutionRetry::Exhausted,
+        _ => ExecutionRetry::At { due, retry: retries + 1 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Dialect;
+    use uuid::Uuid;
+
+    fn execution(state: ExecutionState) -> Execution {
+        let id = ExecutionId(Uuid::from_u128(9));
+        Execution { state, ..Execution::new(id, "default".into(), 2, Timestamp(0)) }
+    }
+
+    #[test]
+    fn only_open_executions_pause_and_only_paused_ones_resume() {
+        use ExecutionState::*;
+        for state in ExecutionState::ALL {
+            let it = execution(*state);
+            assert_eq!(it.pause(Timestamp(1)).is_ok(), matches!(state, Pending | Running), "{state}");
+            assert_eq!(it.resume(Timestamp(1)).is_ok(), *state == Paused, "{state}");
+            assert_eq!(it.reopen(Timestamp(1)).is_ok(), *state == Failed, "{state}");
+        }
+        let never_started = execution(Pending).pause(Timestamp(1)).unwrap().resume(Timestamp(2)).unwrap();
+        assert_eq!(never_started.state, Pending);
+        let started = Execution { started_at: Some(Timestamp(0)), ..execution(Running) };
+        assert_eq!(started.pause(Timestamp(1)).unwrap().resume(Timestamp(2)).unwrap().state, Running);
+    }
+
+    #[test]
+    fn the_verdict_waits_for_the_last_task() {
+        let with = |open, unhandled| Execution { open, unhandled, ..execution(ExecutionState::Running) };
+        assert_eq!(with(1, 1).verdict(), None);
+        assert_eq!(with(0, 0).verdict(), Some(ExecutionState::Succeeded));
+        assert_eq!(with(0, 1).verdict(), Some(ExecutionState::Failed));
+    }
+
+    #[test]
+    fn an_execution_is_retried_by_the_same_arithmetic_as_a_task() {
+        let policy = Policy::preset(Dialect::Workflow);
+        let root = ExecutionId(Uuid::from_u128(9));
+        let next = |retries| retry_execution(root, retries, &policy, &PolicyLimits::default(), Timestamp(0));
+        assert_eq!(next(0), ExecutionRetry::At { due: Timestamp(60_000), retry: 1 });
+        assert_eq!(next(2), ExecutionRetry::At { due: Timestamp(240_000), retry: 3 });
+        assert_eq!(next(3), ExecutionRetry::Exhausted);
+    }
+}

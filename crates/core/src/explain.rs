@@ -1,0 +1,201 @@
+//! Policies and verdicts in words. The same words in the API, the CLI and the dashboard, because they are made here.
+
+use crate::backoff;
+use crate::event::Record;
+use crate::policy::{Backoff, DeadlineKind, Jitter, OnExhausted, OnLost, Policy, PolicyLimits, Strategy};
+use crate::reason::{Decision, Reason, Verdict};
+use crate::time::Millis;
+
+/// How a policy was read, sentence by sentence; the first is the count.
+pub fn policy(policy: Option<&Policy>) -> Vec<String> {
+    let Some(policy) = policy else {
+        return vec!["1 execution: 1 first try, no retries".into(), "no policy: a failure is final".into()];
+    };
+    let mut words = vec![count(policy.max_retries)];
+    if policy.max_retries > 0 {
+        words.push(series(&policy.backoff, policy.max_retries));
+    }
+    if let Some(cap) = policy.backoff.max_delay {
+        words.push(format!("no delay is longer than {cap}"));
+    }
+    words.extend(jitter(policy.backoff.jitter));
+    let list = |items: &[crate::failure::Matcher]| items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(on) = &policy.retry_on {
+        words.push(format!("retries only on {}", list(on)));
+    }
+    if !policy.ignore.is_empty() {
+        words.push(format!("never retries on {}, unless a closer match says so", list(&policy.ignore)));
+    }
+    if let Some(expression) = &policy.retry_when {
+        words.push(format!("retries only when {}", expression.source()));
+    }
+    if let Some(expression) = &policy.stop_when {
+        words.push(format!("gives up when {}", expression.source()));
+    }
+    if !policy.rules.is_empty() {
+        words.push(format!("{} asked first, the first match wins", plural(policy.rules.len(), "rule")));
+    }
+    if !policy.windows.is_empty() {
+        words.push(format!("no retry runs in {}", plural(policy.windows.len(), "closed window")));
+    }
+    if let Some(span) = policy.max_elapsed {
+        words.push(format!("gives up {span} after the first failure"));
+    }
+    if let Some(at) = policy.expires_at {
+        words.push(format!("gives up at {}", at.to_rfc3339()));
+    }
+    if policy.last_try {
+        words.push("tries once more just before the deadline".into());
+    }
+    if policy.deadline == DeadlineKind::Hard {
+        words.push("a run under way is ended at the deadline".into());
+    }
+    words.push(match policy.on_lost {
+        OnLost::Retry => format!("a lost run is repeated, uncounted, up to {}", times(policy.max_lost)),
+        OnLost::Count => "a lost run counts as a failure".into(),
+        OnLost::Park => "a lost run waits for a person".into(),
+        OnLost::Fail => "a lost run fails the task".into(),
+    });
+    if policy.on_exhausted == OnExhausted::Park {
+        words.push("when the retries are used up it waits for a person".into());
+    }
+    words
+}
+
+/// "6 executions: 1 first try + 5 retries".
+fn count(max_retries: u32) -> String {
+    match max_retries {
+        0 => "1 execution: 1 first try, no retries".into(),
+        1 => "2 executions: 1 first try + 1 retry".into(),
+        n => format!("{} executions: 1 first try + {n} retries", u64::from(n) + 1),
+    }
+}
+
+fn series(backoff: &Backoff, retries: u32) -> String {
+    let plain = Backoff { jitter: Jitter::None, ..backoff.clone() };
+    let delay = |n| backoff::band(&plain, n, &PolicyLimits::default()).0;
+    let total = (0..retries).map(delay).fold(Millis::ZERO, |sum, next| sum + next);
+    let shown = retries.min(8);
+    let mut list: Vec<String> = (0..shown).map(|n| delay(n).to_string()).collect();
+    if retries > shown {
+        list.push(format!("… {}", delay(retries - 1)));
+    }
+    let name = match &backoff.strategy {
+        Strategy::Immediate { .. } => "immediate".to_owned(),
+        Strategy::Fixed { .. } => "fixed".to_owned(),
+        Strategy::Linear { .. } => "linear".to_owned(),
+        Strategy::Exponential { multiplier, .. } => format!("exponential x{multiplier}"),
+        Strategy::Schedule(_) => "by schedule".to_owned(),
+    };
+    format!("{name}: waits {}; {total} in all", list.join(", "))
+}
+
+fn jitter(jitter: Jitter) -> Option<String> {
+    let words = match jitter {
+        Jitter::None => return None,
+        Jitter::Proportional => "each delay is drawn between a half and one and a half of it",
+        Jitter::Full => "each delay is drawn between nothing and all of it",
+        Jitter::Equal => "each delay is drawn between a half and all of it",
+        Jitter::Decorrelated => "each delay is drawn between the first one and three times the one before",
+    };
+    Some(words.into())
+}
+
+/// The last verdict about a task, as one sentence for people: what happened, what it means, what is next.
+pub fn verdict(record: &Record) -> String {
+    let what = what_happened(record);
+    let Some(decision) = &record.decision else { return what };
+    format!("{what}; {}", consequence(decision))
+}
+
+fn what_happened(record: &Record) -> String {
+    match &record.failure {
+        None => match record.outcome {
+            Some(outcome) => format!("run {} {outcome}", record.run),
+            None => record.events.last().map(ToString::to_string).unwrap_or_default(),
+        },
+        Some(failure) => {
+            let status = failure.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
+            let name = failure.error_type.as_deref().map(|name| format!("{name} ")).unwrap_or_default();
+            let message = if failure.message.is_empty() { failure.trigger.word() } else { &failure.message };
+            let short: String = message.lines().next().unwrap_or("").chars().take(200).collect();
+            format!("run {}: {status}{name}{short}", record.run)
+        }
+    }
+}
+
+fn consequence(decision: &Decision) -> String {
+    let class = decision.class.map(|class| format!(" (class {class})")).unwrap_or_default();
+    let matched = decision.matched.as_deref().map(|rule| format!(", {rule} matched")).unwrap_or_default();
+    let mut words = match decision.verdict {
+        Verdict::Succeed => "succeeded".into(),
+        Verdict::Retry if decision.reason == Reason::LostRetry => {
+            format!("the run was lost, it is repeated{}", when(decision))
+        }
+        Verdict::Retry => {
+            let of = decision.max_retries.map(|max| format!(" of {max}")).unwrap_or_default();
+            format!("retry {}{of}{class}{matched}{}", decision.after.attempt, when(decision))
+        }
+        Verdict::Throttle => format!("rate limited, not counted as an attempt{}", when(decision)),
+        Verdict::Snooze => format!("postponed, not counted as an attempt{}", when(decision)),
+        Verdict::Release => "given back, not counted".into(),
+        Verdict::Park => "parked for a person".into(),
+        Verdict::Refuse => format!("not retried because {}{class}{matched}", refusal(decision.reason)),
+        Verdict::Exhaust => format!("given up because {}{class}", exhaustion(decision)),
+    };
+    if let (Some(until), Some(by)) = (decision.held_until, &decision.held_by) {
+        words.push_str(&format!("; held by {by} until {}", until.to_rfc3339()));
+    }
+    for note in &decision.notes {
+        words.push_str(&format!("; {note}"));
+    }
+    words
+}
+
+fn when(decision: &Decision) -> String {
+    match (&decision.delay, decision.next_retry_at) {
+        (Some(delay), Some(at)) => format!(", in {} at {}", delay.total(), at.to_rfc3339()),
+        _ => String::new(),
+    }
+}
+
+fn refusal(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoPolicy => "the task has no retry policy",
+        Reason::Final => "the error is final",
+        Reason::StopWhen => "stop_when holds",
+        Reason::Ignored => "the policy ignores this error",
+        Reason::NotListed => "retry_on does not list this error",
+        Reason::RetryWhen => "retry_when does not hold",
+        Reason::Rule => "a rule says so",
+        Reason::OnLostFail => "a lost run fails this task",
+        Reason::UpstreamFailed => "a task it needs failed",
+        _ => "it was not to be",
+    }
+}
+
+fn exhaustion(decision: &Decision) -> String {
+    match decision.reason {
+        Reason::Attempts => match decision.max_retries {
+            Some(max) => format!("all {} are used up", plural(max as usize, "retry")),
+            None => "the retries are used up".into(),
+        },
+        Reason::Expired => "the next try would come after the deadline".into(),
+        Reason::Lost => format!("{} were lost", plural(decision.after.lost as usize, "run")),
+        Reason::ThrottledOut => "it was throttled too often".into(),
+        Reason::SnoozedOut => "it was postponed too often".into(),
+        other => other.to_string(),
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    match (count, noun) {
+        (1, noun) => format!("1 {noun}"),
+        (n, "retry") => format!("{n} retries"),
+        (n, noun) => format!("{n} {noun}s"),
+    }
+}
+
+fn times(count: u32) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}

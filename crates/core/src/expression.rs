@@ -1,0 +1,279 @@
+//! `retry_when`, `stop_when` and a rule's `when`: small Jinja expressions over one failure, bounded in cost.
+//!
+//! Values go in as plain data and come out as a yes or no; nothing is loaded, included or evaluated twice.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, Serde, Value};
+use minijinja::{Environment, UndefinedBehavior};
+
+use crate::failure::{Class, Failure};
+
+const FUEL: u64 = 50_000;
+const MAX_SOURCE: usize = 16 * 1024;
+const MAX_NESTING: usize = 100;
+
+/// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
+pub const NAMES: [&str; 16] = [
+    "error",
+    "message",
+    "error_type",
+    "status",
+    "status_code",
+    "code",
+    "class",
+    "trigger",
+    "attempt",
+    "result",
+    "response",
+    "data",
+    "success",
+    "execution_id",
+    "task_id",
+    "node_id",
+];
+
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut env = Environment::new();
+    env.set_undefined_behavior(UndefinedBehavior::Strict);
+    env.set_fuel(Some(FUEL));
+    env.set_recursion_limit(64);
+    for unbounded in ["range", "lipsum", "debug", "namespace"] {
+        env.remove_global(unbounded);
+    }
+    env
+});
+
+/// An expression that is known to parse and to name only what exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expression {
+    source: String,
+}
+
+/// What one failure offers to an expression.
+pub struct Scope<'a> {
+    pub failure: &'a Failure,
+    pub class: Class,
+    /// 1 on the first run (model A12).
+    pub attempt_number: u32,
+    pub execution_id: String,
+    pub task_id: String,
+}
+
+impl Expression {
+    /// Takes the bare form (`status >= 500`) and the braced one (`{{ status >= 500 }}`).
+    pub fn parse(source: &str) -> Result<Expression, String> {
+        if source.len() > MAX_SOURCE {
+            return Err(format!("an expression may have {MAX_SOURCE} bytes at most"));
+        }
+        let bare = bare(source);
+        if bare.is_empty() {
+            return Err("an expression may not be empty".into());
+        }
+        if deepest_nesting(bare) > MAX_NESTING {
+            return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
+        }
+        let compiled = ENVIRONMENT.compile_expression_owned(bare.to_owned()).map_err(|e| describe(&e))?;
+        let mut unknown: Vec<String> =
+            compiled.undeclared_variables(false).into_iter().filter(|name| !is_known(name)).collect();
+        unknown.sort();
+        match unknown.first() {
+            None => Ok(Expression { source: bare.to_owned() }),
+            Some(name) => Err(format!("`{name}` is not known here; these are: {}", NAMES.join(", "))),
+        }
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether it holds. An error is an answer: what it means is the policy's to say.
+    pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, String> {
+        let compiled = ENVIRONMENT.compile_expression(&self.source).map_err(|e| describe(&e))?;
+        let value = compiled.eval(scope.values()).map_err(|e| describe(&e))?;
+        Ok(match value.as_str() {
+            Some(word) => matches!(word.trim().to_ascii_lowercase().as_str(), "true" | "1" | "yes"),
+            None => value.is_true(),
+        })
+    }
+}
+
+impl Scope<'_> {
+    fn values(&self) -> Value {
+        let failure = self.failure;
+        let text = |value: &Option<String>| value.as_deref().map_or(Value::from(()), Value::from);
+        let status = failure.status.map_or(Value::from(()), Value::from);
+        let result = failure.result.as_ref().map_or(Value::from(()), |json| Value::from(Serde(json)));
+        let error = Value::from_object(ErrorValue {
+            message: failure.message.clone(),
+            fields: BTreeMap::from([
+                ("message", Value::from(failure.message.as_str())),
+                ("type", text(&failure.error_type)),
+                ("code", text(&failure.code)),
+                ("status", status.clone()),
+                ("class", Value::from(self.class.word())),
+                ("trigger", Value::from(failure.trigger.word())),
+            ]),
+        });
+        Value::from(BTreeMap::from([
+            ("error", error),
+            ("message", Value::from(failure.message.as_str())),
+            ("error_type", text(&failure.error_type)),
+            ("status", status.clone()),
+            ("status_code", status),
+            ("code", text(&failure.code)),
+            ("class", Value::from(self.class.word())),
+            ("trigger", Value::from(failure.trigger.word())),
+            ("attempt", Value::from(self.attempt_number)),
+            ("result", result.clone()),
+            ("response", result.clone()),
+            ("data", result),
+            ("success", Value::from(false)),
+            ("execution_id", Value::from(self.execution_id.as_str())),
+            ("task_id", Value::from(self.task_id.as_str())),
+            ("node_id", Value::from(self.task_id.as_str())),
+        ]))
+    }
+}
+
+/// `error`: its fields by name, its message when printed, and `'timeout' in error` looks into the message.
+#[derive(Debug)]
+struct ErrorValue {
+    message: String,
+    fields: BTreeMap<&'static str, Value>,
+}
+
+impl Object for ErrorValue {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Map
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.fields.get(key).cloned()
+    }
+
+    /// The `in` operator asks here; attributes go through `get_value_by_str`.
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let key = key.as_str()?;
+        self.fields.get(key).cloned().or_else(|| self.message.contains(key).then(|| Value::from(true)))
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.fields.keys().map(|key| Value::from(*key)).collect())
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+fn bare(source: &str) -> &str {
+    let trimmed = source.trim();
+    match trimmed.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
+        Some(inner) if !inner.contains("{{") && !inner.contains("}}") => inner.trim(),
+        _ => trimmed,
+    }
+}
+
+fn is_known(name: &str) -> bool {
+    NAMES.contains(&name) || ENVIRONMENT.globals().any(|(global, _)| global == name)
+}
+
+/// Counted before parsing, so that the parser never meets a text that could exhaust the stack.
+fn deepest_nesting(source: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for byte in source.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    let prefix_operators = source.split_whitespace().filter(|word| *word == "not").count()
+        + source.bytes().filter(|byte| matches!(byte, b'-' | b'+')).count();
+    deepest.max(prefix_operators)
+}
+
+fn describe(error: &minijinja::Error) -> String {
+    match error.detail() {
+        Some(detail) => format!("{}: {detail}", error.kind()),
+        None => error.kind().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Trigger;
+
+    fn ask(source: &str, failure: &Failure) -> Result<bool, String> {
+        let scope = Scope {
+            failure,
+            class: failure.classify(Class::Retryable).0,
+            attempt_number: 2,
+            execution_id: "x".into(),
+            task_id: "t".into(),
+        };
+        Expression::parse(source)?.holds(&scope)
+    }
+
+    #[test]
+    fn expressions_see_the_failure() {
+        let failure = Failure {
+            status: Some(503),
+            error_type: Some("IoError".into()),
+            result: Some(serde_json::json!({"retry": true, "left": 0})),
+            ..Failure::new(Trigger::Error, "socket timeout after 3 s")
+        };
+        let check = |source: &str, holds: bool| assert_eq!(ask(source, &failure), Ok(holds), "{source}");
+        check("status >= 500", true);
+        check("{{ status_code == 503 }}", true);
+        check("{{ error.status == 404 or 'timeout' in error }}", true);
+        check("'refused' in error", false);
+        check("error.type == 'IoError' and class == 'retryable'", true);
+        check("attempt < 2", false);
+        check("result.retry", true);
+        check("result.left", false);
+        check("error is not none", true);
+        check("'yes'", true);
+        check("'no'", false);
+        check("trigger == 'timeout'", false);
+    }
+
+    #[test]
+    fn faults_are_found_when_the_policy_is_read() {
+        for source in ["", "  ", "status >=", "statuss == 500", "{% for x in y %}", "a b", "{{ {{ status }} }}"] {
+            assert!(Expression::parse(source).is_err(), "{source}");
+        }
+        assert!(Expression::parse("statuss == 5").unwrap_err().contains("`statuss` is not known"));
+    }
+
+    #[test]
+    fn faults_at_run_time_are_answers() {
+        let failure = Failure::new(Trigger::Error, "x");
+        assert!(ask("result.missing.deeper == 1", &failure).is_err());
+        assert!(ask("status >= 'a'", &failure).is_ok() || ask("status >= 'a'", &failure).is_err());
+    }
+
+    #[test]
+    fn expensive_expressions_stop() {
+        let failure = Failure::new(Trigger::Error, "x");
+        let deep = format!("{}1{}", "(".repeat(50_000), ")".repeat(50_000));
+        for source in [
+            "range(1000000000)",
+            &deep,
+            &"not ".repeat(50_000),
+            &"-".repeat(60_000),
+            "'x' * 1000000000000",
+            "2 ** 100000",
+        ] {
+            let answer = ask(source, &failure);
+            assert!(answer.is_err(), "{}: {answer:?}", &source[..source.len().min(40)]);
+        }
+    }
+}

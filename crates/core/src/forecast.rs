@@ -1,0 +1,105 @@
+//! What is still to come: the remaining attempts of a task, when it gives up, and what happens then.
+//!
+//! The future is played through `decide` itself, so it cannot drift from what will happen. Every delay is exact (model
+//! A4, A18); a time assumes that runs take no time, and widens by how long the task's runs took so far.
+
+use crate::decide::{End, Outcome, Snapshot, Speaker, decide};
+use crate::failure::Failure;
+use crate::reason::Reason;
+use crate::task::State;
+use crate::time::{Millis, Timestamp};
+use crate::transition;
+
+/// One attempt that may come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coming {
+    /// The run it will be (model A12).
+    pub number: u32,
+    pub at: Timestamp,
+    pub earliest: Timestamp,
+    pub latest: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    pub attempts: Vec<Coming>,
+    /// When the last of them, or the deadline, ends it; nothing when more attempts follow than were asked for.
+    pub gives_up_at: Option<Timestamp>,
+    /// What the task will be then, and why.
+    pub then: Option<(State, Reason)>,
+}
+
+/// How long runs took: the shortest and the longest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTimes {
+    pub shortest: Millis,
+    pub longest: Millis,
+}
+
+/// Assumes that every attempt from here on fails in the same way as `failure`.
+pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
+    let mut forecast = Forecast { attempts: Vec::new(), gives_up_at: None, then: None };
+    let mut future = snapshot.clone();
+    let mut clock = now;
+    let mut ahead = 0_u64;
+    let task = &mut future.task;
+    if task.state.is_terminal() {
+        forecast.then = task.reason.map(|reason| (task.state, reason));
+        forecast.gives_up_at = task.ended_at;
+        return forecast;
+    }
+    if task.state == State::Paused {
+        return forecast;
+    }
+    task.execution_paused = false;
+    // A run under way counts as failing now; what waits for its parents counts as free now.
+    let mut running = task.lease.is_some();
+    task.needs_left = 0;
+    if task.state == State::Waiting && task.start_at.is_none() {
+        task.start_at = Some(now);
+    }
+    loop {
+        if !running {
+            if let Some(due) = future.task.due() {
+                clock = clock.max(due);
+                match transition::promote(&future.task, clock) {
+                    Ok(step) => future.task = step.after,
+                    Err(_) => return forecast,
+                }
+            }
+            if let Some(deadline) = future.task.expires_at.filter(|deadline| *deadline <= clock) {
+                forecast.gives_up_at = Some(deadline);
+                forecast.then = Some((State::Dead, Reason::Expired));
+                return forecast;
+            }
+            if forecast.attempts.len() >= at_most {
+                return forecast;
+            }
+            forecast.attempts.push(Coming {
+                number: future.task.run + 1,
+                at: clock,
+                earliest: clock + Millis(runs.shortest.0.saturating_mul(ahead)),
+                latest: clock + Millis(runs.longest.0.saturating_mul(ahead)),
+            });
+            ahead += 1;
+            match transition::lease(&future.task, "forecast", Millis::from_secs(60), clock) {
+                Ok(step) => future.task = step.after,
+                Err(_) => return forecast,
+            }
+        }
+        running = false;
+        let end = Outcome { speaker: Speaker::Server, end: End::Failed(failure.clone()) };
+        match decide(&future, &end, clock) {
+            Err(_) => return forecast,
+            Ok(change) => {
+                let after = change.into_parts().0;
+                if after.state.is_terminal() || after.state == State::Paused {
+                    forecast.gives_up_at = Some(clock);
+                    forecast.then = Some((after.state, after.reason.unwrap_or(Reason::Parked)));
+                    return forecast;
+                }
+                future.task = after;
+            }
+        }
+    }
+}

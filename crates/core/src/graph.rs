@@ -1,0 +1,469 @@
+//! What the end of one task means for its neighbours and for its execution.
+//!
+//! The graph is worked on in memory and comes out as one `Commit` that is stored whole or not at all. Entering
+//! `retry_pending` is not an end: it moves no neighbour (model I-3). Each end looks at its own edges only.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use crate::event::{EventKind, Record};
+use crate::execution::{Execution, ExecutionState};
+use crate::id::TaskId;
+use crate::reason::Reason;
+use crate::task::{State, Task};
+use crate::time::Timestamp;
+use crate::transition::{self, Act, Rejection, Transition};
+use crate::words::words;
+
+words! {
+    /// Which end of the parent meets an edge.
+    pub enum When {
+        Success = 0 "success",
+        Failure = 1 "failure",
+        Always = 2 "always",
+    }
+}
+
+words! {
+    /// What becomes of the child when an edge can no longer be met.
+    pub enum OnUnmet {
+        Skip = 0 "skip",
+        Fail = 1 "fail",
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Edge {
+    pub from: TaskId,
+    pub to: TaskId,
+    pub when: When,
+    pub on_unmet: OnUnmet,
+}
+
+impl Edge {
+    /// Whether a parent that ended so meets this edge. A skipped parent meets `always` and nothing else (F1-22).
+    pub fn is_met_by(&self, end: State) -> bool {
+        match self.when {
+            When::Always => end.is_terminal(),
+            When::Success => end == State::Succeeded,
+            When::Failure => matches!(end, State::Failed | State::Dead | State::Canceled),
+        }
+    }
+}
+
+/// One change of one row, guarded by the version it expects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    pub expected_version: u32,
+    pub from: State,
+    pub after: Task,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecutionWrite {
+    pub expected_version: u32,
+    pub after: Execution,
+}
+
+/// Everything that is true together: stored whole, or not at all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Commit {
+    pub writes: Vec<Write>,
+    pub execution: Option<ExecutionWrite>,
+    /// In the order in which it happened.
+    pub records: Vec<Record>,
+}
+
+impl From<Transition> for Commit {
+    fn from(transition: Transition) -> Commit {
+        let (expected_version, from) = (transition.expected_version(), transition.from());
+        let (after, record) = transition.into_parts();
+        Commit { writes: vec![Write { expected_version, from, after }], execution: None, records: vec![record] }
+    }
+}
+
+/// Tasks the graph needs to see before it can go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing(pub BTreeSet<TaskId>);
+
+/// Why the graph could not take a change.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Halt {
+    Missing(Missing),
+    Rejected(Rejection),
+}
+
+impl From<Rejection> for Halt {
+    fn from(rejection: Rejection) -> Self {
+        Halt::Rejected(rejection)
+    }
+}
+
+/// A part of an execution, loaded, and what was changed in it so far.
+#[derive(Clone, Debug)]
+pub struct Working {
+    execution: Execution,
+    execution_version: u32,
+    /// Absent: not loaded. The versions the store has stand beside the tasks as they are now.
+    tasks: HashMap<TaskId, (u32, State, Task)>,
+    out: HashMap<TaskId, Vec<Edge>>,
+    into: HashMap<TaskId, Vec<Edge>>,
+    changed: BTreeSet<TaskId>,
+    records: Vec<Record>,
+}
+
+impl Working {
+    pub fn new(execution: Execution) -> Working {
+        Working {
+            execution_version: execution.version,
+            execution,
+            tasks: HashMap::new(),
+            out: HashMap::new(),
+            into: HashMap::new(),
+            changed: BTreeSet::new(),
+            records: Vec::new(),
+        }
+    }
+
+    /// Adds a task with all its edges, both ways. Adding again what is there changes nothing.
+    pub fn add(&mut self, task: Task, out: Vec<Edge>, into: Vec<Edge>) {
+        let id = task.id;
+        self.tasks.entry(id).or_insert((task.version, task.state, task));
+        self.out.entry(id).or_insert(out);
+        self.into.entry(id).or_insert(into);
+    }
+
+    pub fn execution(&self) -> &Execution {
+        &self.execution
+    }
+
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.tasks.get(&id).map(|(_, _, task)| task)
+    }
+
+    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.values().map(|(_, _, task)| task)
+    }
+
+    pub fn out_edges(&self, id: TaskId) -> &[Edge] {
+        self.out.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn in_edges(&self, id: TaskId) -> &[Edge] {
+        self.into.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes one task's change and everything that follows from it.
+    pub fn apply(&mut self, change: Transition, now: Timestamp) -> Result<(), Halt> {
+        let mut ends = VecDeque::new();
+        self.take(change, &mut ends);
+        while let Some((id, state)) = ends.pop_front() {
+            self.spread(id, state, now, &mut ends)?;
+        }
+        self.settle_execution(now);
+        Ok(())
+    }
+
+    /// E6: everything that is open is canceled, and the whole with it.
+    pub fn cancel(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
+        if self.execution.state.is_terminal() {
+            return Ok(());
+        }
+        self.cancel_open(reason, act, now)?;
+        self.record(Record {
+            actor: act.by.clone(),
+            ..Record::about_execution(self.execution.id, EventKind::ExecutionCanceled, now)
+        });
+        self.execution = self.execution.moved(ExecutionState::Canceled, now);
+        Ok(())
+    }
+
+    /// E5. The tasks keep their states; they are not offered while their execution is paused.
+    pub fn set_paused(&mut self, after: Execution, act: &Act, now: Timestamp) {
+        let paused = after.state == ExecutionState::Paused;
+        let kind = if paused { EventKind::ExecutionPaused } else { EventKind::ExecutionResumed };
+        for id in self.sorted_ids() {
+            self.touch(id, now, |task| {
+                let changes = task.state.is_open() && task.execution_paused != paused;
+                task.execution_paused = paused;
+                changes
+            });
+        }
+        self.record(Record { actor: act.by.clone(), ..Record::about_execution(self.execution.id, kind, now) });
+        self.execution = after;
+    }
+
+    /// E7: a task that failed is tried again; what was given up only because of it waits again.
+    ///
+    /// The whole execution must be loaded. `retried` is T19 on the task itself.
+    pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
+        let was_over = self.execution.state.is_terminal();
+        if was_over {
+            self.execution = self
+                .execution
+                .reopen(now)
+                .map_err(|_| Rejection::WrongState { state: retried.from(), verb: "retried" })?;
+            let mut record = Record::about_execution(self.execution.id, EventKind::ExecutionResumed, now);
+            record.data = Some(serde_json::json!({"reopened": true}));
+            self.record(record);
+        }
+        let revived = self.revive_descendants(retried.after().id, now);
+        self.take(retried, &mut VecDeque::new());
+        self.recount(&revived);
+        Ok(())
+    }
+
+    /// Everything that changed, to be stored together.
+    pub fn into_commit(self) -> Commit {
+        let execution_changed = self.execution.version != self.execution_version;
+        let mut tasks = self.tasks;
+        let writes = self
+            .changed
+            .iter()
+            .filter_map(|id| tasks.remove(id))
+            .map(|(expected_version, from, mut after)| {
+                after.version = expected_version + 1;
+                Write { expected_version, from, after }
+            })
+            .collect();
+        let mut after = self.execution;
+        after.version = self.execution_version + 1;
+        Commit {
+            writes,
+            execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
+                .filter(|_| execution_changed || !self.changed.is_empty()),
+            records: self.records,
+        }
+    }
+
+    fn record(&mut self, record: Record) {
+        self.records.push(record);
+    }
+
+    fn take(&mut self, change: Transition, ends: &mut VecDeque<(TaskId, State)>) {
+        let (from, is_end) = (change.from(), change.is_end());
+        let (after, record) = change.into_parts();
+        let (id, state) = (after.id, after.state);
+        self.records.push(record);
+        self.changed.insert(id);
+        if let Some(entry) = self.tasks.get_mut(&id) {
+            entry.2 = after;
+        } else {
+            self.tasks.insert(id, (after.version - 1, from, after));
+        }
+        if is_end && from.is_open() {
+            self.execution.open = self.execution.open.saturating_sub(1);
+            if state.is_failure() && !self.is_handled(id, state) {
+                self.execution.unhandled += 1;
+            }
+            self.execution.version = self.execution_version + 1;
+            ends.push_back((id, state));
+        }
+    }
+
+    /// A failure is handled when an edge was waiting for it (E3).
+    fn is_handled(&self, id: TaskId, end: State) -> bool {
+        self.out
+            .get(&id)
+            .is_some_and(|edges| edges.iter().any(|edge| edge.when != When::Success && edge.is_met_by(end)))
+    }
+
+    /// One end, its children, and its parents where dead ends are canceled.
+    fn spread(
+        &mut self,
+        id: TaskId,
+        end: State,
+        now: Timestamp,
+        ends: &mut VecDeque<(TaskId, State)>,
+    ) -> Result<(), Halt> {
+        self.need_neighbours(id)?;
+        for edge in self.out.get(&id).cloned().unwrap_or_default() {
+            self.tell_child(edge, end, now, ends)?;
+        }
+        if self.execution.dead_end_cancel {
+            for edge in self.into.get(&id).cloned().unwrap_or_default() {
+                self.tell_parent(edge.from, now, ends)?;
+            }
+        }
+        if self.execution.fail_fast && self.execution.unhandled > 0 && self.execution.open > 0 {
+            self.cancel_open(Reason::FailFast, &Act::default(), now)?;
+        }
+        Ok(())
+    }
+
+    fn need_neighbours(&self, id: TaskId) -> Result<(), Halt> {
+        let mut missing = BTreeSet::new();
+        match (self.out.get(&id), self.into.get(&id)) {
+            (Some(out), Some(into)) => {
+                let parents = into.iter().map(|edge| edge.from).filter(|_| self.execution.dead_end_cancel);
+                missing.extend(out.iter().map(|edge| edge.to).chain(parents).filter(|id| !self.tasks.contains_key(id)));
+            }
+            _ => {
+                missing.insert(id);
+            }
+        }
+        if missing.is_empty() { Ok(()) } else { Err(Halt::Missing(Missing(missing))) }
+    }
+
+    /// Met: one need less, and ready when it was the last. Unmet for ever: skipped or failed, and so on down.
+    fn tell_child(
+        &mut self,
+        edge: Edge,
+        end: State,
+        now: Timestamp,
+        ends: &mut VecDeque<(TaskId, State)>,
+    ) -> Result<(), Halt> {
+        let Some(child) = self.task(edge.to) else { return Ok(()) };
+        if child.paused_from.unwrap_or(child.state) != State::Waiting {
+            return Ok(());
+        }
+        if !edge.is_met_by(end) {
+            let change = match edge.on_unmet {
+                OnUnmet::Skip => transition::skip(child, now)?,
+                OnUnmet::Fail => transition::fail_upstream(child, now)?,
+            };
+            self.take(change, ends);
+            return Ok(());
+        }
+        self.touch(edge.to, now, |child| {
+            child.needs_left = child.needs_left.saturating_sub(1);
+            true
+        });
+        let Some(child) = self.task(edge.to) else { return Ok(()) };
+        let time_has_come = child.start_at.is_none_or(|at| at <= now);
+        if child.needs_left == 0 && child.state == State::Waiting && time_has_come {
+            let change = transition::ready(child, now)?;
+            self.take(change, ends);
+        }
+        Ok(())
+    }
+
+    /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it.
+    fn tell_parent(
+        &mut self,
+        parent: TaskId,
+        now: Timestamp,
+        ends: &mut VecDeque<(TaskId, State)>,
+    ) -> Result<(), Halt> {
+        self.touch(parent, now, |task| {
+            task.children_left = task.children_left.saturating_sub(1);
+            task.state.is_open()
+        });
+        let Some(task) = self.task(parent) else { return Ok(()) };
+        if task.state.is_terminal() || task.children_left > 0 {
+            return Ok(());
+        }
+        let barrier = task.dead_end_barrier;
+        let change = transition::cancel(task, Reason::DeadEnd, &Act::default(), now)?;
+        let mut own_ends = VecDeque::new();
+        self.take(change, &mut own_ends);
+        if !barrier {
+            ends.extend(own_ends);
+        }
+        Ok(())
+    }
+
+    fn cancel_open(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
+        let loaded_open = self.tasks.values().filter(|(_, _, task)| task.state.is_open()).count();
+        if loaded_open < self.execution.open as usize {
+            return Err(Halt::Missing(Missing(BTreeSet::new())));
+        }
+        for id in self.sorted_ids() {
+            let Some(task) = self.task(id).filter(|task| task.state.is_open()) else { continue };
+            let change = transition::cancel(task, reason, act, now)?;
+            // Everything goes at once: nothing is left for the edges to tell.
+            self.take(change, &mut VecDeque::new());
+        }
+        Ok(())
+    }
+
+    /// Changes a task without an event of its own; `change` says whether it did.
+    fn touch(&mut self, id: TaskId, now: Timestamp, change: impl FnOnce(&mut Task) -> bool) {
+        if let Some((_, _, task)) = self.tasks.get_mut(&id)
+            && change(task)
+        {
+            task.updated_at = now;
+            self.changed.insert(id);
+        }
+    }
+
+    fn sorted_ids(&self) -> Vec<TaskId> {
+        let mut ids: Vec<TaskId> = self.tasks.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// E3 and E4: over when the last task is over.
+    fn settle_execution(&mut self, now: Timestamp) {
+        if self.execution.state.is_terminal() {
+            return;
+        }
+        if let Some(end) = self.execution.verdict() {
+            let kind = match end {
+                ExecutionState::Succeeded => EventKind::ExecutionSucceeded,
+                _ => EventKind::ExecutionFailed,
+            };
+            self.records.push(Record::about_execution(self.execution.id, kind, now));
+            self.execution = self.execution.moved(end, now);
+        }
+    }
+
+    /// Descendants that ended only because of an ancestor wait again.
+    fn revive_descendants(&mut self, root: TaskId, now: Timestamp) -> Vec<TaskId> {
+        let mut revived = Vec::new();
+        let mut queue = VecDeque::from([root]);
+        let mut seen = BTreeSet::from([root]);
+        while let Some(id) = queue.pop_front() {
+            for edge in self.out.get(&id).cloned().unwrap_or_default() {
+                let Some(child) = self.task(edge.to) else { continue };
+                let given_up = matches!(
+                    child.reason,
+                    Some(Reason::UpstreamFailed | Reason::UpstreamUnmet | Reason::FailFast | Reason::DeadEnd)
+                );
+                if !child.state.is_terminal() || !given_up || !seen.insert(edge.to) {
+                    continue;
+                }
+                let mut record = Record::about(child, now);
+                record.events.push(EventKind::TaskReopened);
+                self.records.push(record);
+                self.touch(edge.to, now, |task| {
+                    task.state = State::Waiting;
+                    task.reason = None;
+                    task.ended_at = None;
+                    task.started_at = None;
+                    true
+                });
+                revived.push(edge.to);
+                queue.push_back(edge.to);
+            }
+        }
+        revived
+    }
+
+    /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more.
+    fn recount(&mut self, revived: &[TaskId]) {
+        let state_of: BTreeMap<TaskId, State> = self.tasks.iter().map(|(id, (_, _, task))| (*id, task.state)).collect();
+        let ended = |id: &TaskId| state_of.get(id).copied().filter(|state| state.is_terminal());
+        for id in revived {
+            let into = self.into.get(id).cloned().unwrap_or_default();
+            let left = into.iter().filter(|edge| ended(&edge.from).is_none_or(|end| !edge.is_met_by(end))).count();
+            if let Some((_, _, task)) = self.tasks.get_mut(id) {
+                task.needs_left = u32::try_from(left).unwrap_or(u32::MAX);
+            }
+        }
+        for (id, edges) in &self.out {
+            let left = edges.iter().filter(|edge| ended(&edge.to).is_none()).count();
+            if let Some((_, _, task)) = self.tasks.get_mut(id)
+                && task.children_left != u32::try_from(left).unwrap_or(u32::MAX)
+            {
+                task.children_left = u32::try_from(left).unwrap_or(u32::MAX);
+                self.changed.insert(*id);
+            }
+        }
+        let open = state_of.values().filter(|state| state.is_open()).count();
+        let unhandled =
+            state_of.iter().filter(|(id, state)| state.is_failure() && !self.is_handled(**id, **state)).count();
+        self.execution.open = u32::try_from(open).unwrap_or(u32::MAX);
+        self.execution.unhandled = u32::try_from(unhandled).unwrap_or(u32::MAX);
+        self.execution.version = self.execution_version + 1;
+    }
+}

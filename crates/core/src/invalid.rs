@@ -1,0 +1,79 @@
+//! What is wrong with an input, by path. Every parser of the core reports all it finds and changes nothing.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// One fault and where it is: `retry.max_retries`, `tasks[3].needs[0].task`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    pub path: String,
+    pub message: String,
+}
+
+/// All faults of one input, never empty when it is an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Invalid {
+    pub faults: Vec<Fault>,
+}
+
+impl Invalid {
+    pub fn one(path: impl Into<String>, message: impl fmt::Display) -> Invalid {
+        let mut invalid = Invalid::default();
+        invalid.push(path, message);
+        invalid
+    }
+
+    pub fn push(&mut self, path: impl Into<String>, message: impl fmt::Display) {
+        self.faults.push(Fault { path: path.into(), message: message.to_string() });
+    }
+
+    /// Takes over the faults of a part, each path put below `prefix`.
+    pub fn absorb(&mut self, prefix: &str, part: Invalid) {
+        for fault in part.faults {
+            let path = join(prefix, &fault.path);
+            self.faults.push(Fault { path, ..fault });
+        }
+    }
+
+    pub fn under(self, prefix: &str) -> Invalid {
+        let mut moved = Invalid::default();
+        moved.absorb(prefix, self);
+        moved
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.faults.is_empty()
+    }
+
+    pub fn or<T>(self, value: T) -> Result<T, Invalid> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+fn join(prefix: &str, path: &str) -> String {
+    match (prefix.is_empty(), path.is_empty()) {
+        (true, _) => path.to_owned(),
+        (_, true) => prefix.to_owned(),
+        _ if path.starts_with('[') => format!("{prefix}{path}"),
+        _ => format!("{prefix}.{path}"),
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, fault) in self.faults.iter().enumerate() {
+            if i > 0 {
+                f.write_str("; ")?;
+            }
+            if fault.path.is_empty() {
+                f.write_str(&fault.message)?;
+            } else {
+                write!(f, "{}: {}", fault.path, fault.message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Invalid {}

@@ -1,0 +1,539 @@
+//! What a policy is, once every dialect is read: one shape, complete, checked. Reading is `dialect`'s work.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::expression::Expression;
+use crate::failure::{Class, Failure, Matcher, Trigger};
+use crate::invalid::Invalid;
+use crate::time::{Millis, Timestamp};
+use crate::window::{self, DAYS, Window};
+use crate::words::words;
+
+/// When and how often a task is tried again. Taken as a snapshot when the task is created (model I-13).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// Retries beyond the first run.
+    pub max_retries: u32,
+    pub backoff: Backoff,
+    pub retry_on: Option<Vec<Matcher>>,
+    pub ignore: Vec<Matcher>,
+    pub retry_when: Option<Expression>,
+    pub stop_when: Option<Expression>,
+    pub on_expression_error: OnExpressionError,
+    /// Ordered, first match wins (model A7).
+    pub rules: Vec<Rule>,
+    pub windows: Vec<Window>,
+    /// From the first failure to the last retry.
+    pub max_elapsed: Option<Millis>,
+    pub expires_at: Option<Timestamp>,
+    pub timeout: Option<Millis>,
+    pub respect_retry_after: bool,
+    pub max_retry_after: Millis,
+    pub max_throttles: u32,
+    pub on_lost: OnLost,
+    pub max_lost: u32,
+    pub max_snoozes: u32,
+    pub default_class: Class,
+    /// A stated class of `final` is decisive unless this is set (ruling D-10).
+    pub override_final: bool,
+    pub on_exhausted: OnExhausted,
+    /// One run just before the deadline in place of giving up.
+    pub last_try: bool,
+    pub deadline: DeadlineKind,
+    pub reset_counters_on_retry: bool,
+}
+
+/// How long to wait before a retry.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backoff {
+    pub strategy: Strategy,
+    pub max_delay: Option<Millis>,
+    pub jitter: Jitter,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Strategy {
+    /// At once; an explicit first delay applies to the first retry only (X0-19).
+    Immediate {
+        first: Option<Millis>,
+    },
+    Fixed {
+        delay: Millis,
+        first: Option<Millis>,
+    },
+    Linear {
+        initial: Millis,
+        step: Millis,
+    },
+    Exponential {
+        initial: Millis,
+        multiplier: f64,
+    },
+    /// Delays by the ordinal of the retry, ascending; the last one repeats (X0-10).
+    Schedule(Vec<ScheduleEntry>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduleEntry {
+    /// Which retry this is for, from 1.
+    pub retry: u32,
+    pub delay: Millis,
+}
+
+words! {
+    /// How a delay is spread so that many do not return at once (model A4, A18).
+    pub enum Jitter {
+        None = 0 "none",
+        Proportional = 1 "proportional",
+        Full = 2 "full",
+        Equal = 3 "equal",
+        Decorrelated = 4 "decorrelated",
+    }
+}
+
+words! {
+    /// What a loss of the run means (model A2).
+    pub enum OnLost {
+        Retry = 0 "retry",
+        Count = 1 "count",
+        Park = 2 "park",
+        Fail = 3 "fail",
+    }
+}
+
+words! {
+    pub enum OnExhausted {
+        Fail = 0 "fail",
+        Park = 1 "park",
+    }
+}
+
+words! {
+    /// Whether an expression that fails means no retry (closed) or as if it had allowed one (open).
+    pub enum OnExpressionError {
+        Closed = 0 "closed",
+        Open = 1 "open",
+    }
+}
+
+words! {
+    /// Whether a run that is under way may end when the deadline passes (model T27).
+    pub enum DeadlineKind {
+        Soft = 0 "soft",
+        Hard = 1 "hard",
+    }
+}
+
+/// One line of `rules`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    pub matches: RuleMatch,
+    pub then: Then,
+    /// How often this rule may be applied in one cycle.
+    pub max: Option<u32>,
+    /// In place of the policy's own, counted by this rule's own counter.
+    pub backoff: Option<Backoff>,
+    /// For `then: snooze`.
+    pub delay: Option<Millis>,
+}
+
+words! {
+    pub enum Then {
+        Retry = 0 "retry",
+        Final = 1 "final",
+        Snooze = 2 "snooze",
+        Park = 3 "park",
+    }
+}
+
+/// All that is given must match; nothing given matches everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuleMatch {
+    /// Any of these.
+    pub on: Vec<Matcher>,
+    pub class: Option<Class>,
+    pub trigger: Option<Trigger>,
+    pub error_type: Option<String>,
+    pub code: Option<String>,
+    pub message: Option<MessagePattern>,
+    pub when: Option<Expression>,
+}
+
+/// A regular expression over the message, compiled once and compared by its text.
+#[derive(Clone, Debug)]
+pub struct MessagePattern(Arc<regex::Regex>);
+
+impl MessagePattern {
+    pub fn parse(source: &str) -> Result<MessagePattern, String> {
+        if source.len() > 1_000 {
+            return Err("a pattern may have 1000 bytes at most".into());
+        }
+        regex::RegexBuilder::new(source)
+            .size_limit(1 << 18)
+            .dfa_size_limit(1 << 20)
+            .build()
+            .map(|compiled| MessagePattern(Arc::new(compiled)))
+            .map_err(|error| match error {
+                regex::Error::CompiledTooBig(_) => "the pattern is too large once compiled".into(),
+                other => other.to_string().lines().last().unwrap_or("not a pattern").trim().to_owned(),
+            })
+    }
+
+    pub fn matches(&self, message: &str) -> bool {
+        let end = message.floor_char_boundary(message.len().min(64 * 1024));
+        self.0.is_match(&message[..end])
+    }
+
+    pub fn source(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl PartialEq for MessagePattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.as_str() == other.0.as_str()
+    }
+}
+
+impl RuleMatch {
+    pub fn matches(&self, failure: &Failure, class: Class) -> bool {
+        (self.on.is_empty() || self.on.iter().any(|matcher| matcher.fit(failure, class).is_some()))
+            && self.class.is_none_or(|wanted| wanted == class)
+            && self.trigger.is_none_or(|wanted| wanted == failure.trigger)
+            && self.error_type.is_none_or_equal(&failure.error_type)
+            && self.code.is_none_or_equal(&failure.code)
+            && self.message.as_ref().is_none_or(|pattern| pattern.matches(&failure.message))
+    }
+}
+
+trait NoneOrEqual {
+    fn is_none_or_equal(&self, other: &Self) -> bool;
+}
+
+impl NoneOrEqual for Option<String> {
+    fn is_none_or_equal(&self, other: &Self) -> bool {
+        self.is_none() || self == other
+    }
+}
+
+/// What a server lets any policy ask for (model A11). Tightened by configuration, never widened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyLimits {
+    pub max_retries: u32,
+    /// Of computed delays.
+    pub max_delay: Millis,
+    /// Of fixed delays and schedules.
+    pub max_schedule: Millis,
+}
+
+impl Default for PolicyLimits {
+    fn default() -> Self {
+        PolicyLimits { max_retries: 1_000, max_delay: Millis::from_days(366), max_schedule: Millis::from_days(366) }
+    }
+}
+
+words! {
+    /// Where a policy comes from decides what its shorthands and gaps mean (rulings D-1, D-5).
+    pub enum Dialect {
+        Native = 0 "native",
+        Workflow = 1 "workflow",
+        Task = 2 "task",
+        Job = 3 "job",
+        Run = 4 "run",
+        Step = 5 "step",
+    }
+}
+
+impl Policy {
+    /// The named starting points (model A15); `Native` is the one a bare native object builds on.
+    pub fn preset(of: Dialect) -> Policy {
+        let (max_retries, initial, multiplier, cap, jitter) = match of {
+            Dialect::Native => (3, 5, 2.0, None, Jitter::None),
+            Dialect::Workflow => (3, 60, 2.0, None, Jitter::None),
+            Dialect::Task => (3, 5, 2.0, Some(300), Jitter::None),
+            Dialect::Job => (3, 5, 5.0, None, Jitter::None),
+            Dialect::Run => (7, 60, 2.0, Some(3_600), Jitter::None),
+            Dialect::Step => (2, 1, 2.0, Some(60), Jitter::Proportional),
+        };
+        Policy {
+            max_retries,
+            backoff: Backoff {
+                strategy: Strategy::Exponential { initial: Millis::from_secs(initial), multiplier },
+                max_delay: cap.map(Millis::from_secs),
+                jitter,
+            },
+            retry_on: None,
+            ignore: Vec::new(),
+            retry_when: None,
+            stop_when: None,
+            on_expression_error: OnExpressionError::Closed,
+            rules: Vec::new(),
+            windows: Vec::new(),
+            max_elapsed: None,
+            expires_at: None,
+            timeout: None,
+            respect_retry_after: true,
+            max_retry_after: Millis::from_days(1),
+            max_throttles: 100,
+            on_lost: OnLost::Retry,
+            max_lost: 3,
+            max_snoozes: 1_000,
+            default_class: Class::Retryable,
+            override_final: false,
+            on_exhausted: OnExhausted::Fail,
+            last_try: false,
+            deadline: DeadlineKind::Soft,
+            reset_counters_on_retry: false,
+        }
+    }
+
+    /// Whether the policy is one that can be carried out, and within the server's limits.
+    pub fn check(&self, limits: &PolicyLimits) -> Result<(), Invalid> {
+        let mut faults = Invalid::default();
+        if self.max_retries > limits.max_retries {
+            faults.push("max_retries", format!("at most {} retries are allowed here", limits.max_retries));
+        }
+        self.backoff.check("", limits, &mut faults);
+        if self.retry_on.as_ref().is_some_and(Vec::is_empty) {
+            faults.push("retry_on", "an empty list would never retry; leave it out, or set max_retries to 0");
+        }
+        for (i, rule) in self.rules.iter().enumerate() {
+            let path = format!("rules[{i}]");
+            if let Some(backoff) = &rule.backoff {
+                backoff.check(&path, limits, &mut faults);
+            }
+            if rule.then == Then::Snooze && rule.delay.is_none() {
+                faults.push(format!("{path}.delay"), "a rule that snoozes needs a delay");
+            }
+            if rule.delay.is_some_and(|delay| delay > limits.max_schedule) {
+                faults.push(format!("{path}.delay"), format!("at most {} is allowed here", limits.max_schedule));
+            }
+        }
+        if self.rules.len() > 100 {
+            faults.push("rules", "at most 100 rules are allowed");
+        }
+        if self.windows.len() > 50 {
+            faults.push("windows", "at most 50 windows are allowed");
+        } else if window::open_at(&self.windows, Timestamp(1_767_225_600_000)).is_none() {
+            faults.push("windows", "together they never open: no retry could ever run");
+        }
+        faults.or(())
+    }
+}
+
+impl Backoff {
+    fn check(&self, path: &str, limits: &PolicyLimits, faults: &mut Invalid) {
+        let at = |field: &str| if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
+        let mut over = |field: &str, delay: Millis, limit: Millis| {
+            if delay > limit {
+                faults.push(at(field), format!("at most {limit} is allowed here"));
+            }
+        };
+        match &self.strategy {
+            Strategy::Immediate { first } => over("initial_delay", first.unwrap_or_default(), limits.max_schedule),
+            Strategy::Fixed { delay, first } => {
+                over("delay", *delay, limits.max_schedule);
+                over("initial_delay", first.unwrap_or_default(), limits.max_schedule);
+            }
+            Strategy::Linear { initial, step } => {
+                over("initial_delay", *initial, limits.max_delay);
+                over("delay", *step, limits.max_delay);
+            }
+            Strategy::Exponential { initial, .. } => over("initial_delay", *initial, limits.max_delay),
+            Strategy::Schedule(entries) => {
+                for (i, entry) in entries.iter().enumerate() {
+                    over(&format!("schedule[{i}]"), entry.delay, limits.max_schedule);
+                }
+            }
+        }
+        if let Some(cap) = self.max_delay {
+            over("max_delay", cap, limits.max_delay);
+        }
+        if let Strategy::Exponential { multiplier, .. } = self.strategy
+            && !(multiplier.is_finite() && multiplier >= 1.0)
+        {
+            faults.push(at("multiplier"), "must be a number of 1 or more");
+        }
+        if matches!(&self.strategy, Strategy::Schedule(entries) if entries.is_empty()) {
+            faults.push(at("schedule"), "needs at least one delay");
+        }
+    }
+
+    pub fn strategy_word(&self) -> &'static str {
+        match self.strategy {
+            Strategy::Immediate { .. } => "immediate",
+            Strategy::Fixed { .. } => "fixed",
+            Strategy::Linear { .. } => "linear",
+            Strategy::Exponential { .. } => "exponential",
+            Strategy::Schedule(_) => "schedule",
+        }
+    }
+
+    fn render(&self, into: &mut Map<String, Value>) {
+        into.insert("strategy".into(), self.strategy_word().into());
+        let mut put = |name: &str, value: Value| into.insert(name.into(), value);
+        match &self.strategy {
+            Strategy::Immediate { first } => {
+                if let Some(first) = first {
+                    put("initial_delay_ms", first.0.into());
+                }
+            }
+            Strategy::Fixed { delay, first } => {
+                put("delay_ms", delay.0.into());
+                if let Some(first) = first {
+                    put("initial_delay_ms", first.0.into());
+                }
+            }
+            Strategy::Linear { initial, step } => {
+                put("initial_delay_ms", initial.0.into());
+                put("delay_ms", step.0.into());
+            }
+            Strategy::Exponential { initial, multiplier } => {
+                put("initial_delay_ms", initial.0.into());
+                put("multiplier", json!(multiplier));
+            }
+            Strategy::Schedule(entries) => {
+                let list: Vec<Value> =
+                    entries.iter().map(|e| json!({"attempt": e.retry, "delay_ms": e.delay.0})).collect();
+                put("schedule", list.into());
+            }
+        }
+        if let Some(cap) = self.max_delay {
+            put("max_delay_ms", cap.0.into());
+        }
+        put("jitter", self.jitter.word().into());
+    }
+}
+
+/// The normalised form: what is stored, what `retry` shows, and what the native dialect reads back to the same policy.
+/// Fields that hold their default are left out, but for the ones that make the schedule.
+impl Policy {
+    pub fn to_json(&self) -> Value {
+        let base = Policy::preset(Dialect::Native);
+        let mut out = Map::new();
+        out.insert("max_retries".into(), self.max_retries.into());
+        self.backoff.render(&mut out);
+        let mut put = |name: &str, value: Value| out.insert(name.into(), value);
+        let texts = |list: &[Matcher]| Value::from(list.iter().map(Matcher::to_string).collect::<Vec<_>>());
+        if let Some(list) = &self.retry_on {
+            put("retry_on", texts(list));
+        }
+        if !self.ignore.is_empty() {
+            put("ignore", texts(&self.ignore));
+        }
+        if let Some(expression) = &self.retry_when {
+            put("retry_when", expression.source().into());
+        }
+        if let Some(expression) = &self.stop_when {
+            put("stop_when", expression.source().into());
+        }
+        if self.on_expression_error != base.on_expression_error {
+            put("on_expression_error", self.on_expression_error.word().into());
+        }
+        if !self.rules.is_empty() {
+            put("rules", self.rules.iter().map(Rule::to_json).collect());
+        }
+        if !self.windows.is_empty() {
+            put("windows", self.windows.iter().map(window_to_json).collect());
+        }
+        if let Some(span) = self.max_elapsed {
+            put("max_elapsed_ms", span.0.into());
+        }
+        if let Some(at) = self.expires_at {
+            put("expires_at", at.to_rfc3339().into());
+        }
+        if let Some(span) = self.timeout {
+            put("timeout_ms", span.0.into());
+        }
+        if self.respect_retry_after != base.respect_retry_after {
+            put("respect_retry_after", self.respect_retry_after.into());
+        }
+        if self.max_retry_after != base.max_retry_after {
+            put("max_retry_after_ms", self.max_retry_after.0.into());
+        }
+        if self.max_throttles != base.max_throttles {
+            put("max_throttles", self.max_throttles.into());
+        }
+        if self.on_lost != base.on_lost {
+            put("on_lost", self.on_lost.word().into());
+        }
+        if self.max_lost != base.max_lost {
+            put("max_lost", self.max_lost.into());
+        }
+        if self.max_snoozes != base.max_snoozes {
+            put("max_snoozes", self.max_snoozes.into());
+        }
+        if self.default_class != base.default_class {
+            put("default_class", self.default_class.word().into());
+        }
+        if self.override_final {
+            put("override_final", true.into());
+        }
+        if self.on_exhausted != base.on_exhausted {
+            put("on_exhausted", self.on_exhausted.word().into());
+        }
+        if self.last_try {
+            put("last_try", true.into());
+        }
+        if self.deadline != base.deadline {
+            put("deadline", self.deadline.word().into());
+        }
+        if self.reset_counters_on_retry {
+            put("reset_counters_on_retry", true.into());
+        }
+        Value::Object(out)
+    }
+}
+
+impl Rule {
+    fn to_json(&self) -> Value {
+        let m = &self.matches;
+        let mut matches = Map::new();
+        if !m.on.is_empty() {
+            matches.insert("on".into(), m.on.iter().map(Matcher::to_string).collect::<Vec<_>>().into());
+        }
+        let parts = [
+            ("class", m.class.map(|class| class.word().to_owned())),
+            ("trigger", m.trigger.map(|trigger| trigger.word().to_owned())),
+            ("type", m.error_type.clone()),
+            ("code", m.code.clone()),
+            ("message", m.message.as_ref().map(|pattern| pattern.source().to_owned())),
+            ("when", m.when.as_ref().map(|expression| expression.source().to_owned())),
+        ];
+        for (name, value) in parts {
+            if let Some(value) = value {
+                matches.insert(name.into(), value.into());
+            }
+        }
+        let mut out = Map::new();
+        out.insert("match".into(), matches.into());
+        out.insert("then".into(), self.then.word().into());
+        if let Some(max) = self.max {
+            out.insert("max".into(), max.into());
+        }
+        if let Some(backoff) = &self.backoff {
+            backoff.render(&mut out);
+        }
+        if let Some(delay) = self.delay {
+            out.insert("delay_ms".into(), delay.0.into());
+        }
+        out.into()
+    }
+}
+
+fn window_to_json(window: &Window) -> Value {
+    match window {
+        Window::Once { from, to } => json!({"from": from.to_rfc3339(), "to": to.to_rfc3339()}),
+        Window::Weekly(weekly) => {
+            let days: Vec<&str> = DAYS.iter().zip(weekly.days).filter(|(_, on)| *on).map(|(day, _)| *day).collect();
+            json!({
+                "days": days,
+                "from": weekly.from.strftime("%H:%M:%S").to_string(),
+                "to": weekly.to.strftime("%H:%M:%S").to_string(),
+                "tz": weekly.zone.iana_name().unwrap_or("UTC"),
+            })
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! The transition table T1–T28, and the only way to make a change: a value that says from what, to what, and what happened.
+//!
+//! A `Transition` has no public constructor. What the table does not allow cannot be built, so it cannot be stored.
+
+use serde_json::{Value, json};
+
+use crate::event::{AttemptOutcome, EventKind, Record};
+use crate::reason::Reason;
+use crate::task::{Counters, Executor, Lease, State, Task, Unwritten};
+use crate::time::{Millis, Timestamp};
+
+/// The lines of the table (model §3.1 and A13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[rustfmt::skip]
+pub enum Line {
+    T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18, T19, T20, T22, T23, T24, T25, T26,
+    T27, T28,
+}
+
+impl Line {
+    /// From which states this line leads to which. T1, T2 and T26 create, T21 says that there is no way, T28 changes nothing.
+    ///
+    /// `paused` stands beside the active states where a run that was under way when its task was paused may still end
+    /// (model §3.1, notes); the task then stays paused unless it is over.
+    pub fn allows(self, from: State, to: State) -> bool {
+        use State::*;
+        let (froms, tos): (&[State], &[State]) = match self {
+            Line::T1 | Line::T2 | Line::T26 => (&[], &[]),
+            Line::T3 => (&[Waiting], &[Pending]),
+            Line::T4 => (&[Waiting, Paused], &[Skipped]),
+            Line::T5 => (&[Waiting, Paused], &[Failed]),
+            Line::T6 => (&[Pending], &[Claimed, Running]),
+            Line::T7 => (&[Claimed], &[Running]),
+            Line::T8 => (&[Claimed, Paused], &[Pending, Paused]),
+            Line::T9 => (&[Claimed, Running, Paused], &[Succeeded]),
+            Line::T10 | Line::T11 => (&[Claimed, Running, Paused], &[RetryPending, Paused]),
+            Line::T12 => (&[Claimed, Running, Paused], &[Failed]),
+            Line::T13 => (&[Claimed, Running, Paused], &[Dead]),
+            Line::T14 => (&[RetryPending], &[Pending]),
+            Line::T15 => (&[RetryPending], &[Dead]),
+            Line::T16 => (&[Waiting, Pending, RetryPending, Claimed, Running], &[Paused]),
+            Line::T17 => (&[Paused], &[Waiting, Pending, RetryPending, Claimed, Running]),
+            Line::T18 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Canceled]),
+            Line::T19 => (&[Failed, Dead, RetryPending, Claimed, Running], &[Pending]),
+            Line::T20 => (&[Claimed, Running, Paused], &[RetryPending, Dead, Failed, Paused]),
+            Line::T22 => (&[Running, Paused], &[RetryPending, Paused, Dead]),
+            Line::T23 => (&[Running, Paused], &[Pending, Paused]),
+            Line::T24 => (&[Waiting, Pending, RetryPending], &[Waiting, RetryPending]),
+            Line::T25 => (&[Claimed, Running, Paused], &[Paused]),
+            Line::T27 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Dead]),
+            Line::T28 => (&[Canceled], &[Canceled]),
+        };
+        froms.contains(&from) && tos.contains(&to)
+    }
+}
+
+/// Why something asked for does not happen. An answer, not an accident.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The speaker's lease is not the live one, or it has run out.
+    #[error("the lease is no longer held")]
+    LeaseLost,
+    #[error("the task was canceled")]
+    TaskCanceled,
+    /// Not possible from where the task is.
+    #[error("a task that is {state} cannot be {verb}")]
+    WrongState { state: State, verb: &'static str },
+}
+
+/// A change, complete: the task after it, and the record that goes into the log with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transition {
+    line: Line,
+    from: State,
+    expected_version: u32,
+    after: Task,
+    record: Record,
+}
+
+impl Transition {
+    pub fn line(&self) -> Line {
+        self.line
+    }
+
+    pub fn from(&self) -> State {
+        self.from
+    }
+
+    /// The version the task must still have when this is stored.
+    pub fn expected_version(&self) -> u32 {
+        self.expected_version
+    }
+
+    pub fn after(&self) -> &Task {
+        &self.after
+    }
+
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub fn into_parts(self) -> (Task, Record) {
+        (self.after, self.record)
+    }
+
+    /// Whether this is the end of the task.
+    pub fn is_end(&self) -> bool {
+        self.after.state.is_terminal()
+    }
+}
+
+/// A change in the making.
+pub(crate) struct Change<'a> {
+    pub before: &'a Task,
+    pub after: Task,
+    pub record: Record,
+    pub now: Timestamp,
+}
+
+impl<'a> Change<'a> {
+    /// Starts from the task as it is. Events that were not written yet come first.
+    pub fn of(before: &'a Task, now: Timestamp) -> Change<'a> {
+        let mut record = Record::about(before, now);
+        let carried = before.unwritten;
+        record.seq -= carried.count();
+        if let Some(at) = carried.ready {
+            record.events.push(EventKind::TaskReady);
+            record.ready_at = Some(at);
+        }
+        if let Some(at) = carried.retry_due {
+            record.events.push(EventKind::TaskRetryDue);
+            record.ready_at = Some(at);
+        }
+        if carried.started {
+            record.events.push(EventKind::AttemptStarted);
+        }
+        if let Some(lease) = &before.lease {
+            record.worker = Some(lease.worker.clone());
+            record.started_at = before.started_at.or(Some(lease.acquired_at));
+        }
+        let mut after = before.clone();
+        after.unwritten = Default::default();
+        Change { before, after, record, now }
+    }
+
+    pub fn event(&mut self, kind: EventKind) {
+        self.record.events.push(kind);
+    }
+
+    pub fn data(&mut self, data: Value) {
+        self.record.data = Some(data);
+    }
+
+    /// The present attempt is over. One that was claimed and never seen running counts as started when it was claimed.
+    pub fn end_attempt(&mut self, outcome: AttemptOutcome) {
+        if self.is_claimed() {
+            self.after.run += 1;
+            self.record.run = self.after.run;
+            self.event(EventKind::AttemptStarted);
+        }
+        self.record.outcome = Some(outcome);
+        self.release_lease();
+    }
+
+    pub fn release_lease(&mut self) {
+        self.after.lease = None;
+        self.after.timeout_at = None;
+        self.after.started_at = None;
+    }
+
+    fn is_claimed(&self) -> bool {
+        let state = self.before.paused_from.unwrap_or(self.before.state);
+        state == State::Claimed
+    }
+
+    /// Moves to `to`, or stays paused where the task was paused while its run was under way.
+    pub fn finish_unless_paused(mut self, line: Line, to: State) -> Result<Transition, Rejection> {
+        if self.before.state == State::Paused {
+            self.after.paused_from = Some(to);
+            return self.finish(line, State::Paused, "moved");
+        }
+        self.finish(line, to, "moved")
+    }
+
+    pub fn end(mut self, line: Line, to: State, reason: Reason) -> Result<Transition, Rejection> {
+        self.release_lease();
+        self.after.next_retry_at = None;
+        self.after.hold = None;
+        self.after.paused_from = None;
+        self.after.parked = false;
+        self.after.reason = Some(reason);
+        self.after.started_at = self.record.started_at;
+        self.after.ended_at = Some(self.now);
+        self.finish(line, to, "ended")
+    }
+
+    pub fn finish(mut self, line: Line, to: State, verb: &'static str) -> Result<Transition, Rejection> {
+        if !line.allows(self.before.state, to) {
+            return Err(Rejection::WrongState { state: self.before.state, verb });
+        }
+        self.after.state = to;
+        self.after.version = self.before.version + 1;
+        self.after.seq = self.record.last_seq().max(self.before.seq);
+        self.after.updated_at = self.now;
+        debug_assert_eq!(self.after.broken_invariant(), None, "{line:?} from {:?}", self.before);
+        Ok(Transition {
+            line,
+            from: self.before.state,
+            expected_version: self.before.version,
+            after: self.after,
+            record: self.record,
+        })
+    }
+
+    pub fn new_cycle(&mut self, keep_counters: bool) {
+        self.after.cycle += 1;
+        self.after.first_failed_at = None;
+        self.after.rule_counts.clear();
+        if !keep_counters {
+            self.after.counters = Counters::default();
+        }
+        // A deadline that has passed would end the new cycle at once: it gets the span it had.
+        if let Some(expires_at) = self.after.expires_at
+            && expires_at <= self.now
+        {
+            self.after.expires_at = Some(self.now + expires_at.since(self.before.submitted_at));
+        }
+        self.record.cycle = self.after.cycle;
+        self.record.attempt = self.after.counters.attempt;
+    }
+}
+
+/// Who acts by hand, and what they say about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Act {
+    pub by: Option<String>,
+    pub note: Option<String>,
+}
+
+impl Act {
+    fn mark(&self, change: &mut Change<'_>, data: Value) {
+        change.record.actor.clone_from(&self.by);
+        let mut data = data;
+        if let (Value::Object(fields), Some(note)) = (&mut data, &self.note) {
+            fields.insert("note".into(), note.as_str().into());
+        }
+        change.data(data);
+    }
+}
+
+/// A task after a step that needs no verdict, with the record that must be written at once, if any.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub after: Task,
+    pub record: Option<Record>,
+}
+
+/// T6: a lease is granted. A hook is claimed until its start call is answered; everything else starts with the lease (A1).
+pub fn lease(task: &Task, worker: &str, span: Millis, now: Timestamp) -> Result<Step, Rejection> {
+    let to = if task.lane.executor == Executor::Hook { State::Claimed } else { State::Running };
+    if !Line::T6.allows(task.state, to) || task.execution_paused {
+        return Err(Rejection::WrongState { state: task.state, verb: "leased" });
+    }
+    let mut step = Step::of(task, to, now);
+    step.after.lease_number += 1;
+    step.after.lease = Some(Lease {
+        number: step.after.lease_number,
+        worker: worker.into(),
+        acquired_at: now,
+        expires_at: Some(now + span),
+    });
+    if to == State::Running {
+        step.after.run += 1;
+        step.after.started_at = Some(now);
+        step.after.timeout_at = run_limit(&step.after, now);
+        step.tell(EventKind::AttemptStarted, |unwritten| unwritten.started = true);
+    } else {
+        step.tell(EventKind::TaskClaimed, |_| ());
+    }
+    Ok(step)
+}
+
+impl Step {
+    /// Lone tasks that workers lease carry small events to their next record; everything else writes them at once.
+    fn of(task: &Task, to: State, now: Timestamp) -> Step {
+        let mut after = task.clone();
+        after.state = to;
+        after.version += 1;
+        after.updated_at = now;
+        let record = task.lane.writes_each_step().then(|| Change::of(task, now).record);
+        if record.is_some() {
+            after.unwritten = Unwritten::default();
+        }
+        Step { after, record }
+    }
+
+    fn tell(&mut self, kind: EventKind, carry: impl FnOnce(&mut Unwritten)) {
+        self.after.seq += 1;
+        match &mut self.record {
+            None => carry(&mut self.after.unwritten),
+            Some(record) => {
+                record.events.push(kind);
+                record.run = self.after.run;
+                record.lease_number = self.after.lease_number;
+                record.worker = self.after.lease.as_ref().map(|lease| lease.worker.clone());
+                record.started_at = self.after.started_at;
+            }
+        }
+    }
+}
+
+/// When the present run is over: after its inactivity limit or its absolute one, whichever is first (model A14).
+pub fn run_limit(task: &Task, now: Timestamp) -> Option<Timestamp> {
+    let idle = task.timeout.map(|span| now + span);
+    let absolute = task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span);
+    match (idle, absolute) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// T3 and T26: needs and time are met, it may be leased.
+pub fn ready(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.after.start_at = None;
+    change.record.ready_at = Some(now);
+    change.event(EventKind::TaskReady);
+    change.finish(Line::T3, State::Pending, "made ready")
+}
+
+/// T4: an edge can no longer be met, and the task is not worth a failure.
+pub fn skip(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    unmet(task, now, Line::T4, State::Skipped, Reason::UpstreamUnmet)
+}
+
+/// T5: an edge can no longer be met, and the task fails with it.
+pub fn fail_upstream(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    unmet(task, now, Line::T5, State::Failed, Reason::UpstreamFailed)
+}
+
+fn unmet(task: &Task, now: Timestamp, line: Line, to: State, reason: Reason) -> Result<Transition, Rejection> {
+    if task.paused_from.unwrap_or(task.state) != State::Waiting {
+        return Err(Rejection::WrongState { state: task.state, verb: "given up for its parents" });
+    }
+    let mut change = Change::of(task, now);
+    change.event(if to == State::Skipped { EventKind::TaskSkipped } else { EventKind::TaskFailed });
+    change.data(json!({"reason": reason.word()}));
+    change.end(line, to, reason)
+}
+
+/// The start call is about to be made: from here on a loss may have had effects (X1-10).
+pub fn hook_sending(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
+    if task.state != State::Claimed {
+        return Err(Rejection::WrongState { state: task.state, verb: "started" });
+    }
+    let mut after = task.clone();
+    after.version += 1;
+    after.started_at = Some(now);
+    after.updated_at = now;
+    Ok(after)
+}
+
+/// T7: the start call was answered. Without a timeout of its own the run is bounded by `stuck_after`.
+pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.after.run += 1;
+    change.after.started_at = Some(now);
+    change.after.timeout_at = run_limit(&change.after, now);
+    let bounded = change.after.timeout_at.is_some();
+    if let Some(lease) = &mut change.after.lease {
+        lease.expires_at = (!bounded).then_some(now + stuck_after);
+    }
+    change.record.run = change.after.run;
+    change.record.started_at = Some(now);
+    change.event(EventKind::AttemptStarted);
+    change.finish(Line::T7, State::Running, "started")
+}
+
+/// T14: a retry has become due. Also what a waiting start does when its time has come (T26).
+pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
+    let to_pending = Line::T14.allows(task.state, State::Pending) || Line::T3.allows(task.state, State::Pending);
+    if !to_pending || task.execution_paused || task.due().is_none_or(|due| due > now) {
+        return Err(Rejection::WrongState { state: task.state, verb: "promoted" });
+    }
+    let mut step = Step::of(task, State::Pending, now);
+    step.after.next_retry_at = None;
+    step.after.start_at = None;
+    step.after.hold = None;
+    if task.state == State::RetryPending {
+        step.tell(EventKind::TaskRetryDue, |unwritten| unwritten.retry_due = Some(now));
+    } else {
+        step.tell(EventKind::TaskReady, |unwritten| unwritten.ready = Some(now));
+    }
+    Ok(step)
+}
+
+/// T15 and T27: the deadline has passed. A run that is under way may end unless its policy is hard about it;
+/// a paused task is told when it is resumed.
+pub fn expire(task: &Task, hard: bool, now: Timestamp) -> Result<Transition, Rejection> {
+    let due = task.expires_at.is_some_and(|at| at <= now);
+    let spared = task.state == State::Paused || (task.state.is_active() && !hard);
+    if !due || spared {
+        return Err(Rejection::WrongState { state: task.state, verb: "expired" });
+    }
+    expire_now(task, now)
+}
+
+fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    if task.state.is_active() {
+        change.end_attempt(AttemptOutcome::Canceled);
+    }
+    change.data(json!({"reason": Reason::Expired.word()}));
+    let line = if task.state == State::RetryPending { Line::T15 } else { Line::T27 };
+    change.event(if line == Line::T15 { EventKind::TaskRetryExhausted } else { EventKind::TaskExpired });
+    change.event(EventKind::TaskFailed);
+    change.end(line, State::Dead, Reason::Expired)
+}
+
+/// T16: it stays where it is until somebody resumes it. A run under way keeps its lease and may still end.
+pub fn pause(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.after.paused_from = Some(task.state);
+    change.after.timeout_at = None;
+    change.event(EventKind::TaskPaused);
+    act.mark(&mut change, json!({"from": task.state.word()}));
+    change.finish(Line::T16, State::Paused, "paused")
+}
+
+/// T17: back to where it was. A parked task starts a new cycle; one whose deadline has passed meanwhile is over.
+pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let Some(from) = task.paused_from else {
+        return Err(Rejection::WrongState { state: task.state, verb: "resumed" });
+    };
+    if task.expires_at.is_some_and(|at| at <= now) && !from.is_active() && !task.parked {
+        return expire_now(task, now);
+    }
+    let mut change = Change::of(task, now);
+    let waits = |task: &Task| task.needs_left > 0 || task.start_at.is_some_and(|at| at > now);
+    let to = match from {
+        State::Waiting if !waits(task) => State::Pending,
+        State::Claimed | State::Running if task.lease.is_none() => State::Pending,
+        other => other,
+    };
+    change.after.paused_from = None;
+    if task.parked {
+        change.after.parked = false;
+        change.after.reason = None;
+        change.new_cycle(false);
+    }
+    if to == State::Running {
+        change.after.timeout_at = run_limit(&change.after, now);
+    }
+    change.event(EventKind::TaskResumed);
+    let cycle = change.after.cycle;
+    let mut data = json!({"to": to.word(), "cycle": cycle});
+    if let (Some(at), Value::Object(fields)) = (change.after.next_retry_at, &mut data) {
+        fields.insert("next_retry_at".into(), at.to_rfc3339().into());
+    }
+    act.mark(&mut change, data);
+    if to == State::Pending {
+        change.after.start_at = None;
+        change.record.ready_at = Some(now);
+        change.event(EventKind::TaskReady);
+    }
+    change.finish(Line::T17, to, "resumed")
+}
+
+/// T18: definitive. A pending retry is dropped, a run under way loses its lease.
+pub fn cancel(task: &Task, reason: Reason, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    if task.paused_from.unwrap_or(task.state).is_active() && task.lease.is_some() {
+        change.end_attempt(AttemptOutcome::Canceled);
+    }
+    change.event(EventKind::TaskCanceled);
+    act.mark(&mut change, json!({"reason": reason.word(), "from": task.state.word()}));
+    change.end(Line::T18, State::Canceled, reason)
+}
+
+/// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
+pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    if task.state.is_active() && !is_stuck(task, now) {
+        return Err(Rejection::WrongState { state: task.state, verb: "retried" });
+    }
+    let mut change = Change::of(task, now);
+    if task.state.is_active() {
+        change.end_attempt(AttemptOutcome::Lost);
+    }
+    change.new_cycle(keep_counters);
+    change.after.next_retry_at = None;
+    change.after.hold = None;
+    change.after.reason = None;
+    change.after.ended_at = None;
+    change.after.started_at = None;
+    change.record.ready_at = Some(now);
+    change.event(EventKind::TaskManualRetry);
+    change.event(EventKind::TaskReady);
+    let cycle = change.after.cycle;
+    act.mark(&mut change, json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters}));
+    change.finish(Line::T19, State::Pending, "retried")
+}
+
+/// Active, but nobody can be behind it any more.
+pub fn is_stuck(task: &Task, now: Timestamp) -> bool {
+    task.state.is_active() && task.lease.as_ref().is_some_and(|lease| lease.expires_at.is_some_and(|at| at <= now))
+}
+
+/// T24: an operator moves the due time. No counter changes.
+pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    let at = to.max(now);
+    let state = if task.state == State::Waiting && task.needs_left == 0 {
+        change.after.start_at = Some(at);
+        State::Waiting
+    } else {
+        change.after.next_retry_at = Some(at);
+        State::RetryPending
+    };
+    if task.state == State::Waiting && task.needs_left > 0 {
+        return Err(Rejection::WrongState { state: task.state, verb: "rescheduled" });
+    }
+    change.event(EventKind::TaskRescheduled);
+    act.mark(&mut change, json!({"to": state.word(), "next_retry_at": at.to_rfc3339()}));
+    change.finish(Line::T24, state, "rescheduled")
+}
+
+/// T28: a report for a canceled task changes nothing, and is remembered.
+pub fn late_result(
+    task: &Task,
+    lease_number: u32,
+    what: AttemptOutcome,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
+    let mut change = Change::of(task, now);
+    change.event(EventKind::TaskLateResult);
+    change.data(json!({"outcome": what.word(), "lease": lease_number}));
+    change.finish(Line::T28, State::Canceled, "reported")
+}

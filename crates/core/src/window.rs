@@ -1,0 +1,131 @@
+//! Blackout windows: times in which no retry is run. They move a due time to the window's end and cost no attempt (X2-16).
+
+use jiff::civil::{Time, Weekday};
+use jiff::tz::TimeZone;
+use jiff::{ToSpan, Zoned};
+
+use crate::time::Timestamp;
+
+/// One closed time: every week between two times of day on some days, or once between two instants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Window {
+    Weekly(Weekly),
+    Once { from: Timestamp, to: Timestamp },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weekly {
+    /// Monday first; the days on which the window opens.
+    pub days: [bool; 7],
+    pub from: Time,
+    /// At or before `from` means the next day.
+    pub to: Time,
+    pub zone: TimeZone,
+}
+
+pub const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+
+/// How often a due time may be pushed from one window into the next before the windows count as never open.
+const MAX_PUSHES: u32 = 750;
+
+/// The first instant at or after `due` that no window closes; nothing when there is none within reach.
+pub fn open_at(windows: &[Window], due: Timestamp) -> Option<Timestamp> {
+    let mut at = due;
+    for _ in 0..MAX_PUSHES {
+        match windows.iter().filter_map(|window| window.end_if_closed(at)).max() {
+            None => return Some(at),
+            Some(end) => at = end,
+        }
+    }
+    None
+}
+
+impl Window {
+    /// The end of this window when `at` is inside it.
+    fn end_if_closed(&self, at: Timestamp) -> Option<Timestamp> {
+        match self {
+            Window::Once { from, to } => (*from <= at && at < *to).then_some(*to),
+            Window::Weekly(weekly) => weekly.end_if_closed(at),
+        }
+    }
+}
+
+impl Weekly {
+    fn end_if_closed(&self, at: Timestamp) -> Option<Timestamp> {
+        let local = at.to_jiff().to_zoned(self.zone.clone());
+        let overnight = self.to <= self.from;
+        [0_i64, -1].into_iter().filter(|days_back| overnight || *days_back == 0).find_map(|days_back| {
+            let day = local.date().checked_add(days_back.days()).ok()?;
+            if !self.days[weekday_index(day.weekday())] {
+                return None;
+            }
+            let last_day = if overnight { day.checked_add(1.days()).ok()? } else { day };
+            let opens = self.instant(day.to_datetime(self.from))?;
+            let closes = self.instant(last_day.to_datetime(self.to))?;
+            (opens <= at && at < closes).then_some(closes)
+        })
+    }
+
+    fn instant(&self, civil: jiff::civil::DateTime) -> Option<Timestamp> {
+        let zoned: Zoned = civil.to_zoned(self.zone.clone()).ok()?;
+        Some(Timestamp(zoned.timestamp().as_millisecond()))
+    }
+}
+
+pub(crate) fn weekday_index(day: Weekday) -> usize {
+    usize::try_from(day.to_monday_zero_offset()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        Timestamp::parse_rfc3339(text).expect("an instant")
+    }
+
+    fn weekly(days: &[&str], from: &str, to: &str, zone: &str) -> Window {
+        Window::Weekly(Weekly {
+            days: DAYS.map(|day| days.contains(&day)),
+            from: from.parse().expect("a time"),
+            to: to.parse().expect("a time"),
+            zone: TimeZone::get(zone).expect("a zone"),
+        })
+    }
+
+    #[test]
+    fn a_due_time_inside_a_window_moves_to_its_end() {
+        let business = [weekly(&["mon", "tue", "wed", "thu", "fri"], "09:00", "17:00", "Europe/Berlin")];
+        let check = |due: &str, open: &str| assert_eq!(open_at(&business, at(due)), Some(at(open)), "{due}");
+        check("2026-11-16T07:59:59Z", "2026-11-16T07:59:59Z");
+        check("2026-11-16T08:00:00Z", "2026-11-16T16:00:00Z");
+        check("2026-11-16T16:00:00Z", "2026-11-16T16:00:00Z");
+        check("2026-11-15T10:00:00Z", "2026-11-15T10:00:00Z");
+        check("2026-07-15T07:00:00Z", "2026-07-15T15:00:00Z");
+    }
+
+    #[test]
+    fn windows_over_midnight_and_neighbouring_windows_are_passed() {
+        let nights = [weekly(&["fri"], "22:00", "06:00", "UTC"), weekly(&["sat"], "06:00", "08:00", "UTC")];
+        assert_eq!(open_at(&nights, at("2026-11-13T23:00:00Z")), Some(at("2026-11-14T08:00:00Z")));
+        assert_eq!(open_at(&nights, at("2026-11-14T05:00:00Z")), Some(at("2026-11-14T08:00:00Z")));
+        assert_eq!(open_at(&nights, at("2026-11-14T23:00:00Z")), Some(at("2026-11-14T23:00:00Z")));
+    }
+
+    #[test]
+    fn a_clock_change_does_not_strand_a_window() {
+        // Berlin leaps from 02:00 to 03:00 on 2026-03-29: the end of the window does not exist that night.
+        let gap = [weekly(&["sun"], "01:00", "02:30", "Europe/Berlin")];
+        let open = open_at(&gap, at("2026-03-29T00:30:00Z")).expect("opens");
+        assert!(open > at("2026-03-29T00:30:00Z") && open <= at("2026-03-29T02:00:00Z"), "{}", open.to_rfc3339());
+    }
+
+    #[test]
+    fn windows_that_never_open_are_told_apart() {
+        let all: Vec<&str> = DAYS.to_vec();
+        let closed = [weekly(&all, "00:00", "12:00", "UTC"), weekly(&all, "12:00", "00:00", "UTC")];
+        assert_eq!(open_at(&closed, at("2026-11-16T08:00:00Z")), None);
+        let once = [Window::Once { from: at("2026-11-16T08:00:00Z"), to: at("2026-12-01T00:00:00Z") }];
+        assert_eq!(open_at(&once, at("2026-11-20T00:00:00Z")), Some(at("2026-12-01T00:00:00Z")));
+    }
+}

@@ -1,0 +1,400 @@
+//! The decision, step by step (model §3.2): each row is a policy, a failure, and the verdict with its reason.
+
+mod common;
+
+use comeback_core::guard::GuardView;
+use comeback_core::*;
+use comeback_core::{decide, explain, transition};
+use common::*;
+use serde_json::{Value, json};
+
+struct Expect {
+    state: State,
+    reason: Reason,
+    matched: Option<&'static str>,
+}
+
+fn check(policy: Value, failure: Failure, expect: Expect) {
+    let snapshot = running(common::policy(Dialect::Native, &policy));
+    let change = end(&snapshot, End::Failed(failure.clone()), T0);
+    let decision = change.record().decision.clone().expect("a bad end is decided");
+    let context = format!("{policy} on {failure:?}: {decision:?}");
+    assert_eq!(change.after().state, expect.state, "{context}");
+    assert_eq!(decision.reason, expect.reason, "{context}");
+    assert_eq!(decision.matched.as_deref(), expect.matched, "{context}");
+    assert_eq!(change.record().failure.as_ref(), Some(&failure), "the error is kept (I-20)");
+    assert!(!explain::verdict(change.record()).is_empty());
+}
+
+const fn retried(matched: Option<&'static str>) -> Expect {
+    Expect { state: State::RetryPending, reason: Reason::Retry, matched }
+}
+
+const fn refused(reason: Reason, matched: Option<&'static str>) -> Expect {
+    Expect { state: State::Failed, reason, matched }
+}
+
+const fn exhausted(reason: Reason) -> Expect {
+    Expect { state: State::Dead, reason, matched: None }
+}
+
+#[test]
+fn without_a_policy_a_failure_is_the_end() {
+    check(json!(null), error("x"), refused(Reason::NoPolicy, None)); // S1-2, S1-18, X4-6
+    check(json!({"enabled": false}), error("x"), refused(Reason::NoPolicy, None)); // S0-39
+}
+
+#[test]
+fn the_class_decides_first() {
+    check(json!({}), class(Class::Final), refused(Reason::Final, None)); // S3-6
+    check(json!({}), class(Class::Retryable), retried(None)); // S3-7
+    check(json!({}), class(Class::RateLimited), retried(None)); // S3-24
+    check(json!({}), status(404), refused(Reason::Final, None)); // D-11
+    check(json!({}), status(503), retried(None));
+    check(json!({"default_class": "final"}), error("?"), refused(Reason::Final, None)); // X2-15
+    check(json!({"override_final": true}), class(Class::Final), retried(None)); // D-10
+    check(json!({}), Failure::new(Trigger::Timeout, "slow"), retried(None)); // D-12
+}
+
+#[test]
+fn specific_beats_general() {
+    let seed_000 = json!({"retryOn": ["5xx", "408", "429"], "ignoreExceptions": ["4xx"]});
+    check(seed_000.clone(), status(500), retried(Some("retry_on[0] \"5xx\""))); // S0-65
+    check(seed_000.clone(), status(408), retried(Some("retry_on[1] \"408\""))); // X0-11
+    check(seed_000.clone(), status(429), retried(Some("retry_on[2] \"429\"")));
+    check(seed_000, status(422), refused(Reason::Final, None)); // S0-66
+    check(json!({"ignore": ["5xx"]}), status(500), refused(Reason::Ignored, Some("ignore[0] \"5xx\"")));
+    check(
+        json!({"retry_on": ["5xx"], "ignore": ["503"]}),
+        status(503),
+        refused(Reason::Ignored, Some("ignore[0] \"503\"")),
+    );
+    check(json!({"retry_on": ["503"], "ignore": ["5xx"]}), status(503), retried(Some("retry_on[0] \"503\"")));
+    check(
+        json!({"retry_on": ["5xx"], "ignore": ["5xx"]}),
+        status(503),
+        refused(Reason::Ignored, Some("ignore[0] \"5xx\"")),
+    );
+    check(json!({"retry_on": ["404"]}), status(404), retried(Some("retry_on[0] \"404\"")));
+    check(
+        json!({"retry_on": ["404"]}),
+        Failure { status: Some(404), ..class(Class::Final) },
+        refused(Reason::Final, None),
+    );
+    check(json!({"retry_on": ["timeout"]}), error("x"), refused(Reason::NotListed, None)); // S1-20
+    check(
+        json!({"retry_on": ["timeout"]}),
+        Failure::new(Trigger::Timeout, ""),
+        retried(Some("retry_on[0] \"timeout\"")),
+    );
+    check(
+        json!({"retry_on": ["rate_limited"]}),
+        class(Class::RateLimited),
+        retried(Some("retry_on[0] \"rate_limited\"")),
+    );
+    let named = Failure { error_type: Some("java.net.SocketTimeoutException".into()), ..error("") };
+    check(
+        json!({"ignore": ["java.net.SocketTimeoutException"]}),
+        named,
+        refused(Reason::Ignored, Some("ignore[0] \"java.net.SocketTimeoutException\"")),
+    );
+}
+
+#[test]
+fn expressions_allow_and_stop() {
+    check(json!({"retry_when": "status >= 500"}), status(503), retried(Some("retry_when"))); // S4-10
+    check(json!({"retry_when": "status == 503"}), status(502), refused(Reason::RetryWhen, None));
+    check(json!({"stop_when": "'gone' in error"}), error("it is gone"), refused(Reason::StopWhen, Some("stop_when"))); // X4-3
+    check(json!({"stop_when": "'gone' in error"}), error("busy"), retried(None));
+    check(json!({"stop_when": "true", "retry_when": "true"}), error("x"), refused(Reason::StopWhen, Some("stop_when")));
+    check(json!({"retry_when": "attempt > 1"}), error("x"), refused(Reason::RetryWhen, None));
+}
+
+/// An expression that fails is told, and closed unless the policy is open about it.
+#[test]
+fn a_failing_expression_is_recorded_and_fails_closed() {
+    for (policy, state) in [
+        (json!({"retry_when": "result.x.y == 1"}), State::Failed),
+        (json!({"stop_when": "result.x.y == 1"}), State::Failed),
+        (json!({"retry_when": "result.x.y == 1", "on_expression_error": "open"}), State::RetryPending),
+        (json!({"stop_when": "result.x.y == 1", "on_expression_error": "open"}), State::RetryPending),
+    ] {
+        let change = end(&running(Some(native(policy.clone()))), End::Failed(error("x")), T0);
+        let decision = change.record().decision.clone().expect("decided");
+        assert_eq!(change.after().state, state, "{policy}");
+        assert!(decision.notes.iter().any(|note| note.contains("could not be evaluated")), "{decision:?}");
+    }
+}
+
+#[test]
+fn rules_go_first_and_the_first_match_wins() {
+    let policy = json!({"max_retries": 9, "retry_when": "false", "rules": [
+        {"match": {"status": 503}, "then": "retry", "delay": "30s", "max": 2},
+        {"match": {"class": "final"}, "then": "retry"},
+        {"match": {"message": "quota"}, "then": "snooze", "delay": "1h"},
+        {"match": {"type": "Poison"}, "then": "park"},
+        {"match": {"code": "E7", "when": "attempt >= 1"}, "then": "final"},
+    ]});
+    check(
+        policy.clone(),
+        status(503),
+        Expect { state: State::RetryPending, reason: Reason::Retry, matched: Some("rules[0]") },
+    );
+    check(
+        policy.clone(),
+        class(Class::Final),
+        Expect { state: State::RetryPending, reason: Reason::Retry, matched: Some("rules[1]") },
+    );
+    check(
+        policy.clone(),
+        error("over quota"),
+        Expect { state: State::RetryPending, reason: Reason::Rule, matched: Some("rules[2]") },
+    );
+    let poison = Failure { error_type: Some("Poison".into()), ..error("") };
+    check(policy.clone(), poison, Expect { state: State::Paused, reason: Reason::Parked, matched: Some("rules[3]") });
+    let coded = Failure { code: Some("E7".into()), ..error("") };
+    check(policy.clone(), coded, Expect { state: State::Failed, reason: Reason::Rule, matched: Some("rules[4]") });
+    check(policy.clone(), error("anything else"), refused(Reason::RetryWhen, None));
+
+    // Each rule counts for itself, and its own limit ends the task.
+    let mut snapshot = running(Some(native(policy)));
+    let mut now = T0;
+    for expected in [30, 30] {
+        let change = end(&snapshot, End::Failed(status(503)), now);
+        assert_eq!(change.after().next_retry_at, Some(now + Millis::from_secs(expected)));
+        (snapshot, now) = come_back(&after(&snapshot, &change));
+    }
+    let last = end(&snapshot, End::Failed(status(503)), now);
+    assert_eq!((last.after().state, last.after().reason), (State::Dead, Some(Reason::Attempts)));
+    assert_eq!(last.after().counters.attempt, 2);
+}
+
+#[test]
+fn retry_after_is_honoured_uncounted_and_bounded() {
+    let limited =
+        |secs| Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(secs))), ..class(Class::RateLimited) };
+    // Longer than any backoff cap (X3-2), clamped only by max_retry_after.
+    let snapshot = running(Some(native(json!({"max_delay": "1m"}))));
+    let change = end(&snapshot, End::Failed(limited(600)), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(600)));
+    assert_eq!(change.after().counters, Counters { throttled: 1, ..Counters::default() });
+    let change = end(&snapshot, End::Failed(limited(999_999)), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_days(1)));
+    assert!(change.record().decision.as_ref().is_some_and(|it| it.notes[0].contains("clamped")));
+    // As a date; 429 and 503 with the header are rate limited by themselves.
+    let dated =
+        Failure { status: Some(503), retry_after: Some(RetryAfter::At(T0 + Millis::from_secs(90))), ..error("") };
+    assert_eq!(end(&snapshot, End::Failed(dated), T0).after().next_retry_at, Some(T0 + Millis::from_secs(90)));
+    // A plain failure that names a time is never tried earlier (A4), but it counts.
+    let retryable = Failure { class: Some(Class::Retryable), ..limited(60) };
+    let change = end(&snapshot, End::Failed(retryable), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(60)));
+    assert_eq!(change.after().counters.attempt, 1);
+    // Not respected: as if it had not been said.
+    let deaf = running(Some(native(json!({"respect_retry_after": false}))));
+    let change = end(&deaf, End::Failed(limited(600)), T0);
+    assert_eq!((change.after().next_retry_at, change.after().counters.attempt), (Some(T0 + Millis::from_secs(5)), 1));
+    // Throttled for ever is not for ever (X3-1).
+    let mut snapshot = running(Some(native(json!({"max_throttles": 2}))));
+    let mut now = T0;
+    for _ in 0..2 {
+        let change = end(&snapshot, End::Failed(limited(1)), now);
+        (snapshot, now) = come_back(&after(&snapshot, &change));
+    }
+    let change = end(&snapshot, End::Failed(limited(1)), now);
+    assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::ThrottledOut)));
+}
+
+#[test]
+fn losses_have_their_own_counter_and_limit() {
+    let lose = |snapshot: &Snapshot, now| {
+        let outcome = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+        decide::decide(snapshot, &outcome, now).expect("the server may speak")
+    };
+    // A2: the default with a policy repeats, uncounted, three times; the fourth is a poison pill.
+    let mut snapshot = running(Some(native(json!({}))));
+    let mut now = T0;
+    for n in 0..3_u64 {
+        let change = lose(&snapshot, now);
+        assert_eq!(change.after().counters, Counters { lost: n as u32 + 1, ..Counters::default() });
+        assert_eq!(change.after().next_retry_at, Some(now + Millis::from_secs(5 << n)));
+        (snapshot, now) = come_back(&after(&snapshot, &change));
+    }
+    let change = lose(&snapshot, now);
+    assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::Lost)));
+    assert_eq!(change.record().events.last(), Some(&EventKind::TaskFailed));
+
+    let first = |policy: Value| lose(&running(common::policy(Dialect::Native, &policy)), T0);
+    assert_eq!(first(json!(null)).after().state, State::Failed);
+    assert_eq!(first(json!({"on_lost": "fail"})).after().reason, Some(Reason::OnLostFail));
+    let counted = first(json!({"on_lost": "count"}));
+    assert_eq!((counted.after().counters.attempt, counted.after().state), (1, State::RetryPending));
+    let parked = first(json!({"on_lost": "park"}));
+    assert_eq!((parked.after().state, parked.after().parked), (State::Paused, true));
+    assert_eq!(first(json!({"on_lost": "count", "max_retries": 0})).after().reason, Some(Reason::Attempts));
+}
+
+/// X1-10, I-15: a claim that was never sent costs nothing; after that it may have had effects.
+#[test]
+fn a_claim_that_was_never_sent_is_simply_given_back() {
+    let mut hook = pending(Some(native(json!({}))));
+    hook.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..(*hook.task.lane).clone() });
+    let claimed = lease(&hook, T0);
+    assert_eq!((claimed.task.state, claimed.task.run), (State::Claimed, 0));
+    let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let change = decide::decide(&claimed, &lost, T0).expect("given back");
+    assert_eq!((change.after().state, change.after().counters), (State::Pending, Counters::default()));
+    let sent = Snapshot { task: transition::hook_sending(&claimed.task, T0).expect("claimed"), ..claimed.clone() };
+    let change = decide::decide(&sent, &lost, T0).expect("lost");
+    assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
+    // F1-10: the callee may answer before the start call returned.
+    let early = Outcome { speaker: Speaker::Run(1), end: End::Succeeded { result: None } };
+    let change = decide::decide(&sent, &early, T0).expect("accepted");
+    assert_eq!((change.after().state, change.after().run), (State::Succeeded, 1));
+}
+
+#[test]
+fn the_deadline_wins_and_a_last_try_comes_just_before() {
+    let with = |policy: Value, expires: Option<u64>| {
+        let mut snapshot = running(Some(native(policy)));
+        snapshot.task.expires_at = expires.map(|secs| T0 + Millis::from_secs(secs));
+        snapshot
+    };
+    let fail = |snapshot: &Snapshot, at| end(snapshot, End::Failed(error("x")), at);
+    assert_eq!(fail(&with(json!({}), Some(4)), T0).after().reason, Some(Reason::Expired)); // X0-8
+    assert_eq!(fail(&with(json!({}), Some(6)), T0).after().state, State::RetryPending);
+    assert_eq!(fail(&with(json!({"max_elapsed": "4s"}), None), T0).after().reason, Some(Reason::Expired));
+    let expiry = (T0 + Millis::from_secs(4)).to_rfc3339();
+    assert_eq!(fail(&with(json!({"expires_at": expiry}), None), T0).after().reason, Some(Reason::Expired));
+    let last = with(json!({"last_try": true}), Some(4));
+    let change = fail(&last, T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(3)));
+    let (again, now) = come_back(&after(&last, &change));
+    assert_eq!(fail(&again, now).after().reason, Some(Reason::Expired), "one last try, not a last second of them");
+    // max_elapsed counts from the first failure, not from the last.
+    let mut patient = with(json!({"max_elapsed": "30s", "max_retries": 9}), None);
+    let mut now = T0;
+    let mut runs = 1;
+    loop {
+        let change = fail(&patient, now);
+        if change.is_end() {
+            assert_eq!(change.after().reason, Some(Reason::Expired));
+            break;
+        }
+        (patient, now) = come_back(&after(&patient, &change));
+        runs += 1;
+    }
+    assert_eq!(runs, 3, "5 s and 10 s fit into 30 s, 20 s more do not");
+}
+
+#[test]
+fn windows_move_the_time_and_guards_hold_beside_it() {
+    // T0 is 2027-01-15T08:00:00Z, a Friday.
+    let closed = json!({"windows": [{"from": "08:00", "to": "17:00"}]});
+    let snapshot = running(Some(native(closed)));
+    let change = end(&snapshot, End::Failed(error("x")), T0);
+    let decision = change.record().decision.clone().expect("decided");
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(9 * 3_600)));
+    assert_eq!(decision.delay.expect("a delay").window_ms, (9 * 3_600 - 5) * 1_000);
+    assert_eq!(change.after().counters.attempt, 1, "X2-16");
+
+    let mut held = running(Some(native(json!({}))));
+    let until = T0 + Millis::from_secs(120);
+    held.guard = GuardView { holds: vec![Hold { until, reason: "gate psp".into() }] };
+    let change = end(&held, End::Failed(error("x")), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(5)), "its own time is kept (A5)");
+    assert_eq!(change.after().due(), Some(until));
+    held.task.expires_at = Some(T0 + Millis::from_secs(60));
+    let change = end(&held, End::Failed(error("x")), T0);
+    assert_eq!(change.after().due(), Some(T0 + Millis::from_secs(60)), "a hold is clamped to the deadline");
+}
+
+#[test]
+fn exhaustion_is_dead_or_parked_and_refusal_comes_before_it() {
+    check(json!({"max_retries": 0}), error("x"), exhausted(Reason::Attempts));
+    check(json!({"max_retries": 0}), class(Class::Final), refused(Reason::Final, None)); // X4-2, X4-7
+    let parked =
+        end(&running(Some(native(json!({"max_retries": 0, "on_exhausted": "park"})))), End::Failed(error("x")), T0);
+    assert_eq!((parked.after().state, parked.after().parked), (State::Paused, true));
+    let resumed = transition::resume(parked.after(), &transition::Act::default(), T0).expect("resumes");
+    assert_eq!((resumed.after().state, resumed.after().cycle), (State::Pending, 1));
+    assert_eq!(resumed.after().counters, Counters::default());
+}
+
+#[test]
+fn snooze_and_release_cost_no_attempt() {
+    let snapshot = running(Some(native(json!({"max_snoozes": 1}))));
+    let change = end(&snapshot, End::Snoozed { delay: Millis::from_secs(90) }, T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(90)));
+    assert_eq!(change.after().counters, Counters { snoozed: 1, ..Counters::default() });
+    let (again, now) = come_back(&after(&snapshot, &change));
+    let over = end(&again, End::Snoozed { delay: Millis::ZERO }, now);
+    assert_eq!((over.after().state, over.after().reason), (State::Dead, Some(Reason::SnoozedOut)));
+    let released = end(&snapshot, End::Released, T0);
+    assert_eq!((released.after().state, released.after().counters), (State::Pending, Counters::default()));
+    let no_policy = end(&running(None), End::Snoozed { delay: Millis::from_secs(1) }, T0);
+    assert_eq!(no_policy.after().state, State::RetryPending);
+}
+
+#[test]
+fn only_the_live_lease_may_speak() {
+    let snapshot = running(Some(native(json!({}))));
+    let say = |speaker, now| {
+        decide::decide(&snapshot, &Outcome { speaker, end: End::Succeeded { result: None } }, now)
+            .map(|it| it.after().state)
+    };
+    let lost = Err(Rejection::LeaseLost);
+    assert_eq!(say(Speaker::Lease(1), T0), Ok(State::Succeeded));
+    assert_eq!(say(Speaker::Lease(0), T0), lost);
+    assert_eq!(say(Speaker::Lease(2), T0), lost);
+    assert_eq!(say(Speaker::Lease(1), T0 + Millis::from_secs(60)), lost, "an expired lease says nothing (R-I5)");
+    assert_eq!(say(Speaker::Run(1), T0), Ok(State::Succeeded));
+    assert_eq!(say(Speaker::Run(2), T0), lost);
+    assert_eq!(say(Speaker::Attempt(0), T0), Ok(State::Succeeded));
+    assert_eq!(say(Speaker::Attempt(1), T0), lost);
+    let waiting = pending(None);
+    for speaker in [Speaker::Lease(0), Speaker::Run(0), Speaker::Anyone] {
+        let outcome = Outcome { speaker, end: End::Released };
+        assert_eq!(decide::decide(&waiting, &outcome, T0), Err(Rejection::LeaseLost));
+    }
+    let canceled = transition::cancel(&snapshot.task, Reason::Canceled, &transition::Act::default(), T0).expect("open");
+    let gone = after(&snapshot, &canceled);
+    let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Released };
+    assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
+}
+
+/// Model §3.1, notes: a run under way when its task is paused may still end.
+#[test]
+fn a_paused_run_may_still_end() {
+    let snapshot = running(Some(native(json!({"max_retries": 1}))));
+    let paused = transition::pause(&snapshot.task, &transition::Act::default(), T0).expect("pauses");
+    let paused = after(&snapshot, &paused);
+    assert_eq!(end(&paused, End::Succeeded { result: None }, T0).after().state, State::Succeeded);
+    let failed = end(&paused, End::Failed(error("x")), T0);
+    assert_eq!((failed.after().state, failed.after().paused_from), (State::Paused, Some(State::RetryPending)));
+    let resumed = transition::resume(failed.after(), &transition::Act::default(), T0).expect("resumes");
+    assert_eq!(resumed.after().state, State::RetryPending, "S1-89");
+    assert_eq!(resumed.after().next_retry_at, Some(T0 + Millis::from_secs(5)));
+    assert_eq!(end(&paused, End::Failed(class(Class::Final)), T0).after().state, State::Failed);
+    assert_eq!(end(&paused, End::Released, T0).after().paused_from, Some(State::Pending));
+}
+
+#[test]
+fn the_reason_holds_everything_that_led_to_it() {
+    let snapshot =
+        running(Some(native(json!({"initial_delay": "10s", "max_delay": "15s", "jitter": "full", "max_retries": 5}))));
+    let first = end(&snapshot, End::Failed(status(503)), T0);
+    let (second, now) = come_back(&after(&snapshot, &first));
+    let decision = end(&second, End::Failed(status(503)), now).record().decision.clone().expect("decided");
+    let delay = decision.delay.clone().expect("a delay");
+    assert_eq!(
+        (delay.strategy.as_str(), delay.n, delay.base_ms, delay.capped_ms),
+        ("exponential", 1, 20_000, Some(15_000))
+    );
+    assert_eq!(delay.jitter_ms, delay.total_ms as i64 - 15_000);
+    assert_eq!((decision.before.attempt, decision.after.attempt), (1, 2));
+    assert_eq!((decision.policy, decision.max_retries), (Some(7), Some(5)));
+    assert_eq!(decision.next_retry_at, Some(now + delay.total()));
+    let text = serde_json::to_string(&decision).expect("serialises");
+    assert_eq!(serde_json::from_str::<Decision>(&text).expect("reads back"), decision);
+}

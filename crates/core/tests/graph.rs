@@ -1,0 +1,320 @@
+//! Neighbours: what one task's end does to the others, and what it must never do.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use comeback_core::graph::{Halt, Working};
+use comeback_core::transition::{self, Act};
+use comeback_core::*;
+use common::*;
+use serde_json::json;
+use uuid::Uuid;
+
+/// A small execution written as edges: `a>b` on success, `a!b` on failure, `a*b` always; a trailing `f` fails when unmet.
+struct World {
+    work: Working,
+    names: HashMap<String, TaskId>,
+}
+
+impl World {
+    fn new(names: &[&str], edges: &[&str]) -> World {
+        World::with(names, edges, |execution| execution)
+    }
+
+    fn with(names: &[&str], edges: &[&str], adjust: impl Fn(Execution) -> Execution) -> World {
+        let execution_id = ExecutionId(Uuid::from_u128(1));
+        let ids: HashMap<String, TaskId> =
+            names.iter().zip(100..).map(|(name, n)| ((*name).to_owned(), id(n))).collect();
+        let edges: Vec<Edge> = edges.iter().map(|text| edge(text, &ids)).collect();
+        let execution = Execution::new(execution_id, "default".into(), names.len() as u32, T0);
+        let mut work = Working::new(adjust(execution));
+        for name in names {
+            let lane = Lane { kind: "step".into(), shared: true, ..Lane::default() };
+            let mut task = Task::new(ids[*name], Arc::new(lane), T0);
+            task.execution = Some(execution_id);
+            let into: Vec<Edge> = edges.iter().filter(|edge| edge.to == task.id).copied().collect();
+            let out: Vec<Edge> = edges.iter().filter(|edge| edge.from == task.id).copied().collect();
+            task.needs_left = into.len() as u32;
+            task.children_left = out.len() as u32;
+            task.dead_end_barrier = name.starts_with("barrier");
+            task.state = if into.is_empty() { State::Pending } else { State::Waiting };
+            work.add(task, out, into);
+        }
+        World { work, names: ids }
+    }
+
+    fn task(&self, name: &str) -> Task {
+        self.work.task(self.names[name]).expect(name).clone()
+    }
+
+    fn state(&self, name: &str) -> State {
+        self.task(name).state
+    }
+
+    fn states(&self) -> HashMap<TaskId, (State, u32, u32)> {
+        self.work.tasks().map(|task| (task.id, (task.state, task.needs_left, task.children_left))).collect()
+    }
+
+    fn run(&mut self, name: &str) {
+        let step = transition::lease(&self.task(name), "w", Millis::from_secs(60), T0).expect("pending");
+        let (out, into) = self.edges(name);
+        let mut work = Working::new(self.work.execution().clone());
+        for task in self.work.tasks() {
+            let name = self.name_of(task.id);
+            let (out, into) = self.edges(&name);
+            work.add(if task.id == step.after.id { step.after.clone() } else { task.clone() }, out, into);
+        }
+        work.add(step.after, out, into);
+        self.work = work;
+    }
+
+    fn name_of(&self, id: TaskId) -> String {
+        self.names.iter().find(|(_, it)| **it == id).map(|(name, _)| name.clone()).expect("known")
+    }
+
+    fn edges(&self, name: &str) -> (Vec<Edge>, Vec<Edge>) {
+        (self.work.out_edges(self.names[name]).to_vec(), self.work.in_edges(self.names[name]).to_vec())
+    }
+
+    fn settle(&mut self, name: &str, finish: End, policy: Option<Policy>) {
+        self.run(name);
+        let snapshot = Snapshot { task: self.task(name), ..pending(policy) };
+        let change = end(&snapshot, finish, T0);
+        self.work.apply(change, T0).expect("everything is loaded");
+    }
+
+    fn succeed(&mut self, name: &str) {
+        self.settle(name, End::Succeeded { result: None }, None);
+    }
+
+    fn fail(&mut self, name: &str) {
+        self.settle(name, End::Failed(error("x")), None);
+    }
+
+    fn cancel(&mut self, name: &str) {
+        let change = transition::cancel(&self.task(name), Reason::Canceled, &Act::default(), T0).expect("open");
+        self.work.apply(change, T0).expect("loaded");
+    }
+
+    fn execution(&self) -> ExecutionState {
+        self.work.execution().state
+    }
+}
+
+fn edge(text: &str, ids: &HashMap<String, TaskId>) -> Edge {
+    let (body, on_unmet) = match text.strip_suffix(" f") {
+        Some(body) => (body, OnUnmet::Fail),
+        None => (text, OnUnmet::Skip),
+    };
+    let sign = body.find(['>', '!', '*']).expect("a sign");
+    let when = match &body[sign..=sign] {
+        ">" => When::Success,
+        "!" => When::Failure,
+        _ => When::Always,
+    };
+    Edge { from: ids[&body[..sign]], to: ids[&body[sign + 1..]], when, on_unmet }
+}
+
+#[test]
+fn a_child_is_ready_when_its_last_need_is_met() {
+    let mut world = World::new(&["a", "b", "c"], &["a>c", "b>c"]);
+    world.succeed("a");
+    assert_eq!(world.state("c"), State::Waiting);
+    world.succeed("b");
+    assert_eq!(world.state("c"), State::Pending);
+    world.succeed("c");
+    assert_eq!(world.execution(), ExecutionState::Succeeded); // E3
+}
+
+#[test]
+fn each_condition_is_met_by_its_own_ends() {
+    use State::*;
+    for (sign, end, child) in [
+        (">", Succeeded, Pending),
+        (">", Failed, Skipped),
+        (">", Canceled, Skipped),
+        ("!", Succeeded, Skipped),
+        ("!", Failed, Pending),
+        ("!", Canceled, Pending),
+        ("*", Succeeded, Pending),
+        ("*", Failed, Pending),
+        ("*", Canceled, Pending),
+    ] {
+        let mut world = World::new(&["a", "b"], &[&format!("a{sign}b")]);
+        match end {
+            Succeeded => world.succeed("a"),
+            Failed => world.fail("a"),
+            _ => world.cancel("a"),
+        }
+        assert_eq!(world.state("b"), child, "a{sign}b after {end}");
+    }
+}
+
+/// F1-11, F1-22: skipping goes on down, `always` is met by a skipped parent, legacy edges fail.
+#[test]
+fn unmet_edges_skip_or_fail_and_so_on_down() {
+    let mut world = World::new(&["a", "b", "c", "d", "e"], &["a>b", "b>c", "c*d", "c!e"]);
+    world.fail("a");
+    assert_eq!((world.state("b"), world.state("c")), (State::Skipped, State::Skipped));
+    assert_eq!((world.state("d"), world.state("e")), (State::Pending, State::Skipped));
+    let mut legacy = World::new(&["a", "b", "c"], &["a>b f", "b>c f"]);
+    legacy.fail("a");
+    assert_eq!((legacy.state("b"), legacy.state("c")), (State::Failed, State::Failed));
+    assert_eq!(legacy.task("c").reason, Some(Reason::UpstreamFailed));
+    assert_eq!(legacy.execution(), ExecutionState::Failed);
+}
+
+#[test]
+fn a_handled_failure_does_not_fail_the_execution() {
+    let mut world = World::new(&["a", "cleanup"], &["a!cleanup"]);
+    world.fail("a");
+    assert_eq!(world.execution(), ExecutionState::Pending, "cleanup is still open");
+    world.succeed("cleanup");
+    assert_eq!(world.execution(), ExecutionState::Succeeded); // E3
+    let mut world = World::new(&["a", "b"], &["a>b"]);
+    world.fail("a");
+    assert_eq!(world.execution(), ExecutionState::Failed); // E4
+}
+
+/// I-3, S1-46, S1-50, S1-85: a retry is not an end.
+#[test]
+fn entering_retry_pending_moves_no_neighbour() {
+    let mut world = World::with(&["root", "a", "b", "c"], &["root>a", "a>b", "a!c", "a*c"], |execution| Execution {
+        dead_end_cancel: true,
+        fail_fast: true,
+        ..execution
+    });
+    world.succeed("root");
+    let before = world.states();
+    let execution = world.work.execution().clone();
+    world.settle("a", End::Failed(error("x")), Some(native(json!({}))));
+    assert_eq!(world.state("a"), State::RetryPending);
+    let mut after = world.states();
+    after.insert(world.names["a"], before[&world.names["a"]]);
+    assert_eq!(after, before);
+    assert_eq!(world.work.execution().open, execution.open);
+    let commit = world.work.clone().into_commit();
+    assert_eq!(commit.writes.iter().filter(|write| write.after.state == State::RetryPending).count(), 1);
+}
+
+#[test]
+fn fail_fast_ends_everything_at_the_first_unhandled_failure() {
+    let fast = |execution| Execution { fail_fast: true, ..execution };
+    let mut world = World::with(&["a", "b", "c"], &["b>c"], fast);
+    world.fail("a");
+    for name in ["b", "c"] {
+        assert_eq!((world.state(name), world.task(name).reason), (State::Canceled, Some(Reason::FailFast)), "{name}");
+    }
+    assert_eq!(world.execution(), ExecutionState::Failed);
+    let mut handled = World::with(&["a", "b", "cleanup"], &["a!cleanup"], fast);
+    handled.fail("a");
+    assert_eq!((handled.state("b"), handled.state("cleanup")), (State::Pending, State::Pending));
+}
+
+/// F1-12, X1-9: what can no longer lead anywhere is canceled, up to a barrier.
+#[test]
+fn dead_ends_are_canceled_up_to_a_barrier() {
+    let on = |execution| Execution { dead_end_cancel: true, ..execution };
+    let mut world = World::with(&["top", "mid", "leaf1", "leaf2"], &["top>mid", "mid>leaf1", "mid>leaf2"], on);
+    world.cancel("leaf1");
+    assert_eq!(world.state("mid"), State::Waiting, "one child is left");
+    world.cancel("leaf2");
+    assert_eq!((world.state("mid"), world.state("top")), (State::Canceled, State::Canceled));
+    assert_eq!(world.task("mid").reason, Some(Reason::DeadEnd));
+    let mut world = World::with(&["top", "barrier", "leaf"], &["top>barrier", "barrier>leaf"], on);
+    world.cancel("leaf");
+    assert_eq!((world.state("barrier"), world.state("top")), (State::Canceled, State::Pending));
+    let mut off = World::new(&["top", "leaf"], &["top>leaf"]);
+    off.cancel("leaf");
+    assert_eq!(off.state("top"), State::Pending);
+}
+
+/// X1-9: a task that waits for its retry keeps its ancestors alive, and may itself be a dead end.
+#[test]
+fn a_retrying_child_is_not_terminal_for_dead_ends() {
+    let on = |execution| Execution { dead_end_cancel: true, ..execution };
+    let mut world = World::with(&["a", "b", "c"], &["a*b", "a*c"], on);
+    world.settle("a", End::Failed(error("x")), Some(native(json!({}))));
+    world.cancel("b");
+    assert_eq!(world.state("a"), State::RetryPending);
+    world.cancel("c");
+    assert_eq!(world.state("a"), State::Canceled);
+}
+
+#[test]
+fn canceling_an_execution_cancels_all_that_is_open() {
+    let mut world = World::new(&["a", "b", "c", "d"], &["a>b", "b>c"]);
+    world.settle("d", End::Failed(error("x")), Some(native(json!({}))));
+    world.succeed("a");
+    world.run("b");
+    world.work.cancel(Reason::ExecutionCanceled, &Act::default(), T0).expect("loaded");
+    for name in ["b", "c", "d"] {
+        assert_eq!(world.state(name), State::Canceled, "{name}"); // S1-53, F1-16
+    }
+    assert_eq!((world.state("a"), world.execution()), (State::Succeeded, ExecutionState::Canceled)); // E6
+}
+
+/// E7: a failed execution goes on, and what was given up for its parent waits again.
+#[test]
+fn a_manual_retry_reopens_what_failed_because_of_it() {
+    let mut world = World::new(&["a", "b", "c", "other"], &["a>b", "b>c f"]);
+    world.succeed("other");
+    world.fail("a");
+    assert_eq!(world.execution(), ExecutionState::Failed);
+    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    assert_eq!(world.execution(), ExecutionState::Running);
+    assert_eq!(
+        (world.state("a"), world.state("b"), world.state("c")),
+        (State::Pending, State::Waiting, State::Waiting)
+    );
+    assert_eq!(world.state("other"), State::Succeeded);
+    assert_eq!((world.work.execution().open, world.work.execution().unhandled), (3, 0));
+    for name in ["a", "b", "c"] {
+        world.succeed(name);
+    }
+    assert_eq!(world.execution(), ExecutionState::Succeeded);
+}
+
+/// T26: a waiting task may wait for needs and time, both.
+#[test]
+fn a_need_that_is_met_early_still_waits_for_its_time() {
+    let mut world = World::new(&["a", "b"], &["a>b"]);
+    let late = T0 + Millis::from_secs(60);
+    let (out, into) = world.edges("b");
+    let mut work = Working::new(world.work.execution().clone());
+    work.add(Task { start_at: Some(late), ..world.task("b") }, out, into);
+    let (out, into) = world.edges("a");
+    work.add(world.task("a"), out, into);
+    world.work = work;
+    assert_eq!(world.task("b").due(), None, "needs first");
+    world.succeed("a");
+    assert_eq!((world.state("b"), world.task("b").due()), (State::Waiting, Some(late)));
+}
+
+#[test]
+fn the_graph_asks_for_what_it_has_not_seen() {
+    let mut world = World::new(&["a", "b"], &["a>b"]);
+    world.run("a");
+    let (out, into) = world.edges("a");
+    let mut partial = Working::new(world.work.execution().clone());
+    partial.add(world.task("a"), out, into);
+    let snapshot = Snapshot { task: world.task("a"), ..pending(None) };
+    let halt = partial.apply(end(&snapshot, End::Succeeded { result: None }, T0), T0);
+    let Err(Halt::Missing(missing)) = halt else { panic!("{halt:?}") };
+    assert_eq!(missing.0.into_iter().collect::<Vec<_>>(), [world.names["b"]]);
+}
+
+/// One commit, in the order in which it happened: the parent's end comes before the child's beginning.
+#[test]
+fn a_commit_tells_its_events_in_order() {
+    let mut world = World::new(&["a", "b"], &["a>b"]);
+    world.succeed("a");
+    let commit = world.work.into_commit();
+    let kinds: Vec<&str> = commit.records.iter().flat_map(|record| &record.events).map(|kind| kind.word()).collect();
+    assert_eq!(kinds, ["attempt.succeeded", "task.succeeded", "task.ready"]);
+    assert_eq!(commit.writes.len(), 2);
+    assert!(commit.execution.is_some_and(|write| write.after.open == 1));
+}
