@@ -88,6 +88,8 @@ pub struct Record {
     /// The number of the first event, counted per execution from 1. In a shared log the store gives it at the commit.
     pub seq: u32,
     pub events: Vec<EventKind>,
+    /// How many of them, from the first, were already told when they happened and are only written down here.
+    pub carried: u32,
     pub at: Timestamp,
     /// When an event that was carried over happened: ready or retry due, and the start of the attempt.
     pub ready_at: Option<Timestamp>,
@@ -115,6 +117,7 @@ impl Record {
             execution: task.execution,
             seq: task.seq + 1,
             events: Vec::with_capacity(4),
+            carried: 0,
             at: now,
             ready_at: None,
             started_at: None,
@@ -139,6 +142,7 @@ impl Record {
             execution: Some(execution),
             seq: 0,
             events: vec![kind],
+            carried: 0,
             at: now,
             ready_at: None,
             started_at: None,
@@ -162,10 +166,12 @@ impl Record {
 
     /// The events this record stands for, in order.
     pub fn expand(&self) -> Vec<Event> {
-        self.events.iter().zip(self.seq..).map(|(kind, seq)| self.event(*kind, seq)).collect()
+        let start = self.events.iter().position(|kind| *kind == EventKind::AttemptStarted);
+        let numbered = self.events.iter().zip(self.seq..).enumerate();
+        numbered.map(|(i, (kind, seq))| self.event(*kind, seq, start.is_some_and(|start| i < start))).collect()
     }
 
-    fn event(&self, kind: EventKind, seq: u32) -> Event {
+    fn event(&self, kind: EventKind, seq: u32, before_start: bool) -> Event {
         let of_execution = self.execution.is_some_and(|execution| execution.0 == self.subject);
         let at = match kind {
             EventKind::TaskReady | EventKind::TaskRetryDue => self.ready_at.unwrap_or(self.at),
@@ -188,7 +194,7 @@ impl Record {
             execution: self.execution.unwrap_or(ExecutionId(self.subject)),
             task: (!of_execution).then_some(TaskId(self.subject)),
             seq,
-            run: self.run,
+            run: if before_start { self.run.saturating_sub(1) } else { self.run },
             attempt,
             data: self.event_data(kind, before),
         }

@@ -123,6 +123,7 @@ impl<'a> Change<'a> {
         let mut record = Record::about(before, now);
         let carried = before.unwritten;
         record.seq -= carried.count();
+        record.carried = carried.count();
         if let Some(at) = carried.ready {
             record.events.push(EventKind::TaskReady);
             record.ready_at = Some(at);

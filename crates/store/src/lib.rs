@@ -1,1 +1,138 @@
+//! Remembers: one trait, two databases, one meaning.
+//!
+//! All SQL of the product is in this crate, and no opinion: what should happen is decided in `comeback-core` and comes here
+//! as a `Commit`, which is stored whole or not at all. There is no clock; every command is told what time it is.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
+
+mod dictionary;
+mod events;
+mod page;
+mod query;
+mod row;
+mod types;
+
+pub mod postgres;
+pub mod sqlite;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
+use async_trait::async_trait;
+use comeback_core::filter::{Filter, Sort};
+use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+
+pub use page::{FeedCursor, ListCursor};
+pub use postgres::{PostgresOptions, PostgresStore};
+pub use sqlite::{SqliteOptions, SqliteStore};
+pub use types::*;
+
+/// A database that remembers tasks.
+///
+/// Every method takes and answers many at once; one bad item never fails its neighbours. What a method means is written down
+/// case by case in `conformance`, which both implementations run.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Creates tasks. Each submission is all or nothing; its idempotency key and its dedupe keys are honoured.
+    async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError>;
+
+    /// Leases pending tasks (T6): highest priority first, then the oldest, then by id, over all lanes a request names.
+    /// A task is given to one request only. The lease, the start of the run and its event are one transaction.
+    async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError>;
+
+    /// Stores verdicts. Each commit is guarded by the versions it names: if one of them has moved on, nothing of that
+    /// commit is written and it is reported as stale. Work of a loop that is paused is refused in the same transaction.
+    async fn apply(
+        &self,
+        commits: &[Commit],
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError>;
+
+    /// Extends leases that are still held, and with them the inactivity limit of the run.
+    async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
+
+    /// Makes due tasks pending (T14, T26), the longest overdue first; nothing while that loop is paused.
+    async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError>;
+
+    /// Tasks for which a time has come, the longest overdue first: expired leases, run limits, deadlines.
+    async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError>;
+
+    /// When the next time of each sort comes.
+    async fn next_due(&self) -> Result<NextDue, StoreError>;
+
+    /// Tasks by id, open or over, in the order asked for.
+    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError>;
+
+    /// An execution with some of its tasks and their direct neighbours, or with all of them.
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError>;
+
+    /// One task with everything that is known of it.
+    async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError>;
+
+    /// A page of tasks that match. Payloads and results are left out.
+    async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError>;
+
+    /// The records of a task or an execution, oldest first, from an event number on.
+    async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError>;
+
+    /// What happened after a cursor, in an order in which nothing is ever inserted behind a reader.
+    async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError>;
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
+
+    /// How many tasks are in each state.
+    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
+
+    /// Deletes what ended before `before`, at most `limit` tasks; open work is never touched. Returns how many went.
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError>;
+
+    /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
+    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;
+
+    async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
+
+    /// Small facts about the store itself. `put_meta` with `only_if_absent` answers the value that then stands.
+    async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
+
+    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError>;
+
+    /// How far this database's clock is ahead of the process's, in milliseconds; nothing when the process's clock counts.
+    async fn clock_offset(&self) -> Result<Option<i64>, StoreError>;
+
+    /// Tells other instances that there is work; a hint that may be lost.
+    fn notify(&self);
+
+    /// Wakes when another instance has given such a hint.
+    fn wakes(&self) -> tokio::sync::watch::Receiver<u64>;
+}
+
+/// What to list, how, and from where.
+#[derive(Clone, Debug)]
+pub struct ListQuery {
+    pub filter: Filter,
+    pub sort: Sort,
+    pub limit: u32,
+    pub after: Option<ListCursor>,
+    pub now: Timestamp,
+}
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was done; trying again may help.
+    #[error("the database is not available: {0}")]
+    Unavailable(String),
+    /// A commit may or may not have happened: nothing more is accepted until a restart has looked.
+    #[error("the outcome of a commit is unknown: {0}")]
+    Unknown(String),
+    #[error("another process has this database open: {0}")]
+    Locked(String),
+    #[error("{0}")]
+    Schema(String),
+    /// What the database holds contradicts itself.
+    #[error("the database holds what it should not: {0}")]
+    Corrupt(String),
+    #[error("the statement was refused: {0}")]
+    Refused(String),
+}

@@ -1,0 +1,62 @@
+//! What a store means, case by case. Both databases run every case; a case's name is the sentence that it proves.
+
+mod apply;
+mod claim;
+mod control;
+mod execution;
+mod feed;
+mod heartbeat;
+mod history;
+mod list;
+mod promote;
+mod prune;
+mod read;
+mod submit;
+mod world;
+
+use std::future::Future;
+use std::pin::Pin;
+
+pub use world::World;
+
+/// One sentence and its proof.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub room: &'static str,
+    pub name: &'static str,
+    pub run: fn(World) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// Everything, in the order of the rooms.
+pub fn all() -> Vec<Case> {
+    [
+        submit::CASES,
+        claim::CASES,
+        apply::CASES,
+        heartbeat::CASES,
+        promote::CASES,
+        execution::CASES,
+        read::CASES,
+        list::CASES,
+        history::CASES,
+        feed::CASES,
+        prune::CASES,
+        control::CASES,
+    ]
+    .concat()
+}
+
+/// Declares the cases of one room.
+macro_rules! cases {
+    ($room:literal; $($(#[$doc:meta])* fn $name:ident($world:ident) $body:block)+) => {
+        $($(#[$doc])* async fn $name($world: $crate::conformance::World) $body)+
+
+        pub const CASES: &[$crate::conformance::Case] = &[$($crate::conformance::Case {
+            room: $room,
+            name: stringify!($name),
+            run: |world| Box::pin($name(world)),
+        }),+];
+    };
+}
+
+pub(crate) use cases;

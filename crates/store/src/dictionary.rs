@@ -1,0 +1,109 @@
+//! Lanes, namespaces and policies by their numbers: small tables that only grow, so what was read once stays true.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use comeback_core::{Lane, Policy, dialect};
+use parking_lot::RwLock;
+use sha2::{Digest, Sha256};
+
+use crate::StoreError;
+use crate::row::corrupt;
+use crate::types::ClaimRequest;
+
+#[derive(Default)]
+pub struct Dictionary {
+    inner: RwLock<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    namespaces: HashMap<String, i32>,
+    namespace_names: HashMap<i32, Arc<str>>,
+    lanes: HashMap<Arc<Lane>, i32>,
+    lanes_by_id: HashMap<i32, (Arc<Lane>, i32)>,
+    policies: HashMap<[u8; 32], i32>,
+    policies_by_id: HashMap<i32, Arc<Policy>>,
+}
+
+/// How a policy is known before it has a number.
+pub struct PolicyText {
+    pub body: String,
+    pub digest: [u8; 32],
+}
+
+impl PolicyText {
+    pub fn of(policy: &Policy) -> PolicyText {
+        let body = policy.to_json().to_string();
+        let digest = Sha256::digest(body.as_bytes()).into();
+        PolicyText { body, digest }
+    }
+}
+
+impl Dictionary {
+    pub fn namespace(&self, name: &str) -> Option<i32> {
+        self.inner.read().namespaces.get(name).copied()
+    }
+
+    pub fn namespace_name(&self, id: i32) -> Option<Arc<str>> {
+        self.inner.read().namespace_names.get(&id).cloned()
+    }
+
+    pub fn learn_namespace(&self, id: i32, name: &str) {
+        let mut inner = self.inner.write();
+        inner.namespaces.insert(name.to_owned(), id);
+        inner.namespace_names.insert(id, name.into());
+    }
+
+    pub fn lane_id(&self, lane: &Arc<Lane>) -> Option<i32> {
+        self.inner.read().lanes.get(lane).copied()
+    }
+
+    pub fn lane(&self, id: i32) -> Option<Arc<Lane>> {
+        self.inner.read().lanes_by_id.get(&id).map(|(lane, _)| lane.clone())
+    }
+
+    pub fn lane_namespace(&self, id: i32) -> Option<i32> {
+        self.inner.read().lanes_by_id.get(&id).map(|(_, namespace)| *namespace)
+    }
+
+    pub fn learn_lane(&self, id: i32, namespace: i32, lane: Lane) -> Arc<Lane> {
+        let mut inner = self.inner.write();
+        if let Some((known, _)) = inner.lanes_by_id.get(&id) {
+            return known.clone();
+        }
+        let lane = Arc::new(lane);
+        inner.lanes.insert(lane.clone(), id);
+        inner.lanes_by_id.insert(id, (lane.clone(), namespace));
+        lane
+    }
+
+    /// The lanes a request may be served from, in no particular order.
+    pub fn lanes_for(&self, request: &ClaimRequest) -> Vec<(i32, Arc<Lane>)> {
+        self.lanes_where(|lane| request.wants(lane))
+    }
+
+    pub fn lanes_where(&self, wanted: impl Fn(&Lane) -> bool) -> Vec<(i32, Arc<Lane>)> {
+        let inner = self.inner.read();
+        let mut lanes: Vec<_> =
+            inner.lanes.iter().filter(|(lane, _)| wanted(lane)).map(|(lane, id)| (*id, lane.clone())).collect();
+        lanes.sort_unstable_by_key(|(id, _)| *id);
+        lanes
+    }
+
+    pub fn policy_id(&self, digest: &[u8; 32]) -> Option<i32> {
+        self.inner.read().policies.get(digest).copied()
+    }
+
+    pub fn policy(&self, id: i32) -> Option<Arc<Policy>> {
+        self.inner.read().policies_by_id.get(&id).cloned()
+    }
+
+    pub fn learn_policy(&self, id: i32, body: &str) -> Result<Arc<Policy>, StoreError> {
+        let policy = Arc::new(dialect::parse_stored(body).map_err(|fault| corrupt(format!("policy {id}: {fault}")))?);
+        let digest = Sha256::digest(body.as_bytes()).into();
+        let mut inner = self.inner.write();
+        inner.policies.insert(digest, id);
+        Ok(inner.policies_by_id.entry(id).or_insert(policy).clone())
+    }
+}

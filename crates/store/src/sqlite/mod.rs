@@ -1,0 +1,217 @@
+//! SQLite: one file, one writer, and readers that never wait for it.
+//!
+//! Every write of a moment goes into one transaction of one thread, so nobody pays for a flush alone. An answer is given
+//! after the commit and never before. There is one process per file.
+
+mod apply;
+mod claim;
+mod list;
+mod read;
+mod setup;
+mod statements;
+mod submit;
+mod tend;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use rusqlite::Connection;
+
+use crate::dictionary::Dictionary;
+use crate::page::FeedCursor;
+use crate::types::*;
+use crate::{ListQuery, Store, StoreError};
+use writer::Writer;
+
+pub use setup::SCHEMA_VERSION;
+
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    pub path: Option<PathBuf>,
+    /// Reader connections.
+    pub readers: usize,
+    /// Runs every command on the caller's own thread, for simulations that must be repeatable.
+    pub inline: bool,
+}
+
+impl SqliteOptions {
+    pub fn file(path: impl AsRef<Path>) -> SqliteOptions {
+        SqliteOptions { path: Some(path.as_ref().to_owned()), readers: 3, inline: false }
+    }
+
+    /// A store that lives in memory and works on the caller's thread.
+    pub fn in_memory() -> SqliteOptions {
+        SqliteOptions { path: None, readers: 0, inline: true }
+    }
+}
+
+pub struct SqliteStore {
+    writer: Writer,
+    readers: Option<setup::Readers>,
+    dictionary: Arc<Dictionary>,
+    wakes: tokio::sync::watch::Sender<u64>,
+    /// Held as long as the store is: nobody else may open the file.
+    _lock: Option<std::fs::File>,
+}
+
+impl SqliteStore {
+    pub fn open(options: &SqliteOptions) -> Result<SqliteStore, StoreError> {
+        let lock = options.path.as_deref().map(setup::lock).transpose()?;
+        let mut connection = setup::connect(options.path.as_deref())?;
+        setup::migrate(&mut connection)?;
+        let dictionary = Arc::new(Dictionary::default());
+        setup::load_dictionary(&connection, &dictionary)?;
+        let readers = match &options.path {
+            Some(path) if !options.inline => Some(setup::Readers::open(path, options.readers)?),
+            _ => None,
+        };
+        let writer = if options.inline {
+            Writer::inline(connection, dictionary.clone())
+        } else {
+            Writer::spawn(connection, dictionary.clone(), options.path.clone())?
+        };
+        let (wakes, _) = tokio::sync::watch::channel(0);
+        Ok(SqliteStore { writer, readers, dictionary, wakes, _lock: lock })
+    }
+
+    /// Runs a read on a reader connection, or on the writer's where there is none.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let dictionary = self.dictionary.clone();
+        match &self.readers {
+            Some(readers) => readers.run(move |connection| work(connection, &dictionary)).await,
+            None => self.writer.run(move |tx| work(tx.connection, &dictionary)).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
+        submit::learn(self, submissions).await?;
+        let submissions = submissions.to_vec();
+        self.writer.run(move |tx| submit::submit(tx, &submissions, now)).await
+    }
+
+    async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
+        let requests = requests.to_vec();
+        self.writer.run(move |tx| claim::claim(tx, &requests, now)).await
+    }
+
+    async fn apply(
+        &self,
+        commits: &[Commit],
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        let commits = commits.to_vec();
+        self.writer.run(move |tx| apply::apply(tx, &commits, on_behalf_of, now)).await
+    }
+
+    async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
+        let beats = beats.to_vec();
+        self.writer.run(move |tx| tend::heartbeat(tx, &beats, now)).await
+    }
+
+    async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
+        self.writer.run(move |tx| tend::promote(tx, what, now, limit)).await
+    }
+
+    async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
+        self.read(move |connection, dictionary| read::due(connection, dictionary, what, now, limit)).await
+    }
+
+    async fn next_due(&self) -> Result<NextDue, StoreError> {
+        self.read(|connection, _| read::next_due(connection)).await
+    }
+
+    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
+        let ids = ids.to_vec();
+        self.read(move |connection, dictionary| read::load(connection, dictionary, &ids)).await
+    }
+
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
+        let around = around.map(<[TaskId]>::to_vec);
+        self.read(move |connection, dictionary| read::graph(connection, dictionary, id, around.as_deref())).await
+    }
+
+    async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::task(connection, dictionary, &namespace, id)).await
+    }
+
+    async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
+        let (namespace, query) = (namespace.to_owned(), query.clone());
+        self.read(move |connection, dictionary| list::list(connection, dictionary, &namespace, &query)).await
+    }
+
+    async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        self.read(move |connection, dictionary| read::history(connection, dictionary, subject, after, limit)).await
+    }
+
+    async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
+        self.read(move |connection, dictionary| read::feed(connection, dictionary, after, limit)).await
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::execution_view(connection, dictionary, &namespace, id)).await
+    }
+
+    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace)).await
+    }
+
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+        self.writer.run(move |tx| tend::prune(tx, before, limit)).await
+    }
+
+    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
+        self.writer.run(move |tx| tend::set_pause(tx, name, pause.as_ref(), now)).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
+        self.read(|connection, _| read::pauses(connection)).await
+    }
+
+    async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        let key = key.to_owned();
+        self.read(move |connection, _| read::meta(connection, &key)).await
+    }
+
+    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.writer.run(move |tx| tend::put_meta(tx, &key, &value, only_if_absent)).await
+    }
+
+    async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
+    /// One process per file: there is nobody else to tell.
+    fn notify(&self) {}
+
+    fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.wakes.subscribe()
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        use rusqlite::ffi::ErrorCode;
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
+                StoreError::Unavailable(error.to_string())
+            }
+            Some(ErrorCode::SystemIoFailure) => StoreError::Unknown(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt(error.to_string()),
+            _ => StoreError::Refused(error.to_string()),
+        }
+    }
+}

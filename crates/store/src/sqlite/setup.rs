@@ -1,0 +1,235 @@
+//! Opening a file: the lock, the pragmas, the migrations, the readers, and the checkpoints that keep the log short.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comeback_core::{Executor, Lane};
+use parking_lot::Mutex;
+use rusqlite::{Connection, OpenFlags};
+use tokio::sync::Semaphore;
+
+use crate::StoreError;
+use crate::dictionary::Dictionary;
+use crate::row::corrupt;
+
+mod embedded {
+    refinery::embed_migrations!("migrations/sqlite");
+}
+
+/// The newest schema this build knows.
+pub const SCHEMA_VERSION: i32 = 1;
+
+/// Below this a bug of SQLite could damage the log when two connections reset it.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// A log longer than this is folded back by the writer itself, whatever the readers do.
+const LONGEST_LOG: u64 = 64 << 20;
+/// A log longer than this is worth folding back in passing.
+const LOG_WORTH_FOLDING: u64 = 8 << 20;
+
+/// Takes the lock beside the file. It is gone with the process, however that ends.
+pub fn lock(path: &Path) -> Result<File, StoreError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let name = PathBuf::from(name);
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&name)
+        .map_err(|error| StoreError::Unavailable(format!("{}: {error}", name.display())))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(format!(
+            "{} is in use by another comeback process; stop it, or use PostgreSQL to run several",
+            path.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(StoreError::Unavailable(format!("{}: {error}", name.display()))),
+    }
+}
+
+pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < OLDEST_SQLITE {
+        return Err(StoreError::Schema(format!("SQLite {} is too old", rusqlite::version())));
+    }
+    let connection = match path {
+        Some(path) => Connection::open(path)?,
+        None => Connection::open_in_memory()?,
+    };
+    connection.execute_batch(
+        "pragma page_size = 8192;
+         pragma auto_vacuum = incremental;
+         pragma journal_mode = wal;
+         pragma synchronous = full;
+         pragma foreign_keys = on;
+         pragma temp_store = memory;
+         pragma mmap_size = 0;
+         pragma cache_size = -65536;
+         pragma wal_autocheckpoint = 0;
+         pragma journal_size_limit = 67108864;
+         pragma cell_size_check = on;
+         pragma busy_timeout = 5000;",
+    )?;
+    connection.set_prepared_statement_cache_capacity(128);
+    Ok(connection)
+}
+
+pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+    let found = schema_version(connection)?;
+    if found > SCHEMA_VERSION {
+        return Err(StoreError::Schema(newer_schema(found)));
+    }
+    embedded::migrations::runner()
+        .run(connection)
+        .map(|_| ())
+        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))
+}
+
+pub fn newer_schema(found: i32) -> String {
+    format!(
+        "this database has schema {found}, and this comeback knows {SCHEMA_VERSION}; it was used by a newer version: \
+         upgrade comeback, or restore a backup from before"
+    )
+}
+
+fn schema_version(connection: &Connection) -> Result<i32, StoreError> {
+    let exists: bool = connection.query_row(
+        "select exists (select 1 from sqlite_master where name = 'refinery_schema_history')",
+        (),
+        |row| row.get(0),
+    )?;
+    if !exists {
+        return Ok(0);
+    }
+    Ok(connection.query_row("select coalesce(max(version), 0) from refinery_schema_history", (), |row| row.get(0))?)
+}
+
+/// Everything that was ever learnt: the tables are small.
+pub fn load_dictionary(connection: &Connection, dictionary: &Dictionary) -> Result<(), StoreError> {
+    let mut statement = connection.prepare("select id, name from namespace")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        dictionary.learn_namespace(row.get(0)?, &row.get::<_, String>(1)?);
+    }
+    let mut statement = connection.prepare(
+        "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
+         from lane l join namespace n on n.id = l.namespace",
+    )?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let executor: i16 = row.get(5)?;
+        let dependency: String = row.get(6)?;
+        let lane = Lane {
+            namespace: row.get(2)?,
+            queue: row.get(3)?,
+            kind: row.get(4)?,
+            executor: Executor::from_code(executor).ok_or_else(|| corrupt(format!("executor {executor}")))?,
+            dependency: (!dependency.is_empty()).then_some(dependency),
+            shared: row.get::<_, i16>(7)? != 0,
+        };
+        dictionary.learn_lane(row.get(0)?, row.get(1)?, lane);
+    }
+    let mut statement = connection.prepare("select id, body from policy")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        dictionary.learn_policy(row.get(0)?, &row.get::<_, String>(1)?)?;
+    }
+    Ok(())
+}
+
+/// Connections that only read, lent to blocking tasks.
+pub struct Readers {
+    idle: Arc<Mutex<Vec<Connection>>>,
+    permits: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub fn open(path: &Path, count: usize) -> Result<Readers, StoreError> {
+        let count = count.max(1);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut idle = Vec::with_capacity(count);
+        for _ in 0..count {
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(Duration::from_secs(5))?;
+            connection.execute_batch("pragma cache_size = -16384; pragma temp_store = memory;")?;
+            connection.set_prepared_statement_cache_capacity(64);
+            idle.push(connection);
+        }
+        Ok(Readers { idle: Arc::new(Mutex::new(idle)), permits: Arc::new(Semaphore::new(count)) })
+    }
+
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let gone = || StoreError::Unavailable("the readers have stopped".into());
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
+        let idle = self.idle.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let connection = idle.lock().pop().ok_or_else(gone)?;
+            let result = in_one_snapshot(&connection, work);
+            idle.lock().push(connection);
+            drop(permit);
+            result
+        });
+        task.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+}
+
+/// All statements of one read see the same moment.
+fn in_one_snapshot<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.execute_batch("begin")?;
+    let result = work(connection);
+    connection.execute_batch("rollback")?;
+    result
+}
+
+/// Folds the log back into the file, beside the writer while it can and by the writer when it must.
+pub struct Checkpoints {
+    log: Option<PathBuf>,
+    commits: u32,
+    passing: Option<std::sync::mpsc::SyncSender<()>>,
+}
+
+impl Checkpoints {
+    pub fn new(path: Option<PathBuf>) -> Checkpoints {
+        let passing = path.clone().and_then(|path| {
+            let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+            let fold = move || {
+                let Ok(connection) = Connection::open(&path) else { return };
+                while receiver.recv().is_ok() {
+                    let _ = connection.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+                }
+            };
+            std::thread::Builder::new().name("comeback-checkpoint".into()).spawn(fold).ok().map(|_| sender)
+        });
+        let log = path.map(|path| {
+            let mut name = path.into_os_string();
+            name.push("-wal");
+            PathBuf::from(name)
+        });
+        Checkpoints { log, commits: 0, passing }
+    }
+
+    pub fn after_commit(&mut self, connection: &Connection) {
+        self.commits += 1;
+        if self.commits < 32 {
+            return;
+        }
+        self.commits = 0;
+        let Some(length) = self.log.as_ref().and_then(|log| log.metadata().ok()).map(|it| it.len()) else { return };
+        if length > LONGEST_LOG {
+            let _ = connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()));
+        } else if length > LOG_WORTH_FOLDING
+            && let Some(passing) = &self.passing
+        {
+            let _ = passing.try_send(());
+        }
+    }
+}

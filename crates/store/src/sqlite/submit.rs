@@ -1,0 +1,284 @@
+//! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
+
+use std::sync::Arc;
+
+use comeback_core::{EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
+use rusqlite::{Connection, OptionalExtension};
+use uuid::Uuid;
+
+use super::SqliteStore;
+use super::statements::{insert_history, insert_open};
+use super::writer::Tx;
+use crate::StoreError;
+use crate::dictionary::PolicyText;
+use crate::events::{Answer, SharedLog};
+use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
+use crate::types::*;
+
+/// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
+pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<(), StoreError> {
+    let dictionary = &store.dictionary;
+    let mut namespaces: Vec<String> = Vec::new();
+    let mut lanes: Vec<Arc<Lane>> = Vec::new();
+    let mut policies: Vec<PolicyText> = Vec::new();
+    for submission in submissions {
+        if dictionary.namespace(&submission.namespace).is_none() {
+            namespaces.push(submission.namespace.clone());
+        }
+        for new in &submission.tasks {
+            if dictionary.lane_id(&new.task.lane).is_none() && !lanes.contains(&new.task.lane) {
+                lanes.push(new.task.lane.clone());
+            }
+            if let Some(policy) = &new.policy {
+                let text = PolicyText::of(policy);
+                if dictionary.policy_id(&text.digest).is_none() {
+                    policies.push(text);
+                }
+            }
+        }
+    }
+    if namespaces.is_empty() && lanes.is_empty() && policies.is_empty() {
+        return Ok(());
+    }
+    namespaces.extend(lanes.iter().map(|lane| lane.namespace.clone()));
+    let learnt = store
+        .writer
+        .run(move |tx| {
+            let mut learnt = (Vec::new(), Vec::new(), Vec::new());
+            for name in namespaces {
+                learnt.0.push((namespace_id(tx.connection, &name)?, name));
+            }
+            for lane in lanes {
+                let namespace = namespace_id(tx.connection, &lane.namespace)?;
+                learnt.1.push((lane_id(tx.connection, namespace, &lane)?, namespace, lane));
+            }
+            for policy in policies {
+                learnt.2.push((policy_id(tx.connection, &policy)?, policy.body));
+            }
+            Ok(learnt)
+        })
+        .await?;
+    for (id, name) in learnt.0 {
+        dictionary.learn_namespace(id, &name);
+    }
+    for (id, namespace, lane) in learnt.1 {
+        dictionary.learn_lane(id, namespace, (*lane).clone());
+    }
+    for (id, body) in learnt.2 {
+        dictionary.learn_policy(id, &body)?;
+    }
+    Ok(())
+}
+
+fn namespace_id(connection: &Connection, name: &str) -> rusqlite::Result<i32> {
+    connection.execute("insert into namespace (name) values (?1) on conflict do nothing", [name])?;
+    connection.query_row("select id from namespace where name = ?1", [name], |row| row.get(0))
+}
+
+fn lane_id(connection: &Connection, namespace: i32, lane: &Lane) -> rusqlite::Result<i32> {
+    let dependency = lane.dependency.as_deref().unwrap_or("");
+    let key = (namespace, &lane.queue, &lane.kind, lane.executor.code(), dependency, lane.shared);
+    connection.execute(
+        "insert into lane (namespace, queue, kind, executor, dependency, shared) values (?1, ?2, ?3, ?4, ?5, ?6)
+         on conflict do nothing",
+        key,
+    )?;
+    connection.query_row(
+        "select id from lane where namespace = ?1 and queue = ?2 and kind = ?3 and executor = ?4 and dependency = ?5
+         and shared = ?6",
+        key,
+        |row| row.get(0),
+    )
+}
+
+fn policy_id(connection: &Connection, policy: &PolicyText) -> rusqlite::Result<i32> {
+    connection.execute(
+        "insert into policy (digest, body) values (?1, ?2) on conflict do nothing",
+        (policy.digest.as_slice(), &policy.body),
+    )?;
+    connection.query_row("select id from policy where digest = ?1", [policy.digest.as_slice()], |row| row.get(0))
+}
+
+pub fn submit(tx: &mut Tx<'_>, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
+    tx.feed.at = now.0;
+    submissions.iter().map(|submission| submit_one(tx, submission, now)).collect()
+}
+
+fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Result<Submitted, StoreError> {
+    let namespace =
+        tx.dictionary.namespace(&submission.namespace).ok_or_else(|| corrupt("a namespace that was just learnt"))?;
+    if let Some(key) = &submission.idempotency
+        && let Some(earlier) = earlier_answer(tx.connection, namespace, key)?
+    {
+        return Ok(earlier);
+    }
+    let mut tasks = Vec::with_capacity(submission.tasks.len());
+    let mut log = SharedLog::default();
+    if let Some(new) = &submission.execution {
+        log.add(Record::about_execution(new.execution.id, EventKind::ExecutionCreated, now));
+    }
+    for new in &submission.tasks {
+        if let Some(key) = &new.body.dedupe_key
+            && let Some((id, state)) = open_duplicate(tx.connection, namespace, key)?
+        {
+            tasks.push(SubmittedTask { id, state, duplicate: true });
+            continue;
+        }
+        insert_task(tx, namespace, new)?;
+        tasks.push(SubmittedTask { id: new.task.id, state: new.task.state, duplicate: false });
+        if submission.execution.is_some() {
+            log.add_created(new, now);
+        } else {
+            tx.feed.push(namespace, new.task.id.0, 1, new.task.seq);
+        }
+    }
+    if let Some(new) = &submission.execution {
+        insert_execution(tx.connection, namespace, new, log.last)?;
+        for edge in &submission.edges {
+            tx.connection
+                .prepare_cached("insert into edge (from_id, to_id, met_when, on_unmet) values (?1, ?2, ?3, ?4)")?
+                .execute((
+                    edge.from.0.as_bytes().as_slice(),
+                    edge.to.0.as_bytes().as_slice(),
+                    edge.when.code(),
+                    edge.on_unmet.code(),
+                ))?;
+        }
+        for (record, seq) in &log.records {
+            insert_history(tx.connection, &HistoryRow::new(record, *seq))?;
+            tx.feed.push_record(namespace, record, *seq);
+        }
+    }
+    if let Some(key) = &submission.idempotency {
+        let execution = submission.execution.as_ref().map(|new| new.execution.id);
+        let answer = Answer { execution, tasks: tasks.clone() }.to_json();
+        tx.connection
+            .prepare_cached(
+                "insert into idempotency (namespace, scope, key, digest, answer, at) values (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute((namespace, &key.scope, &key.key, key.digest.as_slice(), answer, now.0))?;
+    }
+    Ok(Submitted::Created(tasks))
+}
+
+fn earlier_answer(connection: &Connection, namespace: i32, key: &Idempotency) -> Result<Option<Submitted>, StoreError> {
+    let found: Option<(Vec<u8>, String)> = connection
+        .prepare_cached("select digest, answer from idempotency where namespace = ?1 and scope = ?2 and key = ?3")?
+        .query_row((namespace, &key.scope, &key.key), |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Ok(match found {
+        None => None,
+        Some((digest, _)) if digest != key.digest => Some(Submitted::Mismatch),
+        Some((_, answer)) => {
+            let Answer { execution, tasks } = Answer::from_json(&answer)?;
+            Some(Submitted::Repeated { execution, tasks })
+        }
+    })
+}
+
+fn open_duplicate(connection: &Connection, namespace: i32, key: &str) -> Result<Option<(TaskId, State)>, StoreError> {
+    let found: Option<([u8; 16], i16)> = connection
+        .prepare_cached(
+            "select d.task_id, o.state from dedupe d join task_open o on o.id = d.task_id
+             where d.namespace = ?1 and d.key = ?2",
+        )?
+        .query_row((namespace, key), |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match found {
+        None => Ok(None),
+        Some((id, state)) => {
+            let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
+            Ok(Some((TaskId(Uuid::from_bytes(id)), state)))
+        }
+    }
+}
+
+fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreError> {
+    let NewTask { task, policy, body } = new;
+    let lane = tx.dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a lane that was just learnt"))?;
+    let policy = match policy {
+        None => None,
+        Some(policy) => {
+            let known = tx.dictionary.policy_id(&PolicyText::of(policy).digest);
+            Some(known.ok_or_else(|| corrupt("a policy that was just learnt"))?)
+        }
+    };
+    let fixed = Fixed { hard_deadline: body.hard_deadline, dedupe: body.dedupe_key.is_some() };
+    let row = OpenRow::new(task, lane, policy, fixed);
+    let mut statement = tx.connection.prepare_cached(
+        "insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels, executor,
+           hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
+           dedupe_key, external_id, traceparent, submitted_at)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+           ?23, ?24)",
+    )?;
+    statement.execute(rusqlite::params![
+        row.id.as_bytes().as_slice(),
+        namespace,
+        lane,
+        row.execution_id.as_ref().map(|id| id.as_bytes().as_slice()),
+        body.key,
+        body.name,
+        task.priority,
+        policy,
+        body.payload.as_deref(),
+        labels_to_json(&body.labels),
+        body.executor,
+        body.hooks,
+        row.timeout_ms,
+        row.attempt_deadline_ms,
+        row.start_at,
+        row.expires_at,
+        row.hard_deadline,
+        row.dead_end_barrier,
+        body.account,
+        body.cost,
+        body.dedupe_key,
+        body.external_id,
+        body.traceparent,
+        row.submitted_at,
+    ])?;
+    insert_open(tx.connection, &row)?;
+    if let Some(key) = &body.dedupe_key {
+        take_key(tx.connection, namespace, key, task.id)?;
+    }
+    Ok(())
+}
+
+/// The key is free: an open task that held it would have been found.
+pub fn take_key(connection: &Connection, namespace: i32, key: &str, id: TaskId) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached("insert or replace into dedupe (namespace, key, task_id) values (?1, ?2, ?3)")?
+        .execute((namespace, key, id.0.as_bytes().as_slice()))
+        .map(|_| ())
+}
+
+fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution, seq: u32) -> Result<(), StoreError> {
+    let it = &new.execution;
+    let ExecutionId(id) = it.id;
+    connection.execute(
+        "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel,
+           name, labels, external_id, created_at, started_at, ended_at, updated_at)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+        rusqlite::params![
+            id.as_bytes().as_slice(),
+            namespace,
+            it.state.code(),
+            it.version,
+            seq,
+            it.total,
+            it.open,
+            it.unhandled,
+            it.fail_fast,
+            it.dead_end_cancel,
+            new.name,
+            labels_to_json(&new.labels),
+            new.external_id,
+            it.created_at.0,
+            it.started_at.map(|at| at.0),
+            it.ended_at.map(|at| at.0),
+            it.updated_at.0,
+        ],
+    )?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What the loops and the workers' heartbeats write, and small facts about the store.
+
+use comeback_core::{Task, Timestamp, transition};
+use rusqlite::{Connection, OptionalExtension};
+
+use super::apply::{append, load_execution, write_execution};
+use super::statements::{Reader, load_one, read_open, stored_open, update_open};
+use super::writer::Tx;
+use crate::StoreError;
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt};
+use crate::types::*;
+
+pub fn heartbeat(tx: &mut Tx<'_>, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
+    beats.iter().map(|beat| beat_one(tx, beat, now)).collect()
+}
+
+fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, StoreError> {
+    let Some(stored) = load_one(tx.connection, tx.dictionary, beat.task.0)? else { return Ok(BeatAnswer::Lost) };
+    let task = stored.task;
+    if task.state == comeback_core::State::Canceled && beat.lease_number <= task.lease_number {
+        return Ok(BeatAnswer::Canceled);
+    }
+    let held = task
+        .lease
+        .as_ref()
+        .is_some_and(|lease| lease.number == beat.lease_number && lease.expires_at.is_some_and(|at| at > now));
+    if !held {
+        return Ok(BeatAnswer::Lost);
+    }
+    let expires_at = now + beat.extend;
+    let timeout_at = task.timeout_at.and_then(|_| transition::run_limit(&task, now));
+    tx.connection
+        .prepare_cached(
+            "update task_open set lease_expires = ?2, timeout_at = ?3, updated_at = ?4, version = version + 1,
+               progress = coalesce(?5, progress)
+             where id = ?1",
+        )?
+        .execute((
+            beat.task.0.as_bytes().as_slice(),
+            expires_at.0,
+            timeout_at.map(|at| at.0),
+            now.0,
+            beat.progress.as_deref(),
+        ))?;
+    Ok(BeatAnswer::Extended(expires_at))
+}
+
+pub fn promote(tx: &mut Tx<'_>, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
+    tx.feed.at = now.0;
+    let name = match what {
+        Promote::Retries => Loop::Retries,
+        Promote::Starts => Loop::Starts,
+    };
+    let mut promoted = Promoted::default();
+    if is_paused(tx.connection, name, now)? {
+        return Ok(promoted);
+    }
+    for row in due_rows(tx.connection, what, now, limit)? {
+        promote_one(tx, row, now, &mut promoted)?;
+    }
+    Ok(promoted)
+}
+
+/// What is past its deadline is the expire loop's and is left alone here.
+fn due_rows(connection: &Connection, what: Promote, now: Timestamp, limit: u32) -> rusqlite::Result<Vec<OpenRow>> {
+    let (index, state) = match what {
+        Promote::Retries => ("open_retry", "o.state = 4"),
+        Promote::Starts => ("open_start", "o.state = 0 and o.due is not null"),
+    };
+    let sql = format!(
+        "select {} from task_open o indexed by {index} where {state} and o.hold = 0 and o.due <= ?1
+           and (o.expires_at is null or o.expires_at > ?1)
+         order by o.due, o.id limit ?2",
+        columns("o", &OPEN_COLUMNS)
+    );
+    connection.prepare_cached(&sql)?.query_map((now.0, limit), |row| read_open(&mut Reader { row, next: 0 }))?.collect()
+}
+
+fn promote_one(tx: &mut Tx<'_>, row: OpenRow, now: Timestamp, promoted: &mut Promoted) -> Result<(), StoreError> {
+    let (lane_id, policy) = (row.lane, row.policy);
+    let fixed = Fixed { hard_deadline: row.hard_deadline != 0, dedupe: row.dedupe != 0 };
+    let task = stored_open(row, tx.dictionary)?.task;
+    let Ok(step) = transition::promote(&task, now) else { return Ok(()) };
+    let namespace = tx.dictionary.lane_namespace(lane_id).ok_or_else(|| corrupt(format!("lane {lane_id}")))?;
+    promoted.count += 1;
+    if !promoted.lanes.contains(&task.lane) {
+        promoted.lanes.push(task.lane.clone());
+    }
+    let Some(record) = step.record else {
+        write_promotion(tx.connection, &step.after)?;
+        tx.feed.push(namespace, task.id.0, step.after.seq, step.after.seq);
+        return Ok(());
+    };
+    let after = OpenRow::new(&step.after, lane_id, policy, fixed);
+    update_open(tx.connection, &after, task.version)?;
+    match record.execution {
+        None => {
+            let first = record.seq;
+            append(tx, namespace, &[(record, first)])
+        }
+        Some(id) => {
+            let (execution, mut log) =
+                load_execution(tx, id)?.ok_or_else(|| corrupt("a task without its execution"))?;
+            log.add(record);
+            write_execution(tx.connection, &execution, log.last)?;
+            append(tx, namespace, &log.records)
+        }
+    }
+}
+
+fn write_promotion(connection: &Connection, after: &Task) -> rusqlite::Result<()> {
+    let unwritten = OpenRow::new(after, 0, None, Fixed::default());
+    connection
+        .prepare_cached(
+            "update task_open set state = 1, version = ?2, seq = ?3, unwritten = ?4, ready_at = ?5, updated_at = ?5,
+               due = null, next_retry_at = null, start_at = null, held_until = null, held_by = null
+             where id = ?1",
+        )?
+        .execute((after.id.0.as_bytes().as_slice(), after.version, after.seq, unwritten.unwritten, after.updated_at.0))
+        .map(|_| ())
+}
+
+/// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
+pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    let lone: Vec<[u8; 16]> = tx
+        .connection
+        .prepare_cached("select id from task_done where execution_id is null and ended_at < ?1 order by id limit ?2")?
+        .query_map((before.0, limit), |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut pruned = 0;
+    for id in &lone {
+        forget_task(tx.connection, id)?;
+        pruned += 1;
+    }
+    let executions: Vec<[u8; 16]> = tx
+        .connection
+        .prepare_cached("select id from execution where state in (3, 4, 5) and ended_at < ?1 and open = 0 limit ?2")?
+        .query_map((before.0, limit.div_ceil(100)), |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    for execution in &executions {
+        let tasks: Vec<[u8; 16]> = tx
+            .connection
+            .prepare_cached("select id from task where execution_id = ?1")?
+            .query_map([execution.as_slice()], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        for id in &tasks {
+            forget_task(tx.connection, id)?;
+            tx.connection.prepare_cached("delete from edge where from_id = ?1")?.execute([id.as_slice()])?;
+            pruned += 1;
+        }
+        tx.connection.prepare_cached("delete from history where subject = ?1")?.execute([execution.as_slice()])?;
+        tx.connection.prepare_cached("delete from execution where id = ?1")?.execute([execution.as_slice()])?;
+    }
+    tx.connection
+        .prepare_cached("delete from feed where id in (select id from feed where at < ?1 order by id limit ?2)")?
+        .execute((before.0, limit))?;
+    tx.connection
+        .prepare_cached(
+            "delete from idempotency where (namespace, scope, key) in
+               (select namespace, scope, key from idempotency where at < ?1 order by at limit ?2)",
+        )?
+        .execute((before.0, limit))?;
+    Ok(pruned)
+}
+
+fn forget_task(connection: &Connection, id: &[u8; 16]) -> rusqlite::Result<()> {
+    connection.prepare_cached("delete from task_done where id = ?1")?.execute([id.as_slice()])?;
+    connection.prepare_cached("delete from history where subject = ?1")?.execute([id.as_slice()])?;
+    connection.prepare_cached("delete from task where id = ?1")?.execute([id.as_slice()])?;
+    Ok(())
+}
+
+pub fn is_paused(connection: &Connection, name: Loop, now: Timestamp) -> rusqlite::Result<bool> {
+    connection
+        .prepare_cached("select exists (select 1 from loop_pause where name = ?1 and until > ?2)")?
+        .query_row((name.word(), now.0), |row| row.get(0))
+}
+
+pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, _now: Timestamp) -> Result<(), StoreError> {
+    match pause {
+        None => tx.connection.execute("delete from loop_pause where name = ?1", [name.word()])?,
+        Some(pause) => tx.connection.execute(
+            "insert or replace into loop_pause (name, until, note, actor, at) values (?1, ?2, ?3, ?4, ?5)",
+            (name.word(), pause.until.0, &pause.note, &pause.by, pause.at.0),
+        )?,
+    };
+    Ok(())
+}
+
+pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
+    let sql = if only_if_absent {
+        "insert into meta (key, value) values (?1, ?2) on conflict do nothing"
+    } else {
+        "insert or replace into meta (key, value) values (?1, ?2)"
+    };
+    tx.connection.execute(sql, (key, value))?;
+    let stands =
+        tx.connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?;
+    stands.ok_or_else(|| corrupt("a fact that was just written"))
+}

@@ -1,0 +1,225 @@
+//! The one thread that writes: it takes what has gathered, puts it into one transaction, and answers after the commit.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use comeback_core::Record;
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::{setup, statements};
+use crate::StoreError;
+use crate::dictionary::Dictionary;
+
+/// Commands in one transaction at most.
+const MAX_BATCH: usize = 256;
+/// Commands that may wait; callers beyond that wait themselves.
+const MAX_WAITING: usize = 1_024;
+
+/// What a command sees while it runs: the connection inside the transaction, and what it adds to the feed.
+pub struct Tx<'a> {
+    pub connection: &'a Connection,
+    pub dictionary: &'a Dictionary,
+    pub feed: &'a mut FeedBuffer,
+}
+
+/// What happened in one transaction, by namespace: it becomes one row each.
+#[derive(Default)]
+pub struct FeedBuffer {
+    /// When, by the latest command that said so.
+    pub at: i64,
+    items: Vec<(i32, [u8; 24])>,
+}
+
+impl FeedBuffer {
+    pub fn push(&mut self, namespace: i32, subject: Uuid, first: u32, last: u32) {
+        let mut item = [0; 24];
+        item[..16].copy_from_slice(subject.as_bytes());
+        item[16..20].copy_from_slice(&first.to_be_bytes());
+        item[20..].copy_from_slice(&last.to_be_bytes());
+        self.items.push((namespace, item));
+    }
+
+    /// What a record tells that was not told before.
+    pub fn push_record(&mut self, namespace: i32, record: &Record, first: u32) {
+        let count = u32::try_from(record.events.len()).unwrap_or(0);
+        if count > record.carried {
+            self.push(namespace, record.subject, first + record.carried, first + count - 1);
+        }
+    }
+
+    fn flush(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        if self.items.is_empty() {
+            return Ok(());
+        }
+        let mut namespaces: Vec<i32> = self.items.iter().map(|(namespace, _)| *namespace).collect();
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        for namespace in namespaces {
+            let bytes: Vec<u8> =
+                self.items.iter().filter(|(of, _)| *of == namespace).flat_map(|(_, item)| *item).collect();
+            connection.prepare_cached(statements::INSERT_FEED)?.execute((self.at, namespace, bytes))?;
+        }
+        self.items.clear();
+        Ok(())
+    }
+}
+
+pub trait Command: Send {
+    /// Whether it worked; if not, what it did is rolled back and its neighbours go on.
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool;
+    fn answer(self: Box<Self>, commit: Result<(), &StoreError>);
+}
+
+struct Waiting<F, T> {
+    work: Option<F>,
+    result: Option<Result<T, StoreError>>,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+}
+
+impl<F, T> Command for Waiting<F, T>
+where
+    F: FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send,
+    T: Send,
+{
+    fn run(&mut self, tx: &mut Tx<'_>) -> bool {
+        let Some(work) = self.work.take() else { return false };
+        let result = work(tx);
+        let worked = result.is_ok();
+        self.result = Some(result);
+        worked
+    }
+
+    fn answer(self: Box<Self>, commit: Result<(), &StoreError>) {
+        let answer = match (commit, self.result) {
+            (Ok(()), Some(result)) => result,
+            (Err(error), _) => Err(copy_of(error)),
+            (Ok(()), None) => Err(StoreError::Unavailable("the command never ran".into())),
+        };
+        // A caller that went away no longer cares; what was committed stays.
+        let _ = self.reply.send(answer);
+    }
+}
+
+fn copy_of(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(what) => StoreError::Unknown(what.clone()),
+        other => StoreError::Unavailable(other.to_string()),
+    }
+}
+
+pub enum Writer {
+    Thread { commands: mpsc::Sender<Box<dyn Command>> },
+    Inline { state: Box<Mutex<Inline>> },
+}
+
+pub struct Inline {
+    connection: Connection,
+    dictionary: Arc<Dictionary>,
+}
+
+impl Writer {
+    pub fn inline(connection: Connection, dictionary: Arc<Dictionary>) -> Writer {
+        Writer::Inline { state: Box::new(Mutex::new(Inline { connection, dictionary })) }
+    }
+
+    pub fn spawn(
+        connection: Connection,
+        dictionary: Arc<Dictionary>,
+        path: Option<PathBuf>,
+    ) -> Result<Writer, StoreError> {
+        let (commands, receiver) = mpsc::channel(MAX_WAITING);
+        std::thread::Builder::new()
+            .name("comeback-writer".into())
+            .spawn(move || write_until_closed(connection, &dictionary, receiver, path))
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(Writer::Thread { commands })
+    }
+
+    pub async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
+    where
+        F: FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let command: Box<dyn Command> = Box::new(Waiting { work: Some(work), result: None, reply });
+        match self {
+            Writer::Inline { state } => {
+                let mut state = state.lock();
+                let Inline { connection, dictionary } = &mut *state;
+                let mut commands = vec![command];
+                let outcome = transact(connection, dictionary, &mut commands);
+                finish(commands, outcome.as_ref());
+            }
+            Writer::Thread { commands } => {
+                let closed = || StoreError::Unavailable("the writer has stopped".into());
+                commands.send(command).await.map_err(|_| closed())?;
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer has stopped".into())))
+    }
+}
+
+fn write_until_closed(
+    mut connection: Connection,
+    dictionary: &Dictionary,
+    mut receiver: mpsc::Receiver<Box<dyn Command>>,
+    path: Option<PathBuf>,
+) {
+    let mut checkpoints = setup::Checkpoints::new(path);
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    while receiver.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
+        let outcome = transact(&mut connection, dictionary, &mut batch);
+        let broken = matches!(outcome, Err(StoreError::Unknown(_)));
+        finish(std::mem::take(&mut batch), outcome.as_ref());
+        if broken {
+            // Nobody knows what is on disk now. Going on could acknowledge what is not there (R-I26).
+            tracing::error!("a commit failed in a way that leaves its outcome unknown; no more writes are accepted");
+            receiver.close();
+            while let Ok(command) = receiver.try_recv() {
+                command.answer(outcome.as_ref().map(|_| ()));
+            }
+            return;
+        }
+        checkpoints.after_commit(&connection);
+    }
+}
+
+fn finish(commands: Vec<Box<dyn Command>>, outcome: Result<&(), &StoreError>) {
+    for command in commands {
+        command.answer(outcome.map(|_| ()));
+    }
+}
+
+/// One transaction for all: a command that fails is taken back alone.
+fn transact(
+    connection: &mut Connection,
+    dictionary: &Dictionary,
+    commands: &mut [Box<dyn Command>],
+) -> Result<(), StoreError> {
+    let mut feed = FeedBuffer::default();
+    connection.execute_batch("begin immediate")?;
+    for command in commands.iter_mut() {
+        let mark = feed.items.len();
+        let savepoint = connection.prepare_cached("savepoint command")?.execute(());
+        let worked = savepoint.is_ok() && command.run(&mut Tx { connection, dictionary, feed: &mut feed });
+        if !worked {
+            feed.items.truncate(mark);
+            connection.prepare_cached("rollback to command")?.execute(())?;
+        }
+        connection.prepare_cached("release command")?.execute(())?;
+    }
+    let committed = feed.flush(connection).and_then(|()| connection.execute_batch("commit"));
+    if let Err(error) = committed {
+        let unknown = connection.is_autocommit();
+        let _ = connection.execute_batch("rollback");
+        return Err(match StoreError::from(error) {
+            // Still inside the transaction: it was taken back, and nothing of it happened.
+            StoreError::Unavailable(what) if !unknown => StoreError::Unavailable(what),
+            other => StoreError::Unknown(other.to_string()),
+        });
+    }
+    Ok(())
+}

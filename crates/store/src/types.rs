@@ -1,0 +1,324 @@
+//! What goes into a store and what comes out: plain data, the same for both databases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use comeback_core::{
+    Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, Policy, Record, State, Task, TaskId, Timestamp,
+};
+
+use crate::page::{FeedCursor, ListCursor};
+
+/// A request to create tasks, all of them or none.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub namespace: String,
+    pub tasks: Vec<NewTask>,
+    /// Present when the tasks form one execution (model A17).
+    pub execution: Option<NewExecution>,
+    pub edges: Vec<Edge>,
+    pub idempotency: Option<Idempotency>,
+}
+
+/// A task as it will first be: its present, and the body that never changes.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    pub task: Task,
+    pub policy: Option<Arc<Policy>>,
+    pub body: Body,
+}
+
+/// What is written once about a task.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Body {
+    pub key: Option<String>,
+    pub name: Option<String>,
+    /// JSON text, stored as it came.
+    pub payload: Option<Arc<str>>,
+    pub labels: BTreeMap<String, String>,
+    /// The executor's settings and the hooks, as JSON text.
+    pub executor: Option<String>,
+    pub hooks: Option<String>,
+    pub account: Option<String>,
+    pub cost: Option<u32>,
+    pub dedupe_key: Option<String>,
+    pub external_id: Option<String>,
+    pub traceparent: Option<String>,
+    pub hard_deadline: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewExecution {
+    pub execution: Execution,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+}
+
+/// Who asks for the same thing again gets the same answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// Keys of different routes do not meet.
+    pub scope: String,
+    pub key: String,
+    /// Of the request: the same key with another request is a mistake.
+    pub digest: [u8; 32],
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Submitted {
+    Created(Vec<SubmittedTask>),
+    /// This was asked before; the first answer again.
+    Repeated {
+        execution: Option<ExecutionId>,
+        tasks: Vec<SubmittedTask>,
+    },
+    /// The key was used for another request.
+    Mismatch,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubmittedTask {
+    pub id: TaskId,
+    pub state: State,
+    /// An open task with the same dedupe key was there already; this is its id.
+    pub duplicate: bool,
+}
+
+/// Who asks for work, and which.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimRequest {
+    pub namespace: String,
+    pub queues: Vec<String>,
+    /// None means any.
+    pub kinds: Vec<String>,
+    pub executor: Executor,
+    pub worker: Arc<str>,
+    pub limit: u32,
+    pub lease: Millis,
+}
+
+impl ClaimRequest {
+    pub fn wants(&self, lane: &Lane) -> bool {
+        lane.executor == self.executor
+            && lane.namespace == self.namespace
+            && self.queues.contains(&lane.queue)
+            && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
+    }
+}
+
+/// A task as it is stored, with its policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub task: Task,
+    pub policy_id: Option<i32>,
+    pub policy: Option<Arc<Policy>>,
+    pub hard_deadline: bool,
+}
+
+/// A task that was just leased, with what its worker needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claimed {
+    pub stored: Stored,
+    pub key: Option<String>,
+    pub name: Option<String>,
+    pub payload: Option<Arc<str>>,
+    pub labels: BTreeMap<String, String>,
+    pub executor: Option<String>,
+    pub traceparent: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    Done,
+    /// The facts moved on; nothing was written.
+    Stale,
+    /// The loop on whose behalf this was is paused; nothing was written.
+    Paused,
+    /// A dedupe key that the commit needs is held by another open task.
+    KeyTaken,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beat {
+    pub task: TaskId,
+    pub lease_number: u32,
+    pub extend: Millis,
+    pub progress: Option<Arc<str>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeatAnswer {
+    Extended(Timestamp),
+    /// The task was canceled: its worker should stop.
+    Canceled,
+    Lost,
+}
+
+/// Which due tasks: retries, or first starts. They are paused apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promote {
+    Retries,
+    Starts,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Promoted {
+    pub count: u32,
+    /// Where there is work now.
+    pub lanes: Vec<Arc<Lane>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    Leases,
+    Timeouts,
+    Deadlines,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextDue {
+    pub retry: Option<Timestamp>,
+    pub start: Option<Timestamp>,
+    pub lease: Option<Timestamp>,
+    pub timeout: Option<Timestamp>,
+    pub deadline: Option<Timestamp>,
+}
+
+impl NextDue {
+    pub fn earliest(&self) -> Option<Timestamp> {
+        [self.retry, self.start, self.lease, self.timeout, self.deadline].into_iter().flatten().min()
+    }
+}
+
+/// A part of an execution, for the graph to work on.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    pub execution: Execution,
+    pub tasks: Vec<GraphTask>,
+}
+
+#[derive(Clone, Debug)]
+pub struct GraphTask {
+    pub stored: Stored,
+    pub out: Vec<Edge>,
+    pub into: Vec<Edge>,
+}
+
+/// Everything about one task.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskView {
+    pub stored: Stored,
+    pub body: Body,
+    pub result: Option<Arc<str>>,
+    /// The last record that told of a bad end.
+    pub last_failure: Option<Record>,
+    /// The last record that holds a verdict.
+    pub last_decision: Option<Record>,
+    pub progress: Option<String>,
+    pub needs: Vec<Edge>,
+}
+
+/// One line of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    pub stored: Stored,
+    pub key: Option<String>,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+    pub last_error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listing {
+    pub items: Vec<Listed>,
+    pub next: Option<ListCursor>,
+}
+
+/// Whose history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Task(TaskId),
+    /// Everything that happened inside.
+    Execution(ExecutionId),
+}
+
+/// A stretch of the feed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Feed {
+    pub events: Vec<FeedEvent>,
+    /// Where to go on; the same as before when there is nothing new.
+    pub next: Option<FeedCursor>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct FeedEvent {
+    pub cursor: FeedCursor,
+    pub namespace: String,
+    pub event: Event,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExecutionView {
+    pub execution: Execution,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+    /// How many of its tasks are in each state.
+    pub counts: BTreeMap<State, u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counts {
+    pub by_state: BTreeMap<State, u64>,
+}
+
+macro_rules! loops {
+    ($($(#[$doc:meta])* $name:ident $word:literal),+ $(,)?) => {
+        /// The background loops, each of which can be paused by its name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Loop { $($(#[$doc])* $name),+ }
+
+        impl Loop {
+            pub const ALL: &'static [Loop] = &[$(Loop::$name),+];
+
+            pub const fn word(self) -> &'static str {
+                match self { $(Loop::$name => $word),+ }
+            }
+
+            pub fn from_word(word: &str) -> Option<Loop> {
+                Loop::ALL.iter().copied().find(|it| it.word() == word)
+            }
+        }
+    };
+}
+
+loops! {
+    /// Makes due retries pending.
+    Retries "retries",
+    /// Makes due first starts pending.
+    Starts "starts",
+    /// Gives up on runs whose lease has run out.
+    Reap "reap",
+    /// Ends runs that exceed their own limits.
+    Timeout "timeout",
+    /// Ends tasks whose deadline has passed.
+    Expire "expire",
+    /// Deletes what is over and old.
+    Prune "prune",
+}
+
+impl std::fmt::Display for Loop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    pub until: Timestamp,
+    pub note: Option<String>,
+    pub by: Option<String>,
+    pub at: Timestamp,
+}
