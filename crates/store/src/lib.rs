@@ -10,6 +10,7 @@ mod events;
 mod page;
 mod query;
 mod row;
+mod schema;
 mod types;
 
 pub mod postgres;
@@ -24,6 +25,7 @@ use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
 
 pub use page::{FeedCursor, ListCursor};
 pub use postgres::{PostgresOptions, PostgresStore};
+pub use schema::SCHEMA_VERSION;
 pub use sqlite::{SqliteOptions, SqliteStore};
 pub use types::*;
 

@@ -8,6 +8,8 @@ use uuid::Uuid;
 
 use crate::ListQuery;
 use crate::dictionary::Dictionary;
+use crate::page::ListCursor;
+use crate::types::{Listed, Listing};
 
 /// A value to be bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,8 +74,8 @@ pub fn statement(
         });
     }
     let direction = if descending { "desc" } else { "asc" };
-    let order = match query.sort {
-        Sort::Submitted | Sort::SubmittedDesc => format!("o.id {direction}"),
+    let order = match (query.sort, half) {
+        (Sort::Submitted | Sort::SubmittedDesc, _) | (Sort::Due, Half::Done) => format!("o.id {direction}"),
         _ => format!("{key} {direction}, o.id {direction}"),
     };
     Some(Statement { condition: conditions.join(" and "), order, key, binds: builder.binds })
@@ -91,8 +93,23 @@ fn sort_key(sort: Sort, half: Half) -> (String, bool) {
     }
 }
 
-pub fn is_descending(sort: Sort) -> bool {
+fn is_descending(sort: Sort) -> bool {
     matches!(sort, Sort::SubmittedDesc | Sort::Updated)
+}
+
+/// The first of what was found, and where to go on if there is more.
+pub fn page(mut found: Vec<(i64, Uuid, Listed)>, query: &ListQuery) -> Listing {
+    found.sort_unstable_by(|a, b| {
+        let order = match query.sort {
+            Sort::Submitted | Sort::SubmittedDesc => a.1.cmp(&b.1),
+            _ => (a.0, a.1).cmp(&(b.0, b.1)),
+        };
+        if is_descending(query.sort) { order.reverse() } else { order }
+    });
+    let more = found.len() > query.limit as usize;
+    found.truncate(query.limit as usize);
+    let next = found.last().filter(|_| more).map(|(key, id, _)| ListCursor { sort: query.sort, key: *key, id: *id });
+    Listing { items: found.into_iter().map(|(_, _, item)| item).collect(), next }
 }
 
 enum Truth {

@@ -8,6 +8,7 @@ mod feed;
 mod heartbeat;
 mod history;
 mod list;
+pub mod postgres;
 mod promote;
 mod prune;
 mod read;

@@ -1,3 +1,189 @@
-//! placeholder
-pub struct PostgresStore;
-pub struct PostgresOptions;
+//! PostgreSQL: many instances, one truth.
+//!
+//! Everything hot is one statement over arrays, so that a thousand tasks cost one round trip and one flush. Rows are locked in a
+//! fixed order: executions first, then open tasks by id; claims skip what is locked and never wait while they hold a task.
+
+mod apply;
+mod claim;
+mod columns;
+mod feed;
+mod learn;
+mod list;
+mod read;
+mod rows;
+mod setup;
+mod submit;
+mod tend;
+mod wake;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+
+use crate::dictionary::Dictionary;
+use crate::page::FeedCursor;
+use crate::types::*;
+use crate::{ListQuery, Store, StoreError};
+
+pub use setup::PostgresOptions;
+
+pub struct PostgresStore {
+    pools: setup::Pools,
+    dictionary: Arc<Dictionary>,
+    wake: wake::Wake,
+}
+
+impl PostgresStore {
+    pub async fn open(options: &PostgresOptions) -> Result<PostgresStore, StoreError> {
+        setup::migrate(options).await?;
+        let pools = setup::pools(options).await?;
+        let dictionary = Arc::new(Dictionary::default());
+        learn::refresh(&pools.read, &dictionary).await?;
+        let wake = wake::Wake::start(options.clone(), pools.read.clone(), dictionary.clone());
+        Ok(PostgresStore { pools, dictionary, wake })
+    }
+
+    async fn writer(&self) -> Result<deadpool_postgres::Object, StoreError> {
+        Ok(self.pools.write.get().await?)
+    }
+
+    async fn reader(&self) -> Result<deadpool_postgres::Object, StoreError> {
+        Ok(self.pools.read.get().await?)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
+        submit::submit(self, submissions, now).await
+    }
+
+    async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
+        claim::claim(self, requests, now).await
+    }
+
+    async fn apply(
+        &self,
+        commits: &[Commit],
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        apply::apply(self, commits, on_behalf_of, now).await
+    }
+
+    async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
+        tend::heartbeat(self, beats, now).await
+    }
+
+    async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
+        tend::promote(self, what, now, limit).await
+    }
+
+    async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
+        read::due(self, what, now, limit).await
+    }
+
+    async fn next_due(&self) -> Result<NextDue, StoreError> {
+        read::next_due(self).await
+    }
+
+    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
+        read::load(self, ids).await
+    }
+
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
+        read::graph(self, id, around).await
+    }
+
+    async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
+        read::task(self, namespace, id).await
+    }
+
+    async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
+        list::list(self, namespace, query).await
+    }
+
+    async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        read::history(self, subject, after, limit).await
+    }
+
+    async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
+        feed::feed(self, after, limit).await
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        read::execution_view(self, namespace, id).await
+    }
+
+    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
+        read::counts(self, namespace).await
+    }
+
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+        tend::prune(self, before, limit).await
+    }
+
+    async fn set_pause(&self, name: Loop, pause: Option<Pause>, _now: Timestamp) -> Result<(), StoreError> {
+        tend::set_pause(self, name, pause.as_ref()).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
+        read::pauses(self).await
+    }
+
+    async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        read::meta(self, key).await
+    }
+
+    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
+        tend::put_meta(self, key, value, only_if_absent).await
+    }
+
+    async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
+        read::clock_offset(self).await.map(Some)
+    }
+
+    fn notify(&self) {
+        self.wake.notify();
+    }
+
+    fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.wake.wakes()
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        use tokio_postgres::error::SqlState;
+        match error.as_db_error() {
+            None => StoreError::Unavailable(error.to_string()),
+            Some(db) => {
+                let message = format!("{} ({})", db.message(), db.code().code());
+                let passing = [
+                    SqlState::T_R_SERIALIZATION_FAILURE,
+                    SqlState::T_R_DEADLOCK_DETECTED,
+                    SqlState::LOCK_NOT_AVAILABLE,
+                    SqlState::QUERY_CANCELED,
+                    SqlState::TOO_MANY_CONNECTIONS,
+                    SqlState::ADMIN_SHUTDOWN,
+                    SqlState::CRASH_SHUTDOWN,
+                    SqlState::CANNOT_CONNECT_NOW,
+                    SqlState::DISK_FULL,
+                    SqlState::READ_ONLY_SQL_TRANSACTION,
+                    SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
+                ];
+                match passing.contains(db.code()) {
+                    true => StoreError::Unavailable(message),
+                    false => StoreError::Refused(message),
+                }
+            }
+        }
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for StoreError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        StoreError::Unavailable(error.to_string())
+    }
+}

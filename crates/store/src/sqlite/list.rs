@@ -1,12 +1,10 @@
 //! Lists: both halves asked with the same conditions, merged in the order that was asked for.
 
-use comeback_core::filter::Sort;
 use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
 use super::statements::{Reader, read_done, read_fixed, read_open, stored_done, stored_open};
 use crate::dictionary::Dictionary;
-use crate::page::ListCursor;
 use crate::query::{self, Bind, Half, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
 use crate::types::{Listed, Listing};
@@ -48,22 +46,7 @@ pub fn list(
             found.extend(half_list(connection, dictionary, query, half, &statement)?);
         }
     }
-    Ok(page(found, query))
-}
-
-/// The first of what was found, and where to go on if there is more.
-pub fn page(mut found: Vec<(i64, Uuid, Listed)>, query: &ListQuery) -> Listing {
-    found.sort_unstable_by(|a, b| {
-        let order = match query.sort {
-            Sort::Submitted | Sort::SubmittedDesc => a.1.cmp(&b.1),
-            _ => (a.0, a.1).cmp(&(b.0, b.1)),
-        };
-        if query::is_descending(query.sort) { order.reverse() } else { order }
-    });
-    let more = found.len() > query.limit as usize;
-    found.truncate(query.limit as usize);
-    let next = found.last().filter(|_| more).map(|(key, id, _)| ListCursor { sort: query.sort, key: *key, id: *id });
-    Listing { items: found.into_iter().map(|(_, _, item)| item).collect(), next }
+    Ok(query::page(found, query))
 }
 
 fn half_list(

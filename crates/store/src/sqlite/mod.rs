@@ -26,8 +26,6 @@ use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 use writer::Writer;
 
-pub use setup::SCHEMA_VERSION;
-
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
     pub path: Option<PathBuf>,

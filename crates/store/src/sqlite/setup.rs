@@ -13,13 +13,11 @@ use tokio::sync::Semaphore;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::row::corrupt;
+use crate::schema::{SCHEMA_VERSION, newer_schema};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
 }
-
-/// The newest schema this build knows.
-pub const SCHEMA_VERSION: i32 = 1;
 
 /// Below this a bug of SQLite could damage the log when two connections reset it.
 const OLDEST_SQLITE: i32 = 3_051_003;
@@ -86,13 +84,6 @@ pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
         .run(connection)
         .map(|_| ())
         .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))
-}
-
-pub fn newer_schema(found: i32) -> String {
-    format!(
-        "this database has schema {found}, and this comeback knows {SCHEMA_VERSION}; it was used by a newer version: \
-         upgrade comeback, or restore a backup from before"
-    )
 }
 
 fn schema_version(connection: &Connection) -> Result<i32, StoreError> {

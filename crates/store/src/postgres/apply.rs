@@ -1,0 +1,608 @@
+//! Storing verdicts. Lone tasks go in two statements at most, whatever their number; an execution's commit locks the execution, then
+//! its tasks, then writes everything or nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::LazyLock;
+
+use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Record, Timestamp, Write};
+use deadpool_postgres::{GenericClient, Transaction};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::columns::{DoneColumns, HistoryColumns, OpenColumns};
+use super::tend::pause_lock;
+use crate::StoreError;
+use crate::events::SharedLog;
+use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, corrupt};
+use crate::types::{Applied, Loop};
+
+pub async fn apply(
+    store: &PostgresStore,
+    commits: &[Commit],
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Vec<Applied>, StoreError> {
+    let mut answers = vec![Applied::Stale; commits.len()];
+    // A task may stand in a call more than once; its later verdicts meet the facts that the first one made.
+    let mut rest: Vec<usize> = (0..commits.len()).collect();
+    while !rest.is_empty() {
+        let mut seen: BTreeSet<Uuid> = BTreeSet::new();
+        let (round, later): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|index| {
+            let ids: Vec<Uuid> = subjects(&commits[*index]).collect();
+            let fresh = ids.iter().all(|id| !seen.contains(id));
+            seen.extend(ids);
+            fresh
+        });
+        apply_round(store, commits, &round, on_behalf_of, now, &mut answers).await?;
+        rest = later;
+    }
+    Ok(answers)
+}
+
+fn subjects(commit: &Commit) -> impl Iterator<Item = Uuid> {
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    commit.writes.iter().map(|write| write.after.id.0).chain(execution)
+}
+
+async fn apply_round(
+    store: &PostgresStore,
+    commits: &[Commit],
+    round: &[usize],
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+    answers: &mut [Applied],
+) -> Result<(), StoreError> {
+    let is_lone = |commit: &Commit| {
+        commit.execution.is_none() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
+    };
+    let (lone, whole): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| is_lone(&commits[**index]));
+    let mut client = store.writer().await?;
+    let lone = Lone::gather(store, commits, &lone)?;
+    // One sort of verdict and nothing else: the statement is its own transaction.
+    if whole.is_empty() && on_behalf_of.is_none() && (lone.ends.is_empty() || lone.moves.is_empty()) {
+        lone.write(&client, now, answers).await?;
+        return Ok(());
+    }
+    let tx = client.transaction().await?;
+    if let Some(name) = on_behalf_of
+        && pause_lock(&tx, name, now).await?
+    {
+        for index in round {
+            answers[*index] = Applied::Paused;
+        }
+        return Ok(());
+    }
+    lone.write(&tx, now, answers).await?;
+    if !whole.is_empty() {
+        apply_whole(store, &tx, commits, &whole, now, answers).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Verdicts about lone tasks that are open: those that end them, and those that move them.
+struct Lone {
+    ends: Vec<(usize, DoneRow, u32, HistoryRow, Told)>,
+    moves: Vec<(usize, OpenRow, u32, HistoryRow, Told)>,
+}
+
+/// What the feed is told of a record.
+struct Told {
+    namespace: i32,
+    first: i32,
+    last: i32,
+}
+
+impl Lone {
+    fn gather(store: &PostgresStore, commits: &[Commit], indexes: &[usize]) -> Result<Lone, StoreError> {
+        let mut lone = Lone { ends: Vec::new(), moves: Vec::new() };
+        for index in indexes {
+            let commit = &commits[*index];
+            let (Some(write), Some(record)) = (commit.writes.first(), commit.records.first()) else { continue };
+            let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+            let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
+            let first = record.seq + record.carried;
+            let told = Told { namespace, first: first.cast_signed(), last: record.last_seq().max(first).cast_signed() };
+            let history = HistoryRow::new(record, record.seq);
+            let expected = write.expected_version;
+            if write.after.state.is_terminal() {
+                lone.ends.push((*index, DoneRow::new(&write.after, lane, None), expected, history, told));
+            } else {
+                let row = OpenRow::new(&write.after, lane, None, Fixed::default());
+                lone.moves.push((*index, row, expected, history, told));
+            }
+        }
+        // In one order for everybody, so that two that report the same tasks never wait for each other.
+        lone.ends.sort_unstable_by_key(|it| it.1.id);
+        lone.moves.sort_unstable_by_key(|it| it.1.id);
+        Ok(lone)
+    }
+
+    async fn write(
+        &self,
+        client: &impl GenericClient,
+        now: Timestamp,
+        answers: &mut [Applied],
+    ) -> Result<(), StoreError> {
+        if !self.ends.is_empty() {
+            let mut done = DoneColumns::default();
+            let mut history = HistoryColumns::default();
+            let mut extra = Extra::default();
+            for (index, row, expected, record, told) in &self.ends {
+                done.push(row);
+                history.push(record);
+                extra.push(*index, *expected, told);
+            }
+            let mut params = done.params();
+            params.extend(history.params());
+            params.extend(extra.params());
+            params.push(&now.0);
+            let statement = client.prepare_cached(&END).await?;
+            for row in client.query(&statement, &params).await? {
+                answers[row.get::<_, i32>(0).cast_unsigned() as usize] = Applied::Done;
+            }
+        }
+        if !self.moves.is_empty() {
+            let mut open = OpenColumns::default();
+            let mut history = HistoryColumns::default();
+            let mut extra = Extra::default();
+            for (index, row, expected, record, told) in &self.moves {
+                open.push(row);
+                history.push(record);
+                extra.push(*index, *expected, told);
+            }
+            let mut params = open.params();
+            params.extend(history.params());
+            params.extend(extra.params());
+            params.push(&now.0);
+            let statement = client.prepare_cached(&MOVE).await?;
+            for row in client.query(&statement, &params).await? {
+                answers[row.get::<_, i32>(0).cast_unsigned() as usize] = Applied::Done;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What goes along with each row: its place in the call, the version it expects, and what the feed is told.
+#[derive(Default)]
+struct Extra {
+    index: Vec<i32>,
+    expected: Vec<i32>,
+    namespace: Vec<i32>,
+    first: Vec<i32>,
+    last: Vec<i32>,
+}
+
+impl Extra {
+    fn push(&mut self, index: usize, expected: u32, told: &Told) {
+        self.index.push(i32::try_from(index).unwrap_or(i32::MAX));
+        self.expected.push(expected.cast_signed());
+        self.namespace.push(told.namespace);
+        self.first.push(told.first);
+        self.last.push(told.last);
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 5] {
+        [&self.index, &self.expected, &self.namespace, &self.first, &self.last]
+    }
+
+    const NAMES: &str = "x_index, x_expected, x_namespace, x_first, x_last";
+
+    fn arrays(first: usize) -> String {
+        (first..first + 5).map(|n| format!("${n}::int4[]")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn prefixed(prefix: &str, names: &[&str]) -> String {
+    names.iter().map(|name| format!("{prefix}{name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The open row goes, the end and its history are written, the feed is told; whatever had moved on is left out.
+static END: LazyLock<String> = LazyLock::new(|| {
+    let done: Vec<&str> = DONE_COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
+    let (history_at, extra_at) = (1 + DoneColumns::WIDTH, 1 + DoneColumns::WIDTH + HistoryColumns::WIDTH);
+    format!(
+        "with i as materialized (
+           select * from unnest({}, {}, {}) as i({}, {}, {})),
+         d as (delete from task_open o using i where o.id = i.id and o.version = i.x_expected
+           returning i.*, o.policy as o_policy, o.dedupe as o_dedupe),
+         n as (insert into task_done ({done}, policy) select {done}, o_policy from d),
+         h as (insert into history ({history}) select {h_history} from d),
+         k as (delete from dedupe k using d, task t
+           where d.o_dedupe = 1 and t.id = d.id and k.namespace = t.namespace and k.key = t.dedupe_key),
+         f as (insert into feed (at, namespace, ids, firsts, lasts)
+           select ${now}, x_namespace, array_agg(id), array_agg(x_first), array_agg(x_last) from d group by x_namespace)
+         select x_index from d",
+        DoneColumns::arrays(1),
+        HistoryColumns::arrays(history_at),
+        Extra::arrays(extra_at),
+        DoneColumns::names(""),
+        HistoryColumns::names("h_"),
+        Extra::NAMES,
+        done = done.join(", "),
+        history = HISTORY_COLUMNS.join(", "),
+        h_history = prefixed("h_", &HISTORY_COLUMNS),
+        now = extra_at + 5,
+    )
+});
+
+/// The columns of an open row that a verdict writes: all but what identifies it and what only the store knows.
+static MOVED: LazyLock<String> = LazyLock::new(|| {
+    let kept = ["id", "lane", "execution_id", "policy", "submitted_at", "hard_deadline", "dedupe"];
+    let moved = OPEN_COLUMNS.iter().filter(|name| !kept.contains(name));
+    moved.map(|name| format!("{name} = i.{name}")).collect::<Vec<_>>().join(", ")
+});
+
+static MOVE: LazyLock<String> = LazyLock::new(|| {
+    let (history_at, extra_at) = (1 + OpenColumns::WIDTH, 1 + OpenColumns::WIDTH + HistoryColumns::WIDTH);
+    format!(
+        "with i as materialized (
+           select * from unnest({}, {}, {}) as i({}, {}, {})),
+         u as (update task_open o set {} from i where o.id = i.id and o.version = i.x_expected returning i.*),
+         h as (insert into history ({history}) select {h_history} from u),
+         f as (insert into feed (at, namespace, ids, firsts, lasts)
+           select ${now}, x_namespace, array_agg(id), array_agg(x_first), array_agg(x_last) from u group by x_namespace)
+         select x_index from u",
+        OpenColumns::arrays(1),
+        HistoryColumns::arrays(history_at),
+        Extra::arrays(extra_at),
+        OpenColumns::names(""),
+        HistoryColumns::names("h_"),
+        Extra::NAMES,
+        *MOVED,
+        history = HISTORY_COLUMNS.join(", "),
+        h_history = prefixed("h_", &HISTORY_COLUMNS),
+        now = extra_at + 5,
+    )
+});
+
+/// Commits that touch several rows, or rows of tasks that were over.
+async fn apply_whole(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    commits: &[Commit],
+    indexes: &[usize],
+    now: Timestamp,
+    answers: &mut [Applied],
+) -> Result<(), StoreError> {
+    let mut executions: Vec<Uuid> =
+        indexes.iter().filter_map(|index| commits[*index].execution.as_ref().map(|it| it.after.id.0)).collect();
+    executions.sort_unstable();
+    let mut locked = lock_executions(store, tx, &executions).await?;
+    let versions = lock_tasks(tx, indexes.iter().flat_map(|index| &commits[*index].writes)).await?;
+
+    let mut told: Vec<(i32, Record, u32)> = Vec::new();
+    let mut moved: Vec<(OpenRow, u32)> = Vec::new();
+    let mut ended: Vec<(DoneRow, u32)> = Vec::new();
+    let mut written: Vec<(Execution, u32)> = Vec::new();
+    for index in indexes {
+        let commit = &commits[*index];
+        let fresh = commit.writes.iter().all(|write| {
+            versions.get(&(write.after.id.0, write.from.is_open())) == Some(&write.expected_version.cast_signed())
+        });
+        let current = match &commit.execution {
+            None => true,
+            Some(write) => locked.get(&write.after.id.0).is_some_and(|(it, _)| it.version == write.expected_version),
+        };
+        if !fresh || !current {
+            continue;
+        }
+        if let Some(taken) = reopen_all(store, tx, commit).await? {
+            answers[*index] = taken;
+            continue;
+        }
+        for write in &commit.writes {
+            let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+            match (write.from.is_open(), write.after.state.is_open()) {
+                (true, true) => {
+                    let row = OpenRow::new(&write.after, lane, None, Fixed::default());
+                    moved.push((row, write.expected_version));
+                }
+                (true, false) => ended.push((DoneRow::new(&write.after, lane, None), write.expected_version)),
+                (false, true) => {}
+                (false, false) => note_done(tx, write).await?,
+            }
+        }
+        match &commit.execution {
+            Some(write) => {
+                let (_, log) = locked.get_mut(&write.after.id.0).ok_or_else(|| corrupt("a locked execution"))?;
+                let from = log.records.len();
+                for record in &commit.records {
+                    log.add(record.clone());
+                }
+                let namespace = store
+                    .dictionary
+                    .namespace(&write.after.namespace)
+                    .ok_or_else(|| corrupt("an execution's namespace"))?;
+                told.extend(log.records[from..].iter().map(|(record, seq)| (namespace, record.clone(), *seq)));
+                written.push((write.after.clone(), log.last));
+            }
+            None => {
+                let Some(write) = commit.writes.first() else { continue };
+                let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+                let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane"))?;
+                told.extend(commit.records.iter().map(|record| (namespace, record.clone(), record.seq)));
+            }
+        }
+        answers[*index] = Applied::Done;
+    }
+    update_open(tx, &moved).await?;
+    end_open(tx, &ended).await?;
+    write_executions(tx, written.iter().map(|(execution, seq)| (execution, *seq))).await?;
+    append(tx, &told).await?;
+    write_feed(tx, &told, now).await
+}
+
+/// The executions, locked in order, each with the end of its log.
+pub async fn lock_executions(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    ids: &[Uuid],
+) -> Result<BTreeMap<Uuid, (Execution, SharedLog)>, StoreError> {
+    let mut locked = BTreeMap::new();
+    if ids.is_empty() {
+        return Ok(locked);
+    }
+    let statement = tx
+        .prepare_cached(
+            "select id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
+               started_at, ended_at, updated_at from execution where id = any($1) order by id for update",
+        )
+        .await?;
+    for row in tx.query(&statement, &[&ids]).await? {
+        let (execution, seq) = read_execution(store, &row)?;
+        locked.insert(execution.id.0, (execution, SharedLog::after(seq)));
+    }
+    Ok(locked)
+}
+
+pub fn read_execution(store: &PostgresStore, row: &tokio_postgres::Row) -> Result<(Execution, u32), StoreError> {
+    let state: i16 = row.get(2);
+    let count = |column: usize| row.get::<_, i32>(column).cast_unsigned();
+    let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
+    let execution = Execution {
+        id: ExecutionId(row.get(0)),
+        namespace: store.dictionary.namespace_name(row.get(1)).ok_or_else(|| corrupt("an execution's namespace"))?,
+        state: ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?,
+        version: count(3),
+        total: count(5),
+        open: count(6),
+        unhandled: count(7),
+        fail_fast: row.get::<_, i16>(8) != 0,
+        dead_end_cancel: row.get::<_, i16>(9) != 0,
+        created_at: Timestamp(row.get(10)),
+        started_at: at(11),
+        ended_at: at(12),
+        updated_at: Timestamp(row.get(13)),
+    };
+    Ok((execution, count(4)))
+}
+
+/// The versions of these tasks as they are now, locked in order; by id and whether they are open.
+async fn lock_tasks(
+    tx: &Transaction<'_>,
+    writes: impl Iterator<Item = &Write>,
+) -> Result<HashMap<(Uuid, bool), i32>, StoreError> {
+    let (open, done): (Vec<&Write>, Vec<&Write>) = writes.partition(|write| write.from.is_open());
+    let mut versions = HashMap::new();
+    for (table, list, is_open) in [("task_open", open, true), ("task_done", done, false)] {
+        if list.is_empty() {
+            continue;
+        }
+        let mut ids: Vec<Uuid> = list.iter().map(|write| write.after.id.0).collect();
+        ids.sort_unstable();
+        let sql = format!("select id, version from {table} where id = any($1) order by id for update");
+        let statement = tx.prepare_cached(&sql).await?;
+        for row in tx.query(&statement, &[&ids]).await? {
+            versions.insert((row.get(0), is_open), row.get(1));
+        }
+    }
+    Ok(versions)
+}
+
+/// Open rows that a transaction has already locked and looked at.
+pub async fn update_open(tx: &Transaction<'_>, rows: &[(OpenRow, u32)]) -> Result<(), StoreError> {
+    static UPDATE: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "update task_open o set {} from unnest({}) as i({}) where o.id = i.id",
+            *MOVED,
+            OpenColumns::arrays(1),
+            OpenColumns::names("")
+        )
+    });
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut columns = OpenColumns::default();
+    for (row, _) in rows {
+        columns.push(row);
+    }
+    let statement = tx.prepare_cached(&UPDATE).await?;
+    tx.execute(&statement, &columns.params()).await?;
+    Ok(())
+}
+
+async fn end_open(tx: &Transaction<'_>, rows: &[(DoneRow, u32)]) -> Result<(), StoreError> {
+    static END_LOCKED: LazyLock<String> = LazyLock::new(|| {
+        let done: Vec<&str> = DONE_COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
+        format!(
+            "with i as materialized (select * from unnest({}) as i({})),
+             d as (delete from task_open o using i where o.id = i.id
+               returning i.*, o.policy as o_policy, o.dedupe as o_dedupe),
+             k as (delete from dedupe k using d, task t
+               where d.o_dedupe = 1 and t.id = d.id and k.namespace = t.namespace and k.key = t.dedupe_key)
+             insert into task_done ({done}, policy) select {done}, o_policy from d",
+            DoneColumns::arrays(1),
+            DoneColumns::names(""),
+            done = done.join(", "),
+        )
+    });
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut columns = DoneColumns::default();
+    for (row, _) in rows {
+        columns.push(row);
+    }
+    let statement = tx.prepare_cached(&END_LOCKED).await?;
+    tx.execute(&statement, &columns.params()).await?;
+    Ok(())
+}
+
+/// Tasks that were over and are open again. Their dedupe keys must be free; if one is not, nothing is written.
+async fn reopen_all(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    commit: &Commit,
+) -> Result<Option<Applied>, StoreError> {
+    let reopened: Vec<&Write> =
+        commit.writes.iter().filter(|write| !write.from.is_open() && write.after.state.is_open()).collect();
+    if reopened.is_empty() {
+        return Ok(None);
+    }
+    let ids: Vec<Uuid> = reopened.iter().map(|write| write.after.id.0).collect();
+    let statement = tx
+        .prepare_cached(
+            "select id, namespace, dedupe_key, hard_deadline, policy from task where id = any($1) order by id",
+        )
+        .await?;
+    let bodies = tx.query(&statement, &[&ids]).await?;
+    let keyed: Vec<_> = bodies.iter().filter(|row| row.get::<_, Option<&str>>(2).is_some()).collect();
+    if !keyed.is_empty() {
+        let namespaces: Vec<i32> = keyed.iter().map(|row| row.get(1)).collect();
+        let keys: Vec<&str> = keyed.iter().filter_map(|row| row.get(2)).collect();
+        let holders: Vec<Uuid> = keyed.iter().map(|row| row.get(0)).collect();
+        let taken = tx
+            .execute(
+                "insert into dedupe (namespace, key, task_id) select * from unnest($1::int4[], $2::text[], $3::uuid[])
+                 on conflict do nothing",
+                &[&namespaces, &keys, &holders],
+            )
+            .await?;
+        if taken < keyed.len() as u64 {
+            tx.execute("delete from dedupe where task_id = any($1)", &[&holders]).await?;
+            return Ok(Some(Applied::KeyTaken));
+        }
+    }
+    let statement = tx.prepare_cached("delete from task_done where id = any($1)").await?;
+    tx.execute(&statement, &[&ids]).await?;
+    let insert = format!(
+        "insert into task_open ({open}, dedupe) select i.*, $48 from unnest({arrays}) as i({open})",
+        open = OpenColumns::names(""),
+        arrays = OpenColumns::arrays(1)
+    );
+    let statement = tx.prepare_cached(&insert).await?;
+    for write in reopened {
+        let body = bodies
+            .iter()
+            .find(|row| row.get::<_, Uuid>(0) == write.after.id.0)
+            .ok_or_else(|| corrupt("a finished task without a body"))?;
+        let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+        let dedupe = i16::from(body.get::<_, Option<&str>>(2).is_some());
+        let fixed = Fixed { hard_deadline: body.get::<_, i16>(3) != 0, dedupe: dedupe != 0 };
+        let row = OpenRow::new(&write.after, lane, body.get(4), fixed);
+        let mut columns = OpenColumns::default();
+        columns.push(&row);
+        let mut params = columns.params();
+        params.push(&dedupe);
+        tx.execute(&statement, &params).await?;
+    }
+    Ok(None)
+}
+
+/// T28: a finished task whose log grew.
+async fn note_done(tx: &Transaction<'_>, write: &Write) -> Result<(), StoreError> {
+    let task = &write.after;
+    let statement =
+        tx.prepare_cached("update task_done set version = $2, seq = $3, updated_at = $4 where id = $1").await?;
+    tx.execute(&statement, &[&task.id.0, &task.version.cast_signed(), &task.seq.cast_signed(), &task.updated_at.0])
+        .await?;
+    Ok(())
+}
+
+pub async fn write_executions<'a>(
+    tx: &Transaction<'_>,
+    executions: impl Iterator<Item = (&'a Execution, u32)>,
+) -> Result<(), StoreError> {
+    let list: Vec<(&Execution, u32)> = executions.collect();
+    if list.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = list.iter().map(|(it, _)| it.id.0).collect();
+    let states: Vec<i16> = list.iter().map(|(it, _)| it.state.code()).collect();
+    let number = |of: fn(&Execution) -> u32| -> Vec<i32> { list.iter().map(|(it, _)| of(it).cast_signed()).collect() };
+    let versions = number(|it| it.version);
+    let seqs: Vec<i32> = list.iter().map(|(_, seq)| seq.cast_signed()).collect();
+    let open = number(|it| it.open);
+    let unhandled = number(|it| it.unhandled);
+    let started: Vec<Option<i64>> = list.iter().map(|(it, _)| it.started_at.map(|at| at.0)).collect();
+    let ended: Vec<Option<i64>> = list.iter().map(|(it, _)| it.ended_at.map(|at| at.0)).collect();
+    let updated: Vec<i64> = list.iter().map(|(it, _)| it.updated_at.0).collect();
+    let statement = tx
+        .prepare_cached(
+            "update execution e set state = i.state, version = i.version, seq = i.seq, open = i.open,
+               unhandled = i.unhandled, started_at = i.started_at, ended_at = i.ended_at, updated_at = i.updated_at
+             from unnest($1::uuid[], $2::int2[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int8[], $8::int8[],
+               $9::int8[]) as i(id, state, version, seq, open, unhandled, started_at, ended_at, updated_at)
+             where e.id = i.id",
+        )
+        .await?;
+    tx.execute(&statement, &[&ids, &states, &versions, &seqs, &open, &unhandled, &started, &ended, &updated]).await?;
+    Ok(())
+}
+
+/// Writes history. Each record comes with its namespace and the number of its first event.
+pub async fn append(tx: &Transaction<'_>, told: &[(i32, Record, u32)]) -> Result<(), StoreError> {
+    static APPEND: LazyLock<String> = LazyLock::new(|| {
+        format!(
+            "insert into history ({}) select * from unnest({})",
+            HistoryColumns::names(""),
+            HistoryColumns::arrays(1)
+        )
+    });
+    if told.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<HistoryRow> = told.iter().map(|(_, record, seq)| HistoryRow::new(record, *seq)).collect();
+    let mut columns = HistoryColumns::default();
+    for row in &rows {
+        columns.push(row);
+    }
+    let statement = tx.prepare_cached(&APPEND).await?;
+    tx.execute(&statement, &columns.params()).await?;
+    Ok(())
+}
+
+/// Tells the feed what these records say that was not told before.
+pub async fn write_feed(tx: &Transaction<'_>, told: &[(i32, Record, u32)], now: Timestamp) -> Result<(), StoreError> {
+    let news = told.iter().filter_map(|(namespace, record, seq)| {
+        let count = u32::try_from(record.events.len()).unwrap_or(0);
+        (count > record.carried).then(|| (*namespace, record.subject, seq + record.carried, seq + count - 1))
+    });
+    tell(tx, news.collect(), now).await
+}
+
+/// Tells the feed of single events that are not written yet: task, namespace, number.
+pub async fn write_plain_feed(
+    tx: &Transaction<'_>,
+    items: &BTreeMap<Uuid, (i32, u32)>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    tell(tx, items.iter().map(|(id, (namespace, seq))| (*namespace, *id, *seq, *seq)).collect(), now).await
+}
+
+async fn tell(tx: &Transaction<'_>, mut items: Vec<(i32, Uuid, u32, u32)>, now: Timestamp) -> Result<(), StoreError> {
+    // Stable: what happened to one subject stays in its order.
+    items.sort_by_key(|(namespace, ..)| *namespace);
+    let statement =
+        tx.prepare_cached("insert into feed (at, namespace, ids, firsts, lasts) values ($1, $2, $3, $4, $5)").await?;
+    for group in items.chunk_by(|a, b| a.0 == b.0) {
+        let ids: Vec<Uuid> = group.iter().map(|item| item.1).collect();
+        let firsts: Vec<i32> = group.iter().map(|item| item.2.cast_signed()).collect();
+        let lasts: Vec<i32> = group.iter().map(|item| item.3.cast_signed()).collect();
+        tx.execute(&statement, &[&now.0, &group[0].0, &ids, &firsts, &lasts]).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! Leasing. Lone tasks that workers lease take one statement; where each step is a row of history it is a transaction.
+//!
+//! Claims skip rows that somebody else has locked, so they never wait for one another. Under that rule the order is kept
+//! within a claim, not across claims made at the same moment.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use comeback_core::{EventKind, ExecutionState, Record, Timestamp, transition};
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::learn;
+use super::rows::{Reader, read_open};
+use crate::StoreError;
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json};
+use crate::types::{ClaimRequest, Claimed};
+
+/// Tasks looked at in one claim over many lanes, at most.
+const MOST_CANDIDATES: u32 = 4_000;
+
+const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.traceparent";
+
+/// What a lease changes, and what the feed is told of it. `picked` says which rows.
+fn lease_statement(picked: &str, more: &str) -> String {
+    format!(
+        "with {more} u as (
+           update task_open o set state = 3, version = o.version + 1, seq = o.seq + 1, run = o.run + 1,
+             lease_no = o.lease_no + 1, worker = $3, lease_at = $4, lease_expires = $5, started_at = $4,
+             updated_at = $4, unwritten = (o.unwritten | 4)::int2,
+             timeout_at = least($4 + o.timeout_ms, $4 + o.attempt_deadline_ms)
+           where o.id = any(array({picked})) returning {columns}),
+         f as (insert into feed (at, namespace, ids, firsts, lasts)
+           select $4, $6, array_agg(id), array_agg(seq), array_agg(seq) from u having count(*) > 0)
+         select u.*, {BODY} from u join task t on t.id = u.id",
+        columns = columns("o", &OPEN_COLUMNS),
+    )
+}
+
+static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
+    lease_statement(
+        "select id from task_open where lane = $1 and state = 1 and hold = 0
+         order by prio, submitted_at, id limit $2 for update skip locked",
+        "",
+    )
+});
+
+/// Each lane gives its best few. A lane that gave as many as it may could have more: nothing beyond its last is safe to take.
+static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
+    lease_statement(
+        "select id from c where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut)
+           or not exists (select 1 from cut)
+         order by prio, submitted_at, id limit $2",
+        "c as materialized (
+           select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
+           from unnest($1::int4[]) as l(lane) cross join lateral (
+             select o.id, o.lane, o.prio, o.submitted_at from task_open o
+             where o.lane = l.lane and o.state = 1 and o.hold = 0
+             order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x),
+         cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),",
+    )
+});
+
+pub async fn claim(
+    store: &PostgresStore,
+    requests: &[ClaimRequest],
+    now: Timestamp,
+) -> Result<Vec<Vec<Claimed>>, StoreError> {
+    let mut answers = Vec::with_capacity(requests.len());
+    for request in requests {
+        answers.push(claim_one(store, request, now).await?);
+    }
+    Ok(answers)
+}
+
+async fn claim_one(store: &PostgresStore, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
+    let lanes = store.dictionary.lanes_for(request);
+    if lanes.is_empty() || request.limit == 0 {
+        return Ok(Vec::new());
+    }
+    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+    if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
+        return claim_step_by_step(store, request, &numbers, now).await;
+    }
+    let namespace = namespace_of(store, numbers[0])?;
+    let limit = i64::from(request.limit);
+    let expires = (now + request.lease).0;
+    let client = store.writer().await?;
+    let rows = if let [lane] = numbers[..] {
+        let statement = client.prepare_cached(&ONE_LANE).await?;
+        client.query(&statement, &[&lane, &limit, &&*request.worker, &now.0, &expires, &namespace]).await?
+    } else {
+        let statement = client.prepare_cached(&MANY_LANES).await?;
+        let each = i64::from(per_lane(request.limit, numbers.len()));
+        client.query(&statement, &[&numbers, &limit, &&*request.worker, &now.0, &expires, &namespace, &each]).await?
+    };
+    drop(client);
+    let mut claimed = read_claimed(store, &rows).await?;
+    sort(&mut claimed);
+    Ok(claimed)
+}
+
+fn per_lane(limit: u32, lanes: usize) -> u32 {
+    let fair = MOST_CANDIDATES / u32::try_from(lanes).unwrap_or(u32::MAX).max(1);
+    limit.min(fair.max(8))
+}
+
+fn namespace_of(store: &PostgresStore, lane: i32) -> Result<i32, StoreError> {
+    store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))
+}
+
+fn sort(claimed: &mut [Claimed]) {
+    claimed.sort_by_key(|it| (-it.stored.task.priority, it.stored.task.submitted_at, it.stored.task.id));
+}
+
+async fn read_claimed(store: &PostgresStore, rows: &[tokio_postgres::Row]) -> Result<Vec<Claimed>, StoreError> {
+    let mut open = Vec::with_capacity(rows.len());
+    let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
+    for from in &mut readers {
+        open.push(read_open(from)?);
+    }
+    let stored = learn::stored_open(store, open).await?;
+    stored
+        .into_iter()
+        .zip(&mut readers)
+        .map(|(stored, from)| {
+            Ok(Claimed {
+                stored,
+                key: from.get()?,
+                name: from.get()?,
+                payload: from.text()?,
+                labels: labels_from_json(from.get::<Option<&str>>()?),
+                executor: from.get()?,
+                traceparent: from.get()?,
+            })
+        })
+        .collect()
+}
+
+static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
+    "with c as materialized (
+       select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
+       from unnest($1::int4[]) as l(lane) cross join lateral (
+         select o.id, o.lane, o.prio, o.submitted_at, o.execution_id from task_open o
+         where o.lane = l.lane and o.state = 1 and o.hold = 0
+         order by o.prio, o.submitted_at, o.id limit $3) x),
+     cut as (select prio, submitted_at, id from c where n = $3 order by prio, submitted_at, id limit 1)
+     select id, execution_id from c
+     where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut) or not exists (select 1 from cut)
+     order by prio, submitted_at, id limit $2"
+        .into()
+});
+
+static LOCK: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "select {}, {BODY} from task_open o join task t on t.id = o.id
+         where o.id = any($1) and o.state = 1 and o.hold = 0 for update of o skip locked",
+        columns("o", &OPEN_COLUMNS)
+    )
+});
+
+/// Where each step is a row of history: executions are locked first and in order, then the tasks that are still free.
+async fn claim_step_by_step(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    lanes: &[i32],
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let statement = tx.prepare_cached(&CANDIDATES).await?;
+    let each = i64::from(per_lane(request.limit, lanes.len()));
+    let candidates = tx.query(&statement, &[&lanes, &i64::from(request.limit), &each]).await?;
+    if candidates.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let mut executions: Vec<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
+    executions.sort_unstable();
+    executions.dedup();
+    let mut locked = lock_executions(store, &tx, &executions).await?;
+    let statement = tx.prepare_cached(&LOCK).await?;
+    let rows = tx.query(&statement, &[&ids]).await?;
+    let mut claimed = read_claimed(store, &rows).await?;
+    sort(&mut claimed);
+
+    let mut writes: Vec<(OpenRow, u32)> = Vec::with_capacity(claimed.len());
+    let mut told: Vec<(i32, Record, u32)> = Vec::new();
+    let mut lone: BTreeMap<Uuid, (i32, u32)> = BTreeMap::new();
+    let dedupe: BTreeMap<Uuid, i16> = rows.iter().map(|row| (row.get(0), row.get("dedupe"))).collect();
+    for it in &mut claimed {
+        let before = &it.stored.task;
+        let step = transition::lease(before, &request.worker, request.lease, now)
+            .map_err(|rejection| corrupt(format!("a ready task that cannot be leased: {rejection}")))?;
+        let lane = store.dictionary.lane_id(&before.lane).ok_or_else(|| corrupt("a task's lane"))?;
+        let namespace = namespace_of(store, lane)?;
+        match step.record {
+            None => {
+                lone.insert(before.id.0, (namespace, step.after.seq));
+            }
+            Some(record) => match record.execution {
+                None => {
+                    let first = record.seq;
+                    told.push((namespace, record, first));
+                }
+                Some(id) => {
+                    let (execution, log) =
+                        locked.get_mut(&id.0).ok_or_else(|| corrupt("a task without its execution"))?;
+                    if execution.state == ExecutionState::Pending {
+                        log.add(Record::about_execution(id, EventKind::ExecutionStarted, now));
+                        execution.state = ExecutionState::Running;
+                        execution.started_at = Some(now);
+                        execution.updated_at = now;
+                        execution.version += 1;
+                    }
+                    log.add(record);
+                }
+            },
+        }
+        let fixed = Fixed {
+            hard_deadline: it.stored.hard_deadline,
+            dedupe: dedupe.get(&before.id.0).is_some_and(|mark| *mark != 0),
+        };
+        writes.push((OpenRow::new(&step.after, lane, it.stored.policy_id, fixed), before.version));
+        it.stored.task = step.after;
+    }
+    update_open(&tx, &writes).await?;
+    write_executions(&tx, locked.values().map(|(execution, log)| (execution, log.last))).await?;
+    for (execution, log) in locked.into_values() {
+        let namespace =
+            store.dictionary.namespace(&execution.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+        told.extend(log.records.into_iter().map(|(record, first)| (namespace, record, first)));
+    }
+    append(&tx, &told).await?;
+    write_feed(&tx, &told, now).await?;
+    super::apply::write_plain_feed(&tx, &lone, now).await?;
+    tx.commit().await?;
+    Ok(claimed)
+}

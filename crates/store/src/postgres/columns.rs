@@ -1,0 +1,181 @@
+//! Rows turned into columns: PostgreSQL takes a thousand rows as one array per column and one statement.
+
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::row::{DoneRow, HistoryRow, OpenRow};
+use crate::types::NewTask;
+
+/// Parameters, in order.
+pub type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;
+
+/// Declares the columns of a sort of row: name, PostgreSQL type, and where the value comes from.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident<$life:lifetime> from $row:ty as $it:ident {
+        $($field:ident: $kind:ty, $sql:literal = $value:expr;)+
+    }) => {
+        $(#[$doc])*
+        #[derive(Default)]
+        pub struct $name<$life> {
+            $($field: Vec<$kind>,)+
+            _row: std::marker::PhantomData<&$life ()>,
+        }
+
+        impl<$life> $name<$life> {
+            pub fn push(&mut self, $it: &$life $row) {
+                $(self.$field.push($value);)+
+            }
+
+            pub fn params(&self) -> Params<'_> {
+                vec![$(&self.$field as &(dyn ToSql + Sync)),+]
+            }
+
+            /// `$1::uuid[], $2::int4[], …`, counted from `first`.
+            pub fn arrays(first: usize) -> String {
+                let kinds = [$($sql),+];
+                let marks = kinds.iter().zip(first..).map(|(kind, n)| format!("${n}::{kind}[]"));
+                marks.collect::<Vec<_>>().join(", ")
+            }
+
+            /// The names, each with a prefix so that several sorts can stand side by side.
+            pub fn names(prefix: &str) -> String {
+                let names = [$(stringify!($field)),+];
+                names.iter().map(|name| format!("{prefix}{name}")).collect::<Vec<_>>().join(", ")
+            }
+
+            pub const WIDTH: usize = [$($sql),+].len();
+        }
+    };
+}
+
+columns! {
+    /// `task_open`, all of it but the dedupe mark.
+    OpenColumns<'a> from OpenRow as row {
+        id: Uuid, "uuid" = row.id;
+        lane: i32, "int4" = row.lane;
+        execution_id: Option<Uuid>, "uuid" = row.execution_id;
+        policy: Option<i32>, "int4" = row.policy;
+        state: i16, "int2" = row.state;
+        prio: i16, "int2" = row.prio;
+        hold: i16, "int2" = row.hold;
+        submitted_at: i64, "int8" = row.submitted_at;
+        version: i32, "int4" = row.version;
+        seq: i32, "int4" = row.seq;
+        unwritten: i16, "int2" = row.unwritten;
+        ready_at: Option<i64>, "int8" = row.ready_at;
+        attempt: i32, "int4" = row.attempt;
+        lost: i32, "int4" = row.lost;
+        throttled: i32, "int4" = row.throttled;
+        snoozed: i32, "int4" = row.snoozed;
+        rule_counts: Option<&'a [u8]>, "bytea" = row.rule_counts.as_deref();
+        cycle: i32, "int4" = row.cycle;
+        run: i32, "int4" = row.run;
+        lease_no: i32, "int4" = row.lease_no;
+        worker: Option<&'a str>, "text" = row.worker.as_deref();
+        lease_at: Option<i64>, "int8" = row.lease_at;
+        lease_expires: Option<i64>, "int8" = row.lease_expires;
+        due: Option<i64>, "int8" = row.due;
+        start_at: Option<i64>, "int8" = row.start_at;
+        next_retry_at: Option<i64>, "int8" = row.next_retry_at;
+        held_until: Option<i64>, "int8" = row.held_until;
+        held_by: Option<&'a str>, "text" = row.held_by.as_deref();
+        timeout_ms: Option<i64>, "int8" = row.timeout_ms;
+        attempt_deadline_ms: Option<i64>, "int8" = row.attempt_deadline_ms;
+        timeout_at: Option<i64>, "int8" = row.timeout_at;
+        expires_at: Option<i64>, "int8" = row.expires_at;
+        hard_deadline: i16, "int2" = row.hard_deadline;
+        first_failed_at: Option<i64>, "int8" = row.first_failed_at;
+        started_at: Option<i64>, "int8" = row.started_at;
+        updated_at: i64, "int8" = row.updated_at;
+        paused_from: Option<i16>, "int2" = row.paused_from;
+        parked: i16, "int2" = row.parked;
+        reason: Option<i16>, "int2" = row.reason;
+        class: Option<i16>, "int2" = row.class;
+        fingerprint: Option<i64>, "int8" = row.fingerprint;
+        expected: Option<i32>, "int4" = row.expected;
+        success: i32, "int4" = row.success;
+        failures: i32, "int4" = row.failures;
+        needs_left: i32, "int4" = row.needs_left;
+        children_left: i32, "int4" = row.children_left;
+        dead_end_barrier: i16, "int2" = row.dead_end_barrier;
+    }
+}
+
+columns! {
+    /// `task_done`.
+    DoneColumns<'a> from DoneRow as row {
+        id: Uuid, "uuid" = row.id;
+        lane: i32, "int4" = row.lane;
+        execution_id: Option<Uuid>, "uuid" = row.execution_id;
+        state: i16, "int2" = row.state;
+        version: i32, "int4" = row.version;
+        seq: i32, "int4" = row.seq;
+        attempt: i32, "int4" = row.attempt;
+        lost: i32, "int4" = row.lost;
+        throttled: i32, "int4" = row.throttled;
+        snoozed: i32, "int4" = row.snoozed;
+        cycle: i32, "int4" = row.cycle;
+        run: i32, "int4" = row.run;
+        lease_no: i32, "int4" = row.lease_no;
+        started_at: Option<i64>, "int8" = row.started_at;
+        ended_at: i64, "int8" = row.ended_at;
+        updated_at: i64, "int8" = row.updated_at;
+        first_failed_at: Option<i64>, "int8" = row.first_failed_at;
+        reason: Option<i16>, "int2" = row.reason;
+        class: Option<i16>, "int2" = row.class;
+        fingerprint: Option<i64>, "int8" = row.fingerprint;
+        expected: Option<i32>, "int4" = row.expected;
+        success: i32, "int4" = row.success;
+        failures: i32, "int4" = row.failures;
+    }
+}
+
+columns! {
+    /// `history`.
+    HistoryColumns<'a> from HistoryRow as row {
+        subject: Uuid, "uuid" = row.subject;
+        seq: i32, "int4" = row.seq;
+        execution_id: Option<Uuid>, "uuid" = row.execution_id;
+        events: &'a [u8], "bytea" = row.events.as_slice();
+        at: i64, "int8" = row.at;
+        ready_at: Option<i64>, "int8" = row.ready_at;
+        started_at: Option<i64>, "int8" = row.started_at;
+        cycle: i32, "int4" = row.cycle;
+        run: i32, "int4" = row.run;
+        attempt: i32, "int4" = row.attempt;
+        lease_no: i32, "int4" = row.lease_no;
+        outcome: Option<i16>, "int2" = row.outcome;
+        worker: Option<&'a str>, "text" = row.worker.as_deref();
+        actor: Option<&'a str>, "text" = row.actor.as_deref();
+        result: Option<&'a str>, "text" = row.result.as_deref();
+        error: Option<&'a str>, "text" = row.error.as_deref();
+        decision: Option<&'a str>, "text" = row.decision.as_deref();
+        data: Option<&'a str>, "text" = row.data.as_deref();
+    }
+}
+
+/// A body with the numbers it refers to.
+pub struct BodyRow<'a> {
+    pub new: &'a NewTask,
+    pub namespace: i32,
+    pub labels: Option<String>,
+    pub open: OpenRow,
+}
+
+columns! {
+    /// `task`, and what of it is not also in the open row.
+    BodyColumns<'a> from BodyRow<'a> as row {
+        namespace: i32, "int4" = row.namespace;
+        key: Option<&'a str>, "text" = row.new.body.key.as_deref();
+        name: Option<&'a str>, "text" = row.new.body.name.as_deref();
+        payload: Option<&'a str>, "text" = row.new.body.payload.as_deref();
+        labels: Option<&'a str>, "text" = row.labels.as_deref();
+        executor: Option<&'a str>, "text" = row.new.body.executor.as_deref();
+        hooks: Option<&'a str>, "text" = row.new.body.hooks.as_deref();
+        account: Option<&'a str>, "text" = row.new.body.account.as_deref();
+        cost: Option<i32>, "int4" = row.new.body.cost.map(u32::cast_signed);
+        dedupe_key: Option<&'a str>, "text" = row.new.body.dedupe_key.as_deref();
+        external_id: Option<&'a str>, "text" = row.new.body.external_id.as_deref();
+        traceparent: Option<&'a str>, "text" = row.new.body.traceparent.as_deref();
+    }
+}

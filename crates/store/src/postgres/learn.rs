@@ -1,0 +1,149 @@
+//! Namespaces, lanes and policies: numbers given once and shared by all instances.
+
+use std::sync::Arc;
+
+use comeback_core::{Executor, Lane};
+use deadpool_postgres::Pool;
+
+use super::PostgresStore;
+use crate::StoreError;
+use crate::dictionary::{Dictionary, PolicyText};
+use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
+use crate::types::{Stored, Submission};
+
+/// Reads everything that other instances may have added. The tables are small and only grow.
+pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreError> {
+    let client = pool.get().await?;
+    for row in client.query("select id, name from namespace", &[]).await? {
+        dictionary.learn_namespace(row.get(0), row.get(1));
+    }
+    let lanes = client
+        .query(
+            "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
+             from lane l join namespace n on n.id = l.namespace",
+            &[],
+        )
+        .await?;
+    for row in lanes {
+        let id: i32 = row.get(0);
+        if dictionary.lane(id).is_some() {
+            continue;
+        }
+        let executor: i16 = row.get(5);
+        let dependency: String = row.get(6);
+        let lane = Lane {
+            namespace: row.get(2),
+            queue: row.get(3),
+            kind: row.get(4),
+            executor: Executor::from_code(executor).ok_or_else(|| corrupt(format!("executor {executor}")))?,
+            dependency: (!dependency.is_empty()).then_some(dependency),
+            shared: row.get::<_, i16>(7) != 0,
+        };
+        dictionary.learn_lane(id, row.get(1), lane);
+    }
+    for row in client.query("select id, body from policy", &[]).await? {
+        let id: i32 = row.get(0);
+        if dictionary.policy(id).is_none() {
+            dictionary.learn_policy(id, row.get(1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives numbers to what is new in these submissions, before anything refers to them.
+pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<(), StoreError> {
+    let dictionary = &store.dictionary;
+    let mut lanes: Vec<Arc<Lane>> = Vec::new();
+    let mut policies: Vec<PolicyText> = Vec::new();
+    let mut namespaces: Vec<&str> = Vec::new();
+    for submission in submissions {
+        if dictionary.namespace(&submission.namespace).is_none() {
+            namespaces.push(&submission.namespace);
+        }
+        for new in &submission.tasks {
+            if dictionary.lane_id(&new.task.lane).is_none() && !lanes.contains(&new.task.lane) {
+                lanes.push(new.task.lane.clone());
+            }
+            if let Some(policy) = &new.policy {
+                let text = PolicyText::of(policy);
+                if dictionary.policy_id(&text.digest).is_none() {
+                    policies.push(text);
+                }
+            }
+        }
+    }
+    if namespaces.is_empty() && lanes.is_empty() && policies.is_empty() {
+        return Ok(());
+    }
+    let client = store.writer().await?;
+    let names = namespaces.into_iter().chain(lanes.iter().map(|lane| lane.namespace.as_str()));
+    for name in names {
+        client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&name]).await?;
+    }
+    for lane in &lanes {
+        client
+            .execute(
+                "insert into lane (namespace, queue, kind, executor, dependency, shared)
+                 select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
+                &[
+                    &lane.namespace,
+                    &lane.queue,
+                    &lane.kind,
+                    &lane.executor.code(),
+                    &lane.dependency.as_deref().unwrap_or(""),
+                    &i16::from(lane.shared),
+                ],
+            )
+            .await?;
+    }
+    for policy in &policies {
+        client
+            .execute(
+                "insert into policy (digest, body) values ($1, $2) on conflict do nothing",
+                &[&policy.digest.as_slice(), &policy.body],
+            )
+            .await?;
+    }
+    drop(client);
+    refresh(&store.pools.read, dictionary).await?;
+    store.wake.dictionary_grew();
+    Ok(())
+}
+
+/// Rows as tasks; what another instance has just added to the dictionary is looked up first.
+pub async fn stored_open(store: &PostgresStore, rows: Vec<OpenRow>) -> Result<Vec<Stored>, StoreError> {
+    know(store, rows.iter().map(|row| (row.lane, row.policy))).await?;
+    rows.into_iter()
+        .map(|row| {
+            let lane = store.dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
+            let (policy_id, hard_deadline) = (row.policy, row.hard_deadline != 0);
+            let policy = policy_of(store, policy_id)?;
+            Ok(Stored { task: row.into_task(lane)?, policy_id, policy, hard_deadline })
+        })
+        .collect()
+}
+
+pub async fn stored_done(store: &PostgresStore, rows: Vec<(DoneRow, FixedRow)>) -> Result<Vec<Stored>, StoreError> {
+    know(store, rows.iter().map(|(row, _)| (row.lane, row.policy))).await?;
+    rows.into_iter()
+        .map(|(row, fixed)| {
+            let lane = store.dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
+            let policy_id = row.policy;
+            let policy = policy_of(store, policy_id)?;
+            let hard_deadline = fixed.hard_deadline != 0;
+            Ok(Stored { task: row.into_task(lane, &fixed)?, policy_id, policy, hard_deadline })
+        })
+        .collect()
+}
+
+fn policy_of(store: &PostgresStore, id: Option<i32>) -> Result<Option<Arc<comeback_core::Policy>>, StoreError> {
+    id.map(|id| store.dictionary.policy(id).ok_or_else(|| corrupt(format!("policy {id}")))).transpose()
+}
+
+async fn know(store: &PostgresStore, mut numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<(), StoreError> {
+    let dictionary = &store.dictionary;
+    let unknown = numbers.any(|(lane, policy)| {
+        dictionary.lane(lane).is_none() || policy.is_some_and(|id| dictionary.policy(id).is_none())
+    });
+    if unknown { refresh(&store.pools.read, dictionary).await } else { Ok(()) }
+}

@@ -1,0 +1,136 @@
+//! Connecting: the pools, their settings, the migrations, and the connection that listens for hints.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use deadpool_postgres::{Hook, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::StoreError;
+use crate::schema::{SCHEMA_VERSION, newer_schema};
+
+mod embedded {
+    refinery::embed_migrations!("migrations/postgres");
+}
+
+/// Number of the lock under which migrations run.
+const MIGRATION_LOCK: i64 = 0x636f_6d65_6261_636b;
+
+#[derive(Clone, Debug)]
+pub struct PostgresOptions {
+    pub url: String,
+    /// All tables are in this schema, which is made when it is not there.
+    pub schema: String,
+    /// Connections for writing and for reading.
+    pub writers: usize,
+    pub readers: usize,
+    /// Refuse a server that does not flush what it acknowledges. Only tests of meaning may do without.
+    pub require_durability: bool,
+}
+
+impl PostgresOptions {
+    pub fn new(url: impl Into<String>) -> PostgresOptions {
+        PostgresOptions { url: url.into(), schema: "comeback".into(), writers: 6, readers: 4, require_durability: true }
+    }
+
+    fn config(&self, settings: &str) -> Result<Config, StoreError> {
+        let mut config =
+            Config::from_str(&self.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
+        if !self.schema.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') || self.schema.is_empty() {
+            return Err(StoreError::Refused(format!("`{}` cannot be the name of a schema", self.schema)));
+        }
+        config.options(format!("-c search_path={} {settings}", self.schema));
+        config.application_name("comeback");
+        config.keepalives(true).keepalives_idle(Duration::from_secs(10)).connect_timeout(Duration::from_secs(5));
+        config.tcp_user_timeout(Duration::from_secs(15));
+        Ok(config)
+    }
+}
+
+/// For the few statements that carry the load: their plans are pinned, because the same schema is ten times slower or
+/// faster by plan alone. Every one of them goes through an index.
+const HOT: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off \
+    -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_material=off -c jit=off \
+    -c statement_timeout=15s -c lock_timeout=5s -c idle_in_transaction_session_timeout=5s";
+
+const COLD: &str = "-c jit=off -c statement_timeout=10s -c lock_timeout=2s \
+    -c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on";
+
+pub struct Pools {
+    pub write: Pool,
+    pub read: Pool,
+}
+
+pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
+    Ok(Pools {
+        write: pool(options.config(HOT)?, options.writers)?,
+        read: pool(options.config(COLD)?, options.readers)?,
+    })
+}
+
+fn pool(config: Config, size: usize) -> Result<Pool, StoreError> {
+    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+    Pool::builder(manager)
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(Duration::from_secs(10)))
+        .create_timeout(Some(Duration::from_secs(10)))
+        .recycle_timeout(Some(Duration::from_secs(5)))
+        .post_create(Hook::sync_fn(|_, _| Ok(())))
+        .build()
+        .map_err(|error| StoreError::Unavailable(error.to_string()))
+}
+
+/// A connection of its own, outside the pools.
+pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), StoreError> {
+    Ok(options.config("")?.connect(NoTls).await?)
+}
+
+pub type Connection = tokio_postgres::Connection<tokio_postgres::Socket, tokio_postgres::tls::NoTlsStream>;
+
+/// Makes the schema what this build needs. One process at a time; the others wait.
+pub async fn migrate(options: &PostgresOptions) -> Result<(), StoreError> {
+    let (mut client, connection) = connect(options).await?;
+    let driver = tokio::spawn(connection);
+    client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
+    let outcome = migrate_locked(&mut client, options).await;
+    drop(client);
+    let _ = driver.await;
+    outcome
+}
+
+async fn migrate_locked(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
+    if options.require_durability {
+        let durable: bool = client
+            .query_one("select current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on'", &[])
+            .await?
+            .get(0);
+        if !durable {
+            return Err(StoreError::Refused(
+                "this PostgreSQL runs with fsync or full_page_writes off and would lose acknowledged work in a crash; \
+                 turn them on"
+                    .into(),
+            ));
+        }
+    }
+    let exists: bool = client.query_one("select to_regnamespace($1) is not null", &[&options.schema]).await?.get(0);
+    if !exists {
+        client.batch_execute(&format!("create schema {}", options.schema)).await?;
+    }
+    let known: Option<i32> = match client
+        .query_one("select to_regclass('refinery_schema_history') is not null", &[])
+        .await?
+        .get::<_, bool>(0)
+    {
+        false => None,
+        true => client.query_one("select max(version) from refinery_schema_history", &[]).await?.get(0),
+    };
+    if let Some(found) = known.filter(|found| *found > SCHEMA_VERSION) {
+        return Err(StoreError::Schema(newer_schema(found)));
+    }
+    embedded::migrations::runner()
+        .run_async(client)
+        .await
+        .map(|_| ())
+        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))
+}

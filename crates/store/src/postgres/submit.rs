@@ -1,0 +1,380 @@
+//! Creating tasks: one statement for plain ones; a transaction where keys or executions are involved.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use comeback_core::{EventKind, Record, State, TaskId, Timestamp};
+use deadpool_postgres::{GenericClient, Transaction};
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::apply::{append, write_feed};
+use super::columns::{BodyColumns, BodyRow, OpenColumns};
+use super::learn;
+use crate::StoreError;
+use crate::dictionary::PolicyText;
+use crate::events::{Answer, SharedLog};
+use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
+use crate::types::*;
+
+/// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
+static CREATE: LazyLock<String> = LazyLock::new(|| {
+    let open = OpenColumns::names("");
+    format!(
+        "with i as materialized (select * from unnest({open_arrays}, {body_arrays}) as i({open}, {body})),
+         t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
+             executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
+             account, cost, dedupe_key, external_id, traceparent, submitted_at)
+           select id, b_namespace, lane, execution_id, b_key, b_name, -prio, policy, b_payload, b_labels::jsonb,
+             b_executor, b_hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline,
+             dead_end_barrier, b_account, b_cost, b_dedupe_key, b_external_id, b_traceparent, submitted_at from i),
+         o as (insert into task_open ({open}, dedupe)
+           select {open}, case when b_dedupe_key is null then 0 else 1 end from i)
+         insert into feed (at, namespace, ids, firsts, lasts)
+           select ${now}, b_namespace, array_agg(id), array_agg(1), array_agg(seq)
+           from i where execution_id is null group by b_namespace",
+        open_arrays = OpenColumns::arrays(1),
+        body_arrays = BodyColumns::arrays(1 + OpenColumns::WIDTH),
+        body = BodyColumns::names("b_"),
+        now = 1 + OpenColumns::WIDTH + BodyColumns::WIDTH,
+    )
+});
+
+pub async fn submit(
+    store: &PostgresStore,
+    submissions: &[Submission],
+    now: Timestamp,
+) -> Result<Vec<Submitted>, StoreError> {
+    if submissions.is_empty() {
+        return Ok(Vec::new());
+    }
+    learn::learn(store, submissions).await?;
+    let plain = submissions.iter().all(is_plain);
+    let mut client = store.writer().await?;
+    if plain {
+        let tasks: Vec<&NewTask> = submissions.iter().flat_map(|submission| &submission.tasks).collect();
+        let rows = body_rows(store, &tasks)?;
+        if !rows.is_empty() {
+            create(&client, &rows, now).await?;
+        }
+        let created = |submission: &Submission| {
+            let told = |new: &NewTask| SubmittedTask { id: new.task.id, state: new.task.state, duplicate: false };
+            Submitted::Created(submission.tasks.iter().map(told).collect())
+        };
+        return Ok(submissions.iter().map(created).collect());
+    }
+    let tx = client.transaction().await?;
+    let answers = submit_in(store, &tx, submissions, now).await?;
+    tx.commit().await?;
+    Ok(answers)
+}
+
+fn is_plain(submission: &Submission) -> bool {
+    submission.execution.is_none()
+        && submission.idempotency.is_none()
+        && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none())
+}
+
+fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<BodyRow<'a>>, StoreError> {
+    let dictionary = &store.dictionary;
+    // The same policy comes again and again: its text is made once per policy, not once per task.
+    let mut policies: HashMap<*const comeback_core::Policy, i32> = HashMap::new();
+    let mut rows = Vec::with_capacity(tasks.len());
+    for new in tasks {
+        let lane = dictionary.lane_id(&new.task.lane).ok_or_else(|| corrupt("a lane that was just learnt"))?;
+        let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
+        let policy = match &new.policy {
+            None => None,
+            Some(policy) => Some(match policies.get(&std::sync::Arc::as_ptr(policy)) {
+                Some(id) => *id,
+                None => {
+                    let known = dictionary.policy_id(&PolicyText::of(policy).digest);
+                    let id = known.ok_or_else(|| corrupt("a policy that was just learnt"))?;
+                    policies.insert(std::sync::Arc::as_ptr(policy), id);
+                    id
+                }
+            }),
+        };
+        let fixed = Fixed { hard_deadline: new.body.hard_deadline, dedupe: new.body.dedupe_key.is_some() };
+        rows.push(BodyRow {
+            new,
+            namespace,
+            labels: labels_to_json(&new.body.labels),
+            open: OpenRow::new(&new.task, lane, policy, fixed),
+        });
+    }
+    Ok(rows)
+}
+
+async fn create(client: &impl GenericClient, rows: &[BodyRow<'_>], now: Timestamp) -> Result<(), StoreError> {
+    let mut open = OpenColumns::default();
+    let mut body = BodyColumns::default();
+    for row in rows {
+        open.push(&row.open);
+        body.push(row);
+    }
+    let mut params = open.params();
+    params.extend(body.params());
+    params.push(&now.0);
+    let statement = client.prepare_cached(&CREATE).await?;
+    client.execute(&statement, &params).await?;
+    Ok(())
+}
+
+async fn submit_in(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submissions: &[Submission],
+    now: Timestamp,
+) -> Result<Vec<Submitted>, StoreError> {
+    let mut answers: Vec<Option<Submitted>> = vec![None; submissions.len()];
+    let repeats = take_idempotency_keys(store, tx, submissions, now, &mut answers).await?;
+    let duplicates = take_dedupe_keys(store, tx, submissions, &answers, &repeats).await?;
+
+    let mut tasks: Vec<&NewTask> = Vec::new();
+    let mut told: Vec<(i32, Record, u32)> = Vec::new();
+    for (index, submission) in submissions.iter().enumerate() {
+        if answers[index].is_some() || repeats.contains_key(&index) {
+            continue;
+        }
+        let namespace = namespace_of(store, submission)?;
+        let mut log = SharedLog::default();
+        if let Some(new) = &submission.execution {
+            log.add(Record::about_execution(new.execution.id, EventKind::ExecutionCreated, now));
+        }
+        let mut created = Vec::with_capacity(submission.tasks.len());
+        for new in &submission.tasks {
+            if let Some((id, state)) = duplicates.get(&new.task.id) {
+                created.push(SubmittedTask { id: *id, state: *state, duplicate: true });
+                continue;
+            }
+            tasks.push(new);
+            created.push(SubmittedTask { id: new.task.id, state: new.task.state, duplicate: false });
+            if submission.execution.is_some() {
+                log.add_created(new, now);
+            }
+        }
+        if let Some(new) = &submission.execution {
+            insert_execution(tx, namespace, new, log.last).await?;
+            insert_edges(tx, &submission.edges).await?;
+            told.extend(log.records.into_iter().map(|(record, seq)| (namespace, record, seq)));
+        }
+        if let Some(key) = &submission.idempotency {
+            let execution = submission.execution.as_ref().map(|new| new.execution.id);
+            let answer = Answer { execution, tasks: created.clone() }.to_json();
+            tx.execute(
+                "update idempotency set answer = $4 where namespace = $1 and scope = $2 and key = $3",
+                &[&namespace, &key.scope, &key.key, &answer],
+            )
+            .await?;
+        }
+        answers[index] = Some(Submitted::Created(created));
+    }
+    let rows = body_rows(store, &tasks)?;
+    if !rows.is_empty() {
+        create(tx, &rows, now).await?;
+    }
+    append(tx, &told).await?;
+    write_feed(tx, &told, now).await?;
+
+    for (index, first) in repeats {
+        let again = match &answers[first] {
+            Some(Submitted::Created(tasks)) => Submitted::Repeated {
+                execution: submissions[first].execution.as_ref().map(|new| new.execution.id),
+                tasks: tasks.clone(),
+            },
+            Some(other) => other.clone(),
+            None => Submitted::Mismatch,
+        };
+        let same = submissions[index].idempotency.as_ref().map(|key| key.digest)
+            == submissions[first].idempotency.as_ref().map(|key| key.digest);
+        answers[index] = Some(if same { again } else { Submitted::Mismatch });
+    }
+    answers.into_iter().map(|answer| answer.ok_or_else(|| corrupt("a submission without an answer"))).collect()
+}
+
+fn namespace_of(store: &PostgresStore, submission: &Submission) -> Result<i32, StoreError> {
+    let known = store.dictionary.namespace(&submission.namespace);
+    known.ok_or_else(|| corrupt("a namespace that was just learnt"))
+}
+
+/// Takes the keys that are free. Keys that were taken before are answered; a key that stands twice in this call makes the later
+/// submission a repeat of the earlier one. Whoever takes a key at the same time waits for us, and we for them.
+async fn take_idempotency_keys(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submissions: &[Submission],
+    now: Timestamp,
+    answers: &mut [Option<Submitted>],
+) -> Result<HashMap<usize, usize>, StoreError> {
+    let mut repeats = HashMap::new();
+    let mut first_use: HashMap<(i32, &str, &str), usize> = HashMap::new();
+    let mut keyed: Vec<(i32, &Idempotency, usize)> = Vec::new();
+    for (index, submission) in submissions.iter().enumerate() {
+        let Some(key) = &submission.idempotency else { continue };
+        let namespace = namespace_of(store, submission)?;
+        match first_use.get(&(namespace, &*key.scope, &*key.key)) {
+            Some(first) => {
+                repeats.insert(index, *first);
+            }
+            None => {
+                first_use.insert((namespace, &key.scope, &key.key), index);
+                keyed.push((namespace, key, index));
+            }
+        }
+    }
+    // In one order for everybody, so that two instances never wait for each other.
+    keyed.sort_by(|a, b| (a.0, &a.1.scope, &a.1.key).cmp(&(b.0, &b.1.scope, &b.1.key)));
+    for (namespace, key, index) in keyed {
+        let taken = tx
+            .execute(
+                "insert into idempotency (namespace, scope, key, digest, answer, at) values ($1, $2, $3, $4, '', $5)
+                 on conflict do nothing",
+                &[&namespace, &key.scope, &key.key, &key.digest.as_slice(), &now.0],
+            )
+            .await?;
+        if taken == 1 {
+            continue;
+        }
+        let row = tx
+            .query_one(
+                "select digest, answer from idempotency where namespace = $1 and scope = $2 and key = $3",
+                &[&namespace, &key.scope, &key.key],
+            )
+            .await?;
+        answers[index] = Some(if row.get::<_, &[u8]>(0) != key.digest {
+            Submitted::Mismatch
+        } else {
+            let Answer { execution, tasks } = Answer::from_json(row.get(1))?;
+            Submitted::Repeated { execution, tasks }
+        });
+    }
+    Ok(repeats)
+}
+
+/// Takes the dedupe keys that are free; for the others, which open task has them.
+async fn take_dedupe_keys(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submissions: &[Submission],
+    answers: &[Option<Submitted>],
+    repeats: &HashMap<usize, usize>,
+) -> Result<HashMap<TaskId, (TaskId, State)>, StoreError> {
+    let mut keyed: Vec<(i32, &str, &NewTask)> = Vec::new();
+    for (index, submission) in submissions.iter().enumerate() {
+        if answers[index].is_some() || repeats.contains_key(&index) {
+            continue;
+        }
+        let namespace = namespace_of(store, submission)?;
+        let with_key = |new: &'_ NewTask| new.body.dedupe_key.is_some();
+        for new in submission.tasks.iter().filter(|new| with_key(new)) {
+            keyed.push((namespace, new.body.dedupe_key.as_deref().unwrap_or_default(), new));
+        }
+    }
+    keyed.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    let mut duplicates = HashMap::new();
+    let mut mine: HashMap<(i32, &str), (TaskId, State)> = HashMap::new();
+    for (namespace, key, new) in keyed {
+        if let Some(first) = mine.get(&(namespace, key)) {
+            duplicates.insert(new.task.id, *first);
+            continue;
+        }
+        match take_key(tx, namespace, key, new.task.id).await? {
+            None => {
+                mine.insert((namespace, key), (new.task.id, new.task.state));
+            }
+            Some(holder) => {
+                duplicates.insert(new.task.id, holder);
+            }
+        }
+    }
+    Ok(duplicates)
+}
+
+/// Takes a key, or tells which open task has it.
+async fn take_key(
+    tx: &Transaction<'_>,
+    namespace: i32,
+    key: &str,
+    id: TaskId,
+) -> Result<Option<(TaskId, State)>, StoreError> {
+    loop {
+        let taken = tx
+            .execute(
+                "insert into dedupe (namespace, key, task_id) values ($1, $2, $3) on conflict do nothing",
+                &[&namespace, &key, &id.0],
+            )
+            .await?;
+        if taken == 1 {
+            return Ok(None);
+        }
+        let holder = tx
+            .query_opt(
+                "select d.task_id, o.state from dedupe d join task_open o on o.id = d.task_id
+                 where d.namespace = $1 and d.key = $2",
+                &[&namespace, &key],
+            )
+            .await?;
+        // Gone in between: its task ended, so the key is free now.
+        if let Some(row) = holder {
+            let state: i16 = row.get(1);
+            let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
+            return Ok(Some((TaskId(row.get::<_, Uuid>(0)), state)));
+        }
+    }
+}
+
+async fn insert_execution(
+    tx: &Transaction<'_>,
+    namespace: i32,
+    new: &NewExecution,
+    seq: u32,
+) -> Result<(), StoreError> {
+    let it = &new.execution;
+    let params: [&(dyn ToSql + Sync); 17] = [
+        &it.id.0,
+        &namespace,
+        &it.state.code(),
+        &it.version.cast_signed(),
+        &seq.cast_signed(),
+        &it.total.cast_signed(),
+        &it.open.cast_signed(),
+        &it.unhandled.cast_signed(),
+        &i16::from(it.fail_fast),
+        &i16::from(it.dead_end_cancel),
+        &new.name,
+        &labels_to_json(&new.labels),
+        &new.external_id,
+        &it.created_at.0,
+        &it.started_at.map(|at| at.0),
+        &it.ended_at.map(|at| at.0),
+        &it.updated_at.0,
+    ];
+    let statement = tx
+        .prepare_cached(
+            "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast,
+               dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17)",
+        )
+        .await?;
+    tx.execute(&statement, &params).await?;
+    Ok(())
+}
+
+async fn insert_edges(tx: &Transaction<'_>, edges: &[comeback_core::Edge]) -> Result<(), StoreError> {
+    if edges.is_empty() {
+        return Ok(());
+    }
+    let from: Vec<Uuid> = edges.iter().map(|edge| edge.from.0).collect();
+    let to: Vec<Uuid> = edges.iter().map(|edge| edge.to.0).collect();
+    let when: Vec<i16> = edges.iter().map(|edge| edge.when.code()).collect();
+    let unmet: Vec<i16> = edges.iter().map(|edge| edge.on_unmet.code()).collect();
+    tx.execute(
+        "insert into edge (from_id, to_id, met_when, on_unmet)
+         select * from unnest($1::uuid[], $2::uuid[], $3::int2[], $4::int2[])",
+        &[&from, &to, &when, &unmet],
+    )
+    .await?;
+    Ok(())
+}

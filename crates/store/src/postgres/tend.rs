@@ -1,0 +1,289 @@
+//! What the loops and the workers' heartbeats write, and small facts about the store.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::LazyLock;
+
+use comeback_core::{Record, State, Timestamp, transition};
+use deadpool_postgres::Transaction;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::learn;
+use super::rows::{Reader, read_open};
+use crate::StoreError;
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt};
+use crate::types::*;
+
+pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
+    if beats.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut order: Vec<usize> = (0..beats.len()).collect();
+    order.sort_unstable_by_key(|index| beats[*index].task);
+    let index: Vec<i32> = order.iter().map(|index| i32::try_from(*index).unwrap_or(i32::MAX)).collect();
+    let ids: Vec<Uuid> = order.iter().map(|index| beats[*index].task.0).collect();
+    let numbers: Vec<i32> = order.iter().map(|index| beats[*index].lease_number.cast_signed()).collect();
+    let expires: Vec<i64> = order.iter().map(|index| (now + beats[*index].extend).0).collect();
+    let progress: Vec<Option<&str>> = order.iter().map(|index| beats[*index].progress.as_deref()).collect();
+    let client = store.writer().await?;
+    let statement = client
+        .prepare_cached(
+            "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = $6,
+               timeout_at = case when o.timeout_at is null then null
+                 else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
+               progress = coalesce(i.progress, o.progress)
+             from unnest($1::int4[], $2::uuid[], $3::int4[], $4::int8[], $5::text[])
+               as i(index, id, number, expires, progress)
+             where o.id = i.id and o.lease_no = i.number and o.lease_expires > $6
+             returning i.index, o.lease_expires",
+        )
+        .await?;
+    let mut answers = vec![BeatAnswer::Lost; beats.len()];
+    for row in client.query(&statement, &[&index, &ids, &numbers, &expires, &progress, &now.0]).await? {
+        answers[row.get::<_, i32>(0).cast_unsigned() as usize] = BeatAnswer::Extended(Timestamp(row.get(1)));
+    }
+    let lost: Vec<Uuid> =
+        beats.iter().zip(&answers).filter(|(_, it)| **it == BeatAnswer::Lost).map(|(beat, _)| beat.task.0).collect();
+    if !lost.is_empty() {
+        let statement =
+            client.prepare_cached("select id, lease_no from task_done where id = any($1) and state = $2").await?;
+        let canceled: HashMap<Uuid, i32> = client
+            .query(&statement, &[&lost, &State::Canceled.code()])
+            .await?
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect();
+        for (beat, answer) in beats.iter().zip(&mut answers) {
+            let last = canceled.get(&beat.task.0);
+            if *answer == BeatAnswer::Lost && last.is_some_and(|last| beat.lease_number.cast_signed() <= *last) {
+                *answer = BeatAnswer::Canceled;
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Lone tasks whose small events are carried: one statement moves them all.
+fn promotion(index_condition: &str, bit: u8) -> String {
+    format!(
+        "with u as (
+           update task_open o set state = 1, version = o.version + 1, seq = o.seq + 1,
+             unwritten = (o.unwritten | {bit})::int2, ready_at = $1, updated_at = $1, due = null, next_retry_at = null,
+             start_at = null, held_until = null, held_by = null
+           where o.id = any(array(select id from task_open where {index_condition} and hold = 0 and due <= $1
+             and (expires_at is null or expires_at > $1) and execution_id is null and lane <> all($3::int4[])
+             order by due, id limit $2 for update skip locked))
+           returning o.id, o.seq, o.lane),
+         f as (insert into feed (at, namespace, ids, firsts, lasts)
+           select $1, l.namespace, array_agg(u.id), array_agg(u.seq), array_agg(u.seq)
+           from u join lane l on l.id = u.lane group by l.namespace)
+         select lane, count(*) from u group by lane"
+    )
+}
+
+static RETRIES: LazyLock<String> = LazyLock::new(|| promotion("state = 4", 2));
+static STARTS: LazyLock<String> = LazyLock::new(|| promotion("state = 0 and due is not null", 1));
+
+pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
+    let (name, sql) = match what {
+        Promote::Retries => (Loop::Retries, &RETRIES),
+        Promote::Starts => (Loop::Starts, &STARTS),
+    };
+    let slow: Vec<i32> =
+        store.dictionary.lanes_where(|lane| lane.writes_each_step()).into_iter().map(|(id, _)| id).collect();
+    let mut promoted = Promoted::default();
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    if pause_lock(&tx, name, now).await? {
+        return Ok(promoted);
+    }
+    let statement = tx.prepare_cached(sql).await?;
+    let rows = tx.query(&statement, &[&now.0, &i64::from(limit), &slow]).await?;
+    for row in &rows {
+        promoted.count += u32::try_from(row.get::<_, i64>(1)).unwrap_or(0);
+        promoted.lanes.extend(store.dictionary.lane(row.get(0)));
+    }
+    if !slow.is_empty() {
+        promote_step_by_step(store, &tx, what, now, limit, &mut promoted).await?;
+    }
+    tx.commit().await?;
+    if rows.iter().any(|row| store.dictionary.lane(row.get(0)).is_none()) {
+        learn::refresh(&store.pools.read, &store.dictionary).await?;
+        promoted.lanes.extend(rows.iter().filter_map(|row| store.dictionary.lane(row.get(0))));
+    }
+    Ok(promoted)
+}
+
+/// Where each step is a row of history: executions first and in order, then the tasks that are still due.
+async fn promote_step_by_step(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    what: Promote,
+    now: Timestamp,
+    limit: u32,
+    promoted: &mut Promoted,
+) -> Result<(), StoreError> {
+    let condition = match what {
+        Promote::Retries => "o.state = 4",
+        Promote::Starts => "o.state = 0 and o.due is not null",
+    };
+    let due = format!(
+        "{condition} and o.hold = 0 and o.due <= $1 and (o.expires_at is null or o.expires_at > $1)
+         and (o.execution_id is not null or o.lane in (select id from lane where executor = 2))"
+    );
+    let sql = format!("select o.id, o.execution_id from task_open o where {due} order by o.due, o.id limit $2");
+    let statement = tx.prepare_cached(&sql).await?;
+    let candidates = tx.query(&statement, &[&now.0, &i64::from(limit)]).await?;
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let executions: BTreeSet<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
+    let executions: Vec<Uuid> = executions.into_iter().collect();
+    let mut locked = lock_executions(store, tx, &executions).await?;
+    let sql = format!(
+        "select {} from task_open o where o.id = any($2) and {due} order by o.due, o.id for update skip locked",
+        columns("o", &OPEN_COLUMNS)
+    );
+    let statement = tx.prepare_cached(&sql).await?;
+    let rows = tx.query(&statement, &[&now.0, &ids]).await?;
+    let open: Vec<OpenRow> = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<_, _>>()?;
+    let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
+    let mut writes = Vec::new();
+    let mut told: Vec<(i32, Record, u32)> = Vec::new();
+    for (stored, dedupe) in learn::stored_open(store, open).await?.into_iter().zip(dedupe) {
+        let task = stored.task;
+        let Ok(step) = transition::promote(&task, now) else { continue };
+        let lane = store.dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
+        let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane"))?;
+        promoted.count += 1;
+        promoted.lanes.push(task.lane.clone());
+        let fixed = Fixed { hard_deadline: stored.hard_deadline, dedupe: dedupe != 0 };
+        writes.push((OpenRow::new(&step.after, lane, stored.policy_id, fixed), task.version));
+        let Some(record) = step.record else { continue };
+        match record.execution {
+            None => {
+                let first = record.seq;
+                told.push((namespace, record, first));
+            }
+            Some(id) => {
+                let (_, log) = locked.get_mut(&id.0).ok_or_else(|| corrupt("a task without its execution"))?;
+                log.add(record);
+            }
+        }
+    }
+    update_open(tx, &writes).await?;
+    write_executions(tx, locked.values().map(|(execution, log)| (execution, log.last))).await?;
+    for (execution, log) in locked.into_values() {
+        let namespace =
+            store.dictionary.namespace(&execution.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+        told.extend(log.records.into_iter().map(|(record, seq)| (namespace, record, seq)));
+    }
+    append(tx, &told).await?;
+    write_feed(tx, &told, now).await
+}
+
+/// Lock numbers of the loops: work holds one shared, a pause takes it alone.
+fn lock_number(name: Loop) -> i64 {
+    let place = Loop::ALL.iter().position(|it| *it == name).unwrap_or(0);
+    0x636f_6d65_0000_0000 + i64::try_from(place).unwrap_or(0)
+}
+
+/// Whether the loop is paused. If it is not, no pause can begin before this transaction ends: an acknowledged pause means that
+/// nothing of the loop is still under way anywhere (R-I16).
+pub async fn pause_lock(tx: &Transaction<'_>, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+    let lock = tx.prepare_cached("select pg_advisory_xact_lock_shared($1)").await?;
+    let look = tx.prepare_cached("select exists (select 1 from loop_pause where name = $1 and until > $2)").await?;
+    let number = lock_number(name);
+    let word = name.word();
+    let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
+    let look_params: [&(dyn ToSql + Sync); 2] = [&word, &now.0];
+    let (locked, row) = tokio::join!(tx.execute(&lock, &lock_params), tx.query_one(&look, &look_params));
+    locked?;
+    Ok(row?.get(0))
+}
+
+pub async fn set_pause(store: &PostgresStore, name: Loop, pause: Option<&Pause>) -> Result<(), StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    tx.execute("select pg_advisory_xact_lock($1)", &[&lock_number(name)]).await?;
+    match pause {
+        None => tx.execute("delete from loop_pause where name = $1", &[&name.word()]).await?,
+        Some(pause) => {
+            tx.execute(
+                "insert into loop_pause (name, until, note, actor, at) values ($1, $2, $3, $4, $5)
+                 on conflict (name) do update set until = excluded.until, note = excluded.note, actor = excluded.actor,
+                   at = excluded.at",
+                &[&name.word(), &pause.until.0, &pause.note, &pause.by, &pause.at.0],
+            )
+            .await?
+        }
+    };
+    tx.commit().await?;
+    Ok(())
+}
+
+/// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
+pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let lone = tx
+        .query(
+            "delete from task_done where id = any(array(select id from task_done
+               where execution_id is null and ended_at < $1 order by id limit $2 for update skip locked)) returning id",
+            &[&before.0, &i64::from(limit)],
+        )
+        .await?;
+    let mut ids: Vec<Uuid> = lone.iter().map(|row| row.get(0)).collect();
+    let executions: Vec<Uuid> = tx
+        .query(
+            "delete from execution where id = any(array(select id from execution
+               where state in (3, 4, 5) and ended_at < $1 and open = 0 limit $2 for update skip locked)) returning id",
+            &[&before.0, &i64::from(limit.div_ceil(100))],
+        )
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    if !executions.is_empty() {
+        let inside = tx.query("select id from task where execution_id = any($1)", &[&executions]).await?;
+        let inside: Vec<Uuid> = inside.iter().map(|row| row.get(0)).collect();
+        tx.execute("delete from task_done where id = any($1)", &[&inside]).await?;
+        tx.execute("delete from edge where from_id = any($1)", &[&inside]).await?;
+        tx.execute("delete from history where subject = any($1)", &[&executions]).await?;
+        ids.extend(inside);
+    }
+    tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
+    tx.execute("delete from task where id = any($1)", &[&ids]).await?;
+    tx.execute(
+        "delete from feed where id = any(array(select id from feed where at < $1 order by id limit $2))",
+        &[&before.0, &i64::from(limit)],
+    )
+    .await?;
+    tx.execute(
+        "delete from idempotency where (namespace, scope, key) in
+           (select namespace, scope, key from idempotency where at < $1 order by at limit $2)",
+        &[&before.0, &i64::from(limit)],
+    )
+    .await?;
+    tx.commit().await?;
+    Ok(ids.len() as u64)
+}
+
+pub async fn put_meta(
+    store: &PostgresStore,
+    key: &str,
+    value: &str,
+    only_if_absent: bool,
+) -> Result<String, StoreError> {
+    let client = store.writer().await?;
+    let sql = if only_if_absent {
+        "insert into meta (key, value) values ($1, $2) on conflict do nothing"
+    } else {
+        "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value"
+    };
+    client.execute(sql, &[&key, &value]).await?;
+    Ok(client.query_one("select value from meta where key = $1", &[&key]).await?.get(0))
+}
