@@ -78,6 +78,9 @@ pub trait Store: Send + Sync {
     /// The records of a task or an execution, oldest first, from an event number on.
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError>;
 
+    /// How these leases ended: the record of each that did, as long as its task is remembered.
+    async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError>;
+
     /// What happened after a cursor, in an order in which nothing is ever inserted behind a reader.
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError>;
 

@@ -81,6 +81,21 @@ cases! { "history";
         assert_eq!(attempts, [(1, 1), (2, 2), (3, 2)]);
     }
 
+    fn the_end_of_a_lease_is_found_by_its_number(w) {
+        let first = w.running(w.retrying_task("a", json!({"strategy": "immediate"}))).await.stored;
+        let id = first.task.id;
+        w.fail(&first).await;
+        w.promote().await;
+        let second = w.claim(1).await.remove(0).stored;
+        w.succeed(&second).await;
+        let stranger = w.id();
+        let asked = [(id, 2), (stranger, 1), (id, 1), (id, 3)];
+        let outcomes: Vec<Option<AttemptOutcome>> =
+            w.store.ended(&asked).await.unwrap().iter().map(|it| it.as_ref().and_then(|it| it.outcome)).collect();
+        assert_eq!(outcomes, [Some(AttemptOutcome::Succeeded), None, Some(AttemptOutcome::Failed), None]);
+        assert!(w.store.ended(&[]).await.unwrap().is_empty());
+    }
+
     fn a_page_goes_on_behind_an_event(w) {
         let mut stored = w.running(w.retrying_task("a", json!({"strategy": "immediate", "max_retries": 20}))).await.stored;
         for _ in 0..10 {

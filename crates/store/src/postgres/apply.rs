@@ -200,7 +200,7 @@ fn prefixed(prefix: &str, names: &[&str]) -> String {
 }
 
 /// The open row goes, the end and its history are written, the feed is told; whatever had moved on is left out.
-static END: LazyLock<String> = LazyLock::new(|| {
+pub static END: LazyLock<String> = LazyLock::new(|| {
     let done: Vec<&str> = DONE_COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
     let (history_at, extra_at) = (1 + DoneColumns::WIDTH, 1 + DoneColumns::WIDTH + HistoryColumns::WIDTH);
     format!(
@@ -235,7 +235,7 @@ static MOVED: LazyLock<String> = LazyLock::new(|| {
     moved.map(|name| format!("{name} = i.{name}")).collect::<Vec<_>>().join(", ")
 });
 
-static MOVE: LazyLock<String> = LazyLock::new(|| {
+pub static MOVE: LazyLock<String> = LazyLock::new(|| {
     let (history_at, extra_at) = (1 + OpenColumns::WIDTH, 1 + OpenColumns::WIDTH + HistoryColumns::WIDTH);
     format!(
         "with i as materialized (

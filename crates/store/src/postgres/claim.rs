@@ -38,7 +38,7 @@ fn lease_statement(picked: &str, more: &str) -> String {
     )
 }
 
-static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
+pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
     lease_statement(
         "select id from task_open where lane = $1 and state = 1 and hold = 0
          order by prio, submitted_at, id limit $2 for update skip locked",
@@ -47,7 +47,7 @@ static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Each lane gives its best few. A lane that gave as many as it may could have more: nothing beyond its last is safe to take.
-static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
+pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
     lease_statement(
         "select id from c where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut)
            or not exists (select 1 from cut)
@@ -138,7 +138,7 @@ async fn read_claimed(store: &PostgresStore, rows: &[tokio_postgres::Row]) -> Re
         .collect()
 }
 
-static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
+pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
     "with c as materialized (
        select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
        from unnest($1::int4[]) as l(lane) cross join lateral (

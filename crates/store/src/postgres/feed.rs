@@ -69,14 +69,13 @@ pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) 
     Ok(feed)
 }
 
-async fn rows_from(tx: &Transaction<'_>, start: FeedCursor) -> Result<Vec<FeedRow>, StoreError> {
-    let statement = tx
-        .prepare_cached(
-            "select xid::text::int8, id, namespace, ids, firsts, lasts from feed
+/// From a place on, up to the oldest transaction that is still under way.
+pub const ROWS_FROM: &str = "select xid::text::int8, id, namespace, ids, firsts, lasts from feed
              where (xid, id) >= ($1::text::xid8, $2) and xid < pg_snapshot_xmin(pg_current_snapshot())
-             order by xid, id limit $3",
-        )
-        .await?;
+             order by xid, id limit $3";
+
+async fn rows_from(tx: &Transaction<'_>, start: FeedCursor) -> Result<Vec<FeedRow>, StoreError> {
+    let statement = tx.prepare_cached(ROWS_FROM).await?;
     let rows = tx.query(&statement, &[&start.transaction.to_string(), &start.row.cast_signed(), &ROWS]).await?;
     Ok(rows
         .iter()

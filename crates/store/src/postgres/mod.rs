@@ -9,6 +9,8 @@ mod columns;
 mod feed;
 mod learn;
 mod list;
+#[cfg(test)]
+mod plans;
 mod read;
 mod rows;
 mod setup;
@@ -106,6 +108,10 @@ impl Store for PostgresStore {
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
         read::history(self, subject, after, limit).await
+    }
+
+    async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
+        read::ended(self, leases).await
     }
 
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {

@@ -34,7 +34,7 @@ pub async fn load(store: &PostgresStore, ids: &[TaskId]) -> Result<Vec<Option<St
     Ok(ids.iter().map(|id| found.get(&id.0).cloned()).collect())
 }
 
-static OPEN: LazyLock<String> =
+pub static OPEN: LazyLock<String> =
     LazyLock::new(|| format!("select {} from task_open o where o.id = any($1)", columns("o", &OPEN_COLUMNS)));
 
 static DONE: LazyLock<String> = LazyLock::new(|| {
@@ -86,19 +86,17 @@ pub async fn due(store: &PostgresStore, what: Due, now: Timestamp, limit: u32) -
     learn::stored_open(store, open).await
 }
 
-pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
-    let client = store.reader().await?;
-    let statement = client
-        .prepare_cached(
-            "select
+pub const NEXT_DUE: &str = "select
                (select due from task_open where state = 4 and hold = 0 order by due, id limit 1),
                (select due from task_open where state = 0 and hold = 0 and due is not null order by due, id limit 1),
                (select lease_expires from task_open where lease_expires is not null order by lease_expires, id limit 1),
                (select timeout_at from task_open where timeout_at is not null order by timeout_at, id limit 1),
                (select expires_at from task_open where expires_at is not null
-                 and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1)",
-        )
-        .await?;
+                 and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1)";
+
+pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(NEXT_DUE).await?;
     let row = client.query_one(&statement, &[]).await?;
     let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
     Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4) })
@@ -243,6 +241,26 @@ async fn last_record(tx: &Transaction<'_>, subject: Uuid, condition: &str) -> Re
     let statement = tx.prepare_cached(&sql).await?;
     let row = tx.query_opt(&statement, &[&subject]).await?;
     row.map(|row| read_history(&mut Reader::new(&row))?.into_record()).transpose()
+}
+
+pub async fn ended(store: &PostgresStore, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
+    let client = store.reader().await?;
+    let ids: Vec<Uuid> = leases.iter().map(|(id, _)| id.0).collect();
+    let numbers: Vec<i32> = leases.iter().map(|(_, number)| number.cast_signed()).collect();
+    let sql = format!(
+        "select i.n::int4, h.* from unnest($1::uuid[], $2::int4[]) with ordinality as i(id, number, n)
+         cross join lateral (select {} from history h where h.subject = i.id and h.lease_no = i.number
+           and h.outcome is not null order by h.seq desc limit 1) h",
+        HISTORY.as_str()
+    );
+    let statement = client.prepare_cached(&sql).await?;
+    let mut found = vec![None; leases.len()];
+    for row in client.query(&statement, &[&ids, &numbers]).await? {
+        let mut from = Reader::new(&row);
+        let place = from.get::<i32>()?.cast_unsigned() as usize;
+        found[place - 1] = Some(read_history(&mut from)?.into_record()?);
+    }
+    Ok(found)
 }
 
 pub async fn history(

@@ -33,7 +33,7 @@ impl PostgresOptions {
         PostgresOptions { url: url.into(), schema: "comeback".into(), writers: 6, readers: 4, require_durability: true }
     }
 
-    fn config(&self, settings: &str) -> Result<Config, StoreError> {
+    pub fn config(&self, settings: &str) -> Result<Config, StoreError> {
         let mut config =
             Config::from_str(&self.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
         if !self.schema.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') || self.schema.is_empty() {
@@ -49,7 +49,7 @@ impl PostgresOptions {
 
 /// For the few statements that carry the load: their plans are pinned, because the same schema is ten times slower or
 /// faster by plan alone. Every one of them goes through an index.
-const HOT: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off \
+pub const HOT: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off \
     -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_material=off -c jit=off \
     -c statement_timeout=15s -c lock_timeout=5s -c idle_in_transaction_session_timeout=5s";
 

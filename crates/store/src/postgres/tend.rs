@@ -16,6 +16,17 @@ use crate::StoreError;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt};
 use crate::types::*;
 
+/// Extends what is still held by the number it names. The expiry is compared in a way that no index offers itself for:
+/// the rows must be found by their ids.
+pub const BEAT: &str = "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = $6,
+               timeout_at = case when o.timeout_at is null then null
+                 else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
+               progress = coalesce(i.progress, o.progress)
+             from unnest($1::int4[], $2::uuid[], $3::int4[], $4::int8[], $5::text[])
+               as i(index, id, number, expires, progress)
+             where o.id = i.id and o.lease_no = i.number and coalesce(o.lease_expires, 0) > $6
+             returning i.index, o.lease_expires";
+
 pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
     if beats.is_empty() {
         return Ok(Vec::new());
@@ -28,18 +39,7 @@ pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) ->
     let expires: Vec<i64> = order.iter().map(|index| (now + beats[*index].extend).0).collect();
     let progress: Vec<Option<&str>> = order.iter().map(|index| beats[*index].progress.as_deref()).collect();
     let client = store.writer().await?;
-    let statement = client
-        .prepare_cached(
-            "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = $6,
-               timeout_at = case when o.timeout_at is null then null
-                 else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
-               progress = coalesce(i.progress, o.progress)
-             from unnest($1::int4[], $2::uuid[], $3::int4[], $4::int8[], $5::text[])
-               as i(index, id, number, expires, progress)
-             where o.id = i.id and o.lease_no = i.number and o.lease_expires > $6
-             returning i.index, o.lease_expires",
-        )
-        .await?;
+    let statement = client.prepare_cached(BEAT).await?;
     let mut answers = vec![BeatAnswer::Lost; beats.len()];
     for row in client.query(&statement, &[&index, &ids, &numbers, &expires, &progress, &now.0]).await? {
         answers[row.get::<_, i32>(0).cast_unsigned() as usize] = BeatAnswer::Extended(Timestamp(row.get(1)));
@@ -83,8 +83,8 @@ fn promotion(index_condition: &str, bit: u8) -> String {
     )
 }
 
-static RETRIES: LazyLock<String> = LazyLock::new(|| promotion("state = 4", 2));
-static STARTS: LazyLock<String> = LazyLock::new(|| promotion("state = 0 and due is not null", 1));
+pub static RETRIES: LazyLock<String> = LazyLock::new(|| promotion("state = 4", 2));
+pub static STARTS: LazyLock<String> = LazyLock::new(|| promotion("state = 0 and due is not null", 1));
 
 pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
     let (name, sql) = match what {

@@ -152,6 +152,11 @@ impl Store for SqliteStore {
         self.read(move |connection, dictionary| read::history(connection, dictionary, subject, after, limit)).await
     }
 
+    async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
+        let leases = leases.to_vec();
+        self.read(move |connection, _| read::ended(connection, &leases)).await
+    }
+
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
         self.read(move |connection, dictionary| read::feed(connection, dictionary, after, limit)).await
     }

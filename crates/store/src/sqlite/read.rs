@@ -218,6 +218,23 @@ fn last_record(connection: &Connection, subject: Uuid, condition: &str) -> Resul
     row.map(|row| row.into_record()).transpose()
 }
 
+pub fn ended(connection: &Connection, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
+    let sql = format!(
+        "select {} from history h where h.subject = ?1 and h.lease_no = ?2 and h.outcome is not null
+         order by h.seq desc limit 1",
+        HISTORY.as_str()
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut found = Vec::with_capacity(leases.len());
+    for (id, number) in leases {
+        let row = statement
+            .query_row((id.0.as_bytes().as_slice(), number), |row| read_history(&mut Reader { row, next: 0 }))
+            .optional()?;
+        found.push(row.map(|row| row.into_record()).transpose()?);
+    }
+    Ok(found)
+}
+
 pub fn history(
     connection: &Connection,
     dictionary: &Dictionary,

@@ -1,0 +1,97 @@
+//! The plans of the statements that carry the load: each must go through its index, in an empty store and in a full one.
+//! The same schema is ten times slower by plan alone, so a plan that changes is a test that fails.
+
+use tokio_postgres::{Client, NoTls};
+
+use super::setup::{HOT, PostgresOptions};
+use crate::conformance::postgres::Database;
+
+/// A connection with the hot settings, on a database with this many open tasks.
+async fn filled(database: &Database, rows: i32) -> Client {
+    let options = PostgresOptions { require_durability: false, ..PostgresOptions::new(database.url()) };
+    super::PostgresStore::open(&options).await.expect("the store opens");
+    let (client, connection) =
+        options.config(HOT).expect("a configuration").connect(NoTls).await.expect("the cluster answers");
+    tokio::spawn(connection);
+    client
+        .batch_execute(&format!(
+            "insert into namespace (name) values ('default');
+             insert into lane (namespace, queue, kind, executor, dependency, shared)
+               select 1, 'default', 'k' || n, 0, '', 0 from generate_series(1, 20) n;
+             insert into task (id, namespace, lane, priority, hard_deadline, dead_end_barrier, submitted_at)
+               select gen_random_uuid(), 1, 1 + n % 20, 0, 0, 0, n from generate_series(1, {rows}) n;
+             insert into task_open (id, lane, state, prio, hold, submitted_at, version, seq, unwritten, attempt, lost,
+                 throttled, snoozed, cycle, run, lease_no, due, lease_expires, timeout_at, expires_at, next_retry_at,
+                 hard_deadline, updated_at, parked, success, failures, needs_left, children_left, dead_end_barrier, dedupe)
+               select id, lane, case submitted_at % 4 when 0 then 1 when 1 then 4 when 2 then 3 else 0 end, 0, 0,
+                 submitted_at, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0,
+                 case when submitted_at % 4 in (1, 3) then submitted_at end,
+                 case when submitted_at % 4 = 2 then submitted_at end,
+                 case when submitted_at % 40 = 2 then submitted_at end,
+                 case when submitted_at % 40 = 0 then submitted_at end,
+                 case when submitted_at % 4 = 1 then submitted_at end,
+                 0, 0, 0, 0, 0, 0, 0, 0, 0 from task;
+             insert into history (subject, seq, events, at, cycle, run, attempt, lease_no)
+               select id, 1, '', 0, 0, 0, 0, 0 from task;
+             insert into feed (at, namespace, ids, firsts, lasts)
+               select 0, 1, array[id], array[1], array[1] from task;
+             analyze;"
+        ))
+        .await
+        .expect("the rows go in");
+    client
+}
+
+async fn plan(client: &Client, sql: &str) -> String {
+    client.batch_execute(&format!("prepare question as {sql}")).await.unwrap_or_else(|error| panic!("{error}: {sql}"));
+    let count: i32 = client
+        .query_one("select cardinality(parameter_types) from pg_prepared_statements where name = 'question'", &[])
+        .await
+        .expect("it was prepared")
+        .get(0);
+    let arguments = if count == 0 { String::new() } else { format!("({})", vec!["null"; count as usize].join(", ")) };
+    let rows = client.simple_query(&format!("explain execute question{arguments}")).await.expect("it has a plan");
+    client.batch_execute("deallocate question").await.expect("forgotten");
+    let lines = rows.iter().filter_map(|row| match row {
+        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The plan must name these indexes and read no table of tasks from end to end.
+fn check(plan: &str, indexes: &[&str]) {
+    for index in indexes {
+        assert!(plan.contains(&format!("using {index}")), "{index} is not used:\n{plan}");
+    }
+    for table in ["task", "task_open", "task_done", "history", "feed", "execution"] {
+        assert!(!plan.contains(&format!("Seq Scan on {table} ")), "{table} is read whole:\n{plan}");
+    }
+    for join in ["Hash Join", "Merge Join"] {
+        assert!(!plan.contains(join), "{join}:\n{plan}");
+    }
+}
+
+#[test]
+fn every_hot_statement_goes_through_its_index() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        for rows in [10, 60_000] {
+            let database = Database::create().await;
+            let client = filled(&database, rows).await;
+            check(&plan(&client, &super::claim::ONE_LANE).await, &["open_ready", "task_open_pkey", "task_pkey"]);
+            check(&plan(&client, &super::claim::MANY_LANES).await, &["open_ready", "task_open_pkey", "task_pkey"]);
+            check(&plan(&client, &super::claim::CANDIDATES).await, &["open_ready"]);
+            check(&plan(&client, &super::apply::END).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::apply::MOVE).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::tend::RETRIES).await, &["open_retry", "task_open_pkey"]);
+            check(&plan(&client, &super::tend::STARTS).await, &["open_start", "task_open_pkey"]);
+            check(&plan(&client, super::tend::BEAT).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::read::OPEN).await, &["task_open_pkey"]);
+            check(&plan(&client, super::read::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
+            check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_order"]);
+            drop(client);
+            database.drop().await;
+        }
+    });
+}

@@ -1,0 +1,175 @@
+//! What is true of a file: one process, no newer schema, and nothing acknowledged lost when the process is killed.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use comeback_core::{End, State, TaskId};
+use comeback_store::conformance::World;
+use comeback_store::{Applied, SqliteOptions, SqliteStore, Store, StoreError};
+
+fn open(path: &Path) -> Result<SqliteStore, StoreError> {
+    SqliteStore::open(&SqliteOptions::file(path))
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
+/// Runs one test of this file again in a process of its own.
+fn in_another_process(test: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", test, "--nocapture"]).env("COMEBACK_CHILD_FILE", path);
+    command
+}
+
+fn child_file() -> Option<std::path::PathBuf> {
+    std::env::var_os("COMEBACK_CHILD_FILE").map(Into::into)
+}
+
+#[test]
+fn a_second_process_is_told_that_the_file_is_in_use() {
+    if let Some(path) = child_file() {
+        match open(&path) {
+            Err(error) => println!("refused: {error}"),
+            Ok(_) => println!("opened"),
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    let _store = open(&path).expect("the first opens");
+    let output = in_another_process("a_second_process_is_told_that_the_file_is_in_use", &path).output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("is in use by another comeback process"), "{said}");
+    assert!(said.contains("PostgreSQL"), "it says what to do: {said}");
+}
+
+#[test]
+fn the_file_is_free_again_when_its_store_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    for _ in 0..3 {
+        drop(open(&path).expect("opens again"));
+    }
+}
+
+#[test]
+fn a_newer_schema_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    drop(open(&path).expect("opens"));
+    let connection = rusqlite::Connection::open(&path).expect("opens");
+    connection
+        .execute_batch("update refinery_schema_history set version = 99 where version = (select max(version) from refinery_schema_history)")
+        .expect("a newer number");
+    drop(connection);
+    let Err(error) = open(&path) else { panic!("a newer schema was opened") };
+    let said = error.to_string();
+    assert!(said.contains("schema 99") && said.contains("upgrade comeback"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_not_a_database_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    std::fs::write(&path, "this is a letter, not a database. ".repeat(500)).expect("written");
+    assert!(matches!(open(&path), Err(StoreError::Corrupt(_))));
+}
+
+#[test]
+fn what_was_stored_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    let id = runtime().block_on(async {
+        let w = World::new(Arc::new(open(&path).expect("opens")));
+        let claimed = w.running(w.retrying_task("a", serde_json::json!({"max_retries": 3}))).await;
+        assert_eq!(w.fail(&claimed.stored).await, Applied::Done);
+        claimed.stored.task.id
+    });
+    runtime().block_on(async {
+        let w = World::new(Arc::new(open(&path).expect("opens again")));
+        assert_eq!(w.state(id).await, State::RetryPending);
+        w.check_log(id).await;
+    });
+}
+
+/// R-I1, R-I2: killed at any moment, the file holds everything that was acknowledged and nothing by halves.
+#[test]
+fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+    if let Some(path) = child_file() {
+        work_until_killed(&path);
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.db");
+    let mut submitted: HashSet<TaskId> = HashSet::new();
+    let mut succeeded: HashSet<TaskId> = HashSet::new();
+    for round in 0..12_u64 {
+        let mut child = in_another_process("nothing_acknowledged_is_lost_when_the_process_is_killed", &path)
+            .env("COMEBACK_CHILD_ROUND", round.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let kill_after = 40 + round * 37 % 200;
+        for (count, line) in (0_u64..).zip(lines) {
+            let Ok(line) = line else { break };
+            let read = |word: &str| line.strip_prefix(word).and_then(|text| text.parse::<TaskId>().ok());
+            submitted.extend(read("submitted "));
+            succeeded.extend(read("succeeded "));
+            if count == kill_after {
+                child.kill().expect("killed");
+            }
+        }
+        child.wait().expect("gone");
+        runtime().block_on(check_file(&path, &submitted, &succeeded));
+    }
+    assert!(submitted.len() > 200 && succeeded.len() > 50, "{} {}", submitted.len(), succeeded.len());
+}
+
+fn work_until_killed(path: &Path) {
+    let round: u64 = std::env::var("COMEBACK_CHILD_ROUND").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    runtime().block_on(async {
+        let w = World::new(Arc::new(open(path).expect("opens")));
+        w.pass(1_000_000 * (round + 1));
+        let mut workers = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let w = w.clone();
+            workers.spawn(async move {
+                loop {
+                    for id in w.submit_many("a", 3).await {
+                        println!("submitted {id}");
+                    }
+                    for claimed in w.claim(2).await {
+                        if w.succeed(&claimed.stored).await == Applied::Done {
+                            println!("succeeded {}", claimed.stored.task.id);
+                        }
+                    }
+                }
+            });
+        }
+        workers.join_all().await;
+    });
+}
+
+async fn check_file(path: &Path, submitted: &HashSet<TaskId>, succeeded: &HashSet<TaskId>) {
+    let store = Arc::new(open(path).expect("opens after a kill"));
+    let w = World::new(store.clone());
+    let ids: Vec<TaskId> = submitted.iter().copied().collect();
+    for (id, stored) in ids.iter().zip(store.load(&ids).await.expect("loads")) {
+        let stored = stored.unwrap_or_else(|| panic!("{id} was acknowledged and is not there"));
+        if succeeded.contains(id) {
+            assert_eq!(stored.task.state, State::Succeeded, "{id} was acknowledged as succeeded");
+        }
+    }
+    for id in ids.iter().take(60) {
+        w.check_log(*id).await;
+    }
+    // Whoever held a lease is gone; its tasks are given back as the engine would.
+    for stored in store.due(comeback_store::Due::Leases, comeback_core::Timestamp::MAX, 10_000).await.expect("reads") {
+        w.end(&stored, End::Released).await;
+    }
+}
