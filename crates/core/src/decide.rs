@@ -84,6 +84,7 @@ const LAST_TRY_MARGIN: Millis = Millis::from_secs(1);
 
 pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<Transition, Rejection> {
     let task = &snapshot.task;
+    let now = task.time(now);
     may_speak(task, outcome.speaker, now)?; // 1
     match &outcome.end {
         End::Succeeded { result } => succeed(task, result.clone(), now),

@@ -206,9 +206,15 @@ impl Working {
             record.data = Some(serde_json::json!({"reopened": true}));
             self.record(record);
         }
-        let revived = self.revive_descendants(retried.after().id, now);
+        let root = retried.after().id;
+        self.revive_descendants(root, now);
         self.take(retried, &mut VecDeque::new());
-        self.recount(&revived);
+        let paused = self.execution.state == ExecutionState::Paused;
+        self.touch(root, now, |task| {
+            task.execution_paused = paused;
+            true
+        });
+        self.recount();
         Ok(())
     }
 
@@ -407,56 +413,85 @@ impl Working {
         }
     }
 
-    /// Descendants that ended only because of an ancestor wait again.
-    fn revive_descendants(&mut self, root: TaskId, now: Timestamp) -> Vec<TaskId> {
-        let mut revived = Vec::new();
-        let mut queue = VecDeque::from([root]);
-        let mut seen = BTreeSet::from([root]);
-        while let Some(id) = queue.pop_front() {
-            for edge in self.out.get(&id).cloned().unwrap_or_default() {
-                let Some(child) = self.task(edge.to) else { continue };
-                let given_up = matches!(
-                    child.reason,
-                    Some(Reason::UpstreamFailed | Reason::UpstreamUnmet | Reason::FailFast | Reason::DeadEnd)
-                );
-                if !child.state.is_terminal() || !given_up || !seen.insert(edge.to) {
-                    continue;
-                }
-                let mut record = Record::about(child, now);
-                record.events.push(EventKind::TaskReopened);
-                self.records.push(record);
-                self.touch(edge.to, now, |task| {
-                    task.state = State::Waiting;
-                    task.reason = None;
-                    task.ended_at = None;
-                    task.started_at = None;
-                    true
-                });
-                revived.push(edge.to);
-                queue.push_back(edge.to);
+    /// Descendants that ended only because of the task that is tried again wait again. One that another end keeps from ever
+    /// starting stays given up.
+    fn revive_descendants(&mut self, root: TaskId, now: Timestamp) {
+        let mut revived = self.given_up_below(root);
+        loop {
+            let hopeless: Vec<TaskId> =
+                revived.iter().copied().filter(|id| self.is_hopeless(*id, root, &revived)).collect();
+            if hopeless.is_empty() {
+                break;
+            }
+            for id in hopeless {
+                revived.remove(&id);
             }
         }
-        revived
+        let paused = self.execution.state == ExecutionState::Paused;
+        for id in revived {
+            let Some(task) = self.task(id) else { continue };
+            let mut record = Record::about(task, now);
+            record.events.push(EventKind::TaskReopened);
+            self.records.push(record);
+            self.touch(id, now, |task| {
+                task.state = State::Waiting;
+                task.execution_paused = paused;
+                task.reason = None;
+                task.ended_at = None;
+                task.started_at = None;
+                true
+            });
+        }
     }
 
-    /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more.
-    fn recount(&mut self, revived: &[TaskId]) {
-        let state_of: BTreeMap<TaskId, State> = self.tasks.iter().map(|(id, (_, _, task))| (*id, task.state)).collect();
-        let ended = |id: &TaskId| state_of.get(id).copied().filter(|state| state.is_terminal());
-        for id in revived {
-            let into = self.into.get(id).cloned().unwrap_or_default();
-            let left = into.iter().filter(|edge| ended(&edge.from).is_none_or(|end| !edge.is_met_by(end))).count();
-            if let Some((_, _, task)) = self.tasks.get_mut(id) {
-                task.needs_left = u32::try_from(left).unwrap_or(u32::MAX);
+    /// Everything below that ended without ever having had its chance.
+    fn given_up_below(&self, root: TaskId) -> BTreeSet<TaskId> {
+        let mut found = BTreeSet::new();
+        let mut queue = VecDeque::from([root]);
+        while let Some(id) = queue.pop_front() {
+            for edge in self.out.get(&id).into_iter().flatten() {
+                let given_up = self.task(edge.to).is_some_and(|child| {
+                    let for_another = matches!(
+                        child.reason,
+                        Some(Reason::UpstreamFailed | Reason::UpstreamUnmet | Reason::FailFast | Reason::DeadEnd)
+                    );
+                    child.state.is_terminal() && for_another
+                });
+                if given_up && edge.to != root && found.insert(edge.to) {
+                    queue.push_back(edge.to);
+                }
             }
         }
-        for (id, edges) in &self.out {
-            let left = edges.iter().filter(|edge| ended(&edge.to).is_none()).count();
-            if let Some((_, _, task)) = self.tasks.get_mut(id)
-                && task.children_left != u32::try_from(left).unwrap_or(u32::MAX)
-            {
-                task.children_left = u32::try_from(left).unwrap_or(u32::MAX);
-                self.changed.insert(*id);
+        found
+    }
+
+    /// Whether a need of this task was refused for good by an end that is not taken back.
+    fn is_hopeless(&self, id: TaskId, root: TaskId, revived: &BTreeSet<TaskId>) -> bool {
+        self.into.get(&id).into_iter().flatten().any(|edge| {
+            let stays = edge.from != root && !revived.contains(&edge.from);
+            stays && self.task(edge.from).is_some_and(|from| from.state.is_terminal() && !edge.is_met_by(from.state))
+        })
+    }
+
+    /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more. A child that had
+    /// counted the failure of its parent as met waits for that parent again.
+    fn recount(&mut self) {
+        let state_of: BTreeMap<TaskId, State> = self.tasks.iter().map(|(id, (_, _, task))| (*id, task.state)).collect();
+        let ended = |id: &TaskId| state_of.get(id).copied().filter(|state| state.is_terminal());
+        for (id, (_, _, task)) in &mut self.tasks {
+            let count = |edges: Option<&Vec<Edge>>, counts: &dyn Fn(&Edge) -> bool| {
+                let left = edges.into_iter().flatten().filter(|edge| counts(edge)).count();
+                u32::try_from(left).unwrap_or(u32::MAX)
+            };
+            let children = count(self.out.get(id), &|edge| ended(&edge.to).is_none());
+            let needs = count(self.into.get(id), &|edge| ended(&edge.from).is_none_or(|end| !edge.is_met_by(end)));
+            let waits = task.paused_from.unwrap_or(task.state) == State::Waiting;
+            let needs = if waits { needs } else { task.needs_left };
+            if (task.needs_left, task.children_left) != (needs, children) {
+                (task.needs_left, task.children_left) = (needs, children);
+                if task.state.is_open() {
+                    self.changed.insert(*id);
+                }
             }
         }
         let open = state_of.values().filter(|state| state.is_open()).count();

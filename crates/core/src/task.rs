@@ -287,6 +287,12 @@ impl Task {
         }
     }
 
+    /// When a change of this task happens. A command may have asked the clock a moment before another one changed the task;
+    /// a task's own time never goes back.
+    pub fn time(&self, now: Timestamp) -> Timestamp {
+        now.max(self.updated_at)
+    }
+
     /// What people and expressions call the attempt: 1 on the first run (model A12).
     pub fn attempt_number(&self) -> u32 {
         self.counters.attempt + 1

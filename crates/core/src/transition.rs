@@ -120,6 +120,7 @@ pub(crate) struct Change<'a> {
 impl<'a> Change<'a> {
     /// Starts from the task as it is. Events that were not written yet come first.
     pub fn of(before: &'a Task, now: Timestamp) -> Change<'a> {
+        let now = before.time(now);
         let mut record = Record::about(before, now);
         let carried = before.unwritten;
         record.seq -= carried.count();
@@ -258,8 +259,10 @@ pub struct Step {
 
 /// T6: a lease is granted. A hook is claimed until its start call is answered; everything else starts with the lease (A1).
 pub fn lease(task: &Task, worker: &str, span: Millis, now: Timestamp) -> Result<Step, Rejection> {
+    let now = task.time(now);
     let to = if task.lane.executor == Executor::Hook { State::Claimed } else { State::Running };
-    if !Line::T6.allows(task.state, to) || task.execution_paused {
+    let over = task.expires_at.is_some_and(|at| at <= now);
+    if !Line::T6.allows(task.state, to) || task.execution_paused || over {
         return Err(Rejection::WrongState { state: task.state, verb: "leased" });
     }
     let mut step = Step::of(task, to, now);
@@ -322,6 +325,7 @@ pub fn run_limit(task: &Task, now: Timestamp) -> Option<Timestamp> {
 
 /// T3 and T26: needs and time are met, it may be leased.
 pub fn ready(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     let mut change = Change::of(task, now);
     change.after.start_at = None;
     change.record.ready_at = Some(now);
@@ -351,6 +355,7 @@ fn unmet(task: &Task, now: Timestamp, line: Line, to: State, reason: Reason) -> 
 
 /// The start call is about to be made: from here on a loss may have had effects (X1-10).
 pub fn hook_sending(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
+    let now = task.time(now);
     if task.state != State::Claimed {
         return Err(Rejection::WrongState { state: task.state, verb: "started" });
     }
@@ -363,6 +368,7 @@ pub fn hook_sending(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
 
 /// T7: the start call was answered. Without a timeout of its own the run is bounded by `stuck_after`.
 pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     let mut change = Change::of(task, now);
     change.after.run += 1;
     change.after.started_at = Some(now);
@@ -379,6 +385,7 @@ pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<
 
 /// T14: a retry has become due. Also what a waiting start does when its time has come (T26).
 pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
+    let now = task.time(now);
     let to_pending = Line::T14.allows(task.state, State::Pending) || Line::T3.allows(task.state, State::Pending);
     if !to_pending || task.execution_paused || task.due().is_none_or(|due| due > now) {
         return Err(Rejection::WrongState { state: task.state, verb: "promoted" });
@@ -398,6 +405,7 @@ pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
 /// T15 and T27: the deadline has passed. A run that is under way may end unless its policy is hard about it;
 /// a paused task is told when it is resumed.
 pub fn expire(task: &Task, hard: bool, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     let due = task.expires_at.is_some_and(|at| at <= now);
     let spared = task.state == State::Paused || (task.state.is_active() && !hard);
     if !due || spared {
@@ -430,6 +438,7 @@ pub fn pause(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejec
 
 /// T17: back to where it was. A parked task starts a new cycle; one whose deadline has passed meanwhile is over.
 pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     let Some(from) = task.paused_from else {
         return Err(Rejection::WrongState { state: task.state, verb: "resumed" });
     };
@@ -480,6 +489,7 @@ pub fn cancel(task: &Task, reason: Reason, act: &Act, now: Timestamp) -> Result<
 
 /// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
 pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     if task.state.is_active() && !is_stuck(task, now) {
         return Err(Rejection::WrongState { state: task.state, verb: "retried" });
     }
@@ -508,6 +518,7 @@ pub fn is_stuck(task: &Task, now: Timestamp) -> bool {
 
 /// T24: an operator moves the due time. No counter changes.
 pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let now = task.time(now);
     let mut change = Change::of(task, now);
     let at = to.max(now);
     let state = if task.state == State::Waiting && task.needs_left == 0 {

@@ -278,6 +278,33 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
     assert_eq!(world.execution(), ExecutionState::Succeeded);
 }
 
+/// What another failure keeps from ever starting stays given up.
+#[test]
+fn a_reopening_does_not_wake_what_has_no_hope() {
+    let mut world = World::new(&["a", "b", "c", "d"], &["a>c", "b>c", "c>d"]);
+    world.fail("a");
+    world.fail("b");
+    assert_eq!((world.state("c"), world.state("d")), (State::Skipped, State::Skipped));
+    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    assert_eq!((world.state("c"), world.state("d")), (State::Skipped, State::Skipped), "b stays failed");
+    world.succeed("a");
+    assert_eq!(world.execution(), ExecutionState::Failed, "and so does the whole");
+}
+
+/// A child that had counted its parent's failure as met waits for that parent again.
+#[test]
+fn a_reopened_parent_is_waited_for_again() {
+    let mut world = World::new(&["a", "b", "c"], &["a!c", "b>c"]);
+    world.fail("a");
+    assert_eq!(world.task("c").needs_left, 1);
+    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    assert_eq!(world.task("c").needs_left, 2);
+    world.succeed("a");
+    assert_eq!(world.state("c"), State::Skipped);
+}
+
 /// T26: a waiting task may wait for needs and time, both.
 #[test]
 fn a_need_that_is_met_early_still_waits_for_its_time() {

@@ -139,7 +139,7 @@ impl ReferenceStateMachine for Reference {
     fn apply(mut it: Reference, verb: &Verb) -> Reference {
         match verb {
             Verb::Pass(ms) => it.now += ms,
-            Verb::Lease if it.place == Where::Ready && !it.paused => {
+            Verb::Lease if it.place == Where::Ready && !it.paused && it.now < it.deadline => {
                 it.leases += 1;
                 it.runs += 1;
                 it.place = Where::Held { lease: it.leases, until: it.now + LEASE };

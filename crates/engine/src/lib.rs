@@ -1,1 +1,154 @@
+//! Makes it happen: one file per command, one file per loop.
+//!
+//! The engine asks the clock, calls the store and wakes whoever waits. What should happen to a task is decided in
+//! `comeback-core`; how it is remembered is `comeback-store`'s. There is no SQL here and no HTTP.
+//!
+//! ```no_run
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! use comeback_engine::{Engine, Submit, TaskSpec};
+//! let engine = Engine::open_sqlite("comeback.db").await?;
+//! engine.submit(Submit::one("default", TaskSpec::new("hello"))).await?;
+//! # Ok(()) }
+//! ```
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
+
+mod cache;
+mod combine;
+mod commands;
+mod config;
+mod ids;
+mod loops;
+mod road;
+mod spec;
+mod wake;
+
+pub mod clock;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use comeback_core::{Invalid, Rejection, State};
+use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError};
+
+pub use clock::{Clock, ScaledClock, SystemClock, VirtualClock};
+pub use comeback_store as store;
+pub use commands::heartbeat::Heartbeat;
+pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
+pub use commands::report::{Report, ReportEnd, ReportError, Reported};
+pub use commands::retry::{ManualRetry, Retried};
+pub use commands::settle::Settle;
+pub use commands::submit::SubmitAnswer;
+pub use commands::why::Why;
+pub use config::{EngineConfig, Limits};
+pub use road::Changed;
+pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
+
+/// What every part of the engine shares.
+pub(crate) struct Core {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub config: EngineConfig,
+    pub ids: ids::Ids,
+    pub wake: Arc<wake::Wake>,
+    pub alarms: wake::Alarms,
+    pub cache: cache::Cache,
+}
+
+/// The engine. Cheap to clone; its loops stop when the last clone is gone.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) core: Arc<Core>,
+    combiners: Arc<commands::Combiners>,
+    loops: Arc<loops::Running>,
+}
+
+impl Engine {
+    /// An engine on a SQLite file, with its loops running on the system's clock.
+    pub async fn open_sqlite(path: impl AsRef<Path>) -> Result<Engine, StoreError> {
+        let store = SqliteStore::open(&SqliteOptions::file(path))?;
+        Engine::start(Arc::new(store), SystemClock::new(), EngineConfig::default()).await
+    }
+
+    /// An engine with its loops running.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        config: EngineConfig,
+    ) -> Result<Engine, StoreError> {
+        let mut engine = Engine::without_loops(store, clock, config).await?;
+        engine.loops = Arc::new(loops::Running::start(&engine.core));
+        Ok(engine)
+    }
+
+    /// An engine whose loops only run when `tick` is called: for simulations and for time that is moved by hand.
+    pub async fn without_loops(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        config: EngineConfig,
+    ) -> Result<Engine, StoreError> {
+        clock.follow(store.clock_offset().await?.unwrap_or(0));
+        let core = Arc::new(Core {
+            store,
+            clock,
+            ids: ids::Ids::new(config.id_seed),
+            config,
+            wake: Arc::default(),
+            alarms: wake::Alarms::default(),
+            cache: cache::Cache::new(200_000),
+        });
+        let combiners = Arc::new(commands::Combiners::start(&core));
+        Ok(Engine { core, combiners, loops: Arc::default() })
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.core.store
+    }
+
+    pub fn now(&self) -> comeback_core::Timestamp {
+        self.core.clock.now()
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.core.config
+    }
+}
+
+/// Why a command did not happen. Named by what the caller can do.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// Correct the request; nothing was written.
+    #[error("{0}")]
+    Invalid(#[from] Invalid),
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    #[error("a task that is {state} cannot be {verb}")]
+    WrongState { state: State, verb: &'static str },
+    #[error("{0}")]
+    WrongExecutionState(comeback_core::execution::ExecutionRejection),
+    #[error("the lease is no longer held")]
+    LeaseLost,
+    #[error("the task was canceled")]
+    TaskCanceled,
+    /// Somebody else changed the same thing at the same moment; look again.
+    #[error("the task was changed by somebody else at the same moment")]
+    Conflict,
+    #[error("the idempotency key was used for another request")]
+    IdempotencyMismatch,
+    #[error("an open task holds the same dedupe key")]
+    KeyTaken,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the engine is shutting down")]
+    ShuttingDown,
+}
+
+impl From<Rejection> for CommandError {
+    fn from(rejection: Rejection) -> Self {
+        match rejection {
+            Rejection::LeaseLost => CommandError::LeaseLost,
+            Rejection::TaskCanceled => CommandError::TaskCanceled,
+            Rejection::WrongState { state, verb } => CommandError::WrongState { state, verb },
+        }
+    }
+}

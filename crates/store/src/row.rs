@@ -150,6 +150,7 @@ pub struct DoneRow {
     pub ended_at: i64,
     pub updated_at: i64,
     pub first_failed_at: Option<i64>,
+    pub expires_at: Option<i64>,
     pub reason: Option<i16>,
     pub class: Option<i16>,
     pub fingerprint: Option<i64>,
@@ -158,7 +159,7 @@ pub struct DoneRow {
     pub failures: i32,
 }
 
-pub const DONE_COLUMNS: [&str; 24] = [
+pub const DONE_COLUMNS: [&str; 25] = [
     "id",
     "lane",
     "execution_id",
@@ -177,6 +178,7 @@ pub const DONE_COLUMNS: [&str; 24] = [
     "ended_at",
     "updated_at",
     "first_failed_at",
+    "expires_at",
     "reason",
     "class",
     "fingerprint",
@@ -192,20 +194,12 @@ pub struct FixedRow {
     pub submitted_at: i64,
     pub timeout_ms: Option<i64>,
     pub attempt_deadline_ms: Option<i64>,
-    pub expires_at: Option<i64>,
     pub hard_deadline: i16,
     pub dead_end_barrier: i16,
 }
 
-pub const FIXED_COLUMNS: [&str; 7] = [
-    "priority",
-    "submitted_at",
-    "timeout_ms",
-    "attempt_deadline_ms",
-    "expires_at",
-    "hard_deadline",
-    "dead_end_barrier",
-];
+pub const FIXED_COLUMNS: [&str; 6] =
+    ["priority", "submitted_at", "timeout_ms", "attempt_deadline_ms", "hard_deadline", "dead_end_barrier"];
 
 /// One row of `history`.
 #[derive(Clone, Debug, Default)]
@@ -439,6 +433,7 @@ impl DoneRow {
             ended_at: task.ended_at.unwrap_or(task.updated_at).0,
             updated_at: task.updated_at.0,
             first_failed_at: task.first_failed_at.map(|at| at.0),
+            expires_at: task.expires_at.map(|at| at.0),
             reason: task.reason.map(Reason::code),
             class: task.class.map(Class::code),
             fingerprint: task.fingerprint,
@@ -466,7 +461,7 @@ impl DoneRow {
         task.lease_number = uint(self.lease_no);
         task.timeout = span(fixed.timeout_ms);
         task.attempt_deadline = span(fixed.attempt_deadline_ms);
-        task.expires_at = time(fixed.expires_at);
+        task.expires_at = time(self.expires_at);
         task.first_failed_at = time(self.first_failed_at);
         task.started_at = time(self.started_at);
         task.ended_at = Some(Timestamp(self.ended_at));

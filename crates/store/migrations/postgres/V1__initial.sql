@@ -146,6 +146,7 @@ create table task_done (
   ended_at int8 not null,
   updated_at int8 not null,
   first_failed_at int8,
+  expires_at int8,
   reason int2,
   class int2,
   fingerprint int8,

@@ -145,6 +145,7 @@ create table task_done (
   ended_at integer not null,
   updated_at integer not null,
   first_failed_at integer,
+  expires_at integer,
   reason integer,
   class integer,
   fingerprint integer,

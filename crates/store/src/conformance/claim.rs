@@ -57,6 +57,26 @@ cases! { "claim";
         }
     }
 
+    /// A command may have asked the clock before another one changed the task.
+    fn a_tasks_own_time_never_goes_back(w) {
+        let early = w.now();
+        w.pass(5_000);
+        let id = w.submit(vec![w.retrying_task("a", json!({"strategy": "immediate"}))]).await[0];
+        for _ in 0..2 {
+            let before = w.load(id).await.task;
+            let claimed = w.store.claim(&[w.request(1)], early).await.unwrap().remove(0).remove(0);
+            let expected = transition::lease(&before, "w1", Millis::from_secs(60), early).unwrap().after;
+            assert_eq!(claimed.stored.task, expected);
+            assert_eq!(w.load(id).await.task, expected);
+            assert_eq!(expected.started_at, Some(before.updated_at));
+            w.fail(&claimed.stored).await;
+            let before = w.load(id).await.task;
+            assert_eq!(w.store.promote(Promote::Retries, w.now(), 10).await.unwrap().count, 1);
+            assert_eq!(w.load(id).await.task, transition::promote(&before, w.now()).unwrap().after);
+        }
+        w.check_log(id).await;
+    }
+
     fn the_worker_gets_what_it_needs(w) {
         let mut new = w.retrying_task("mail", json!({}));
         new.body.payload = Some("{\"to\":\"x\"}".into());
@@ -254,6 +274,25 @@ cases! { "claim";
         let task = w.load(id).await.task;
         w.apply(transition::pause(&task, &transition::Act::default(), w.now()).unwrap()).await;
         assert!(w.claim(10).await.is_empty());
+    }
+
+    /// R-I14: a deadline that has passed is kept even before anybody has looked at it.
+    fn what_is_past_its_deadline_is_not_given(w) {
+        let mut late = w.new_task("a");
+        late.task.expires_at = Some(w.now() + Millis(1_000));
+        let mut in_time = w.new_task("b");
+        in_time.task.expires_at = Some(w.now() + Millis(5_000));
+        let ids_in = w.submit(vec![late, in_time]).await;
+        w.pass(1_000);
+        assert_eq!(ids(&w.claim(10).await), [ids_in[1]]);
+        let (_, tasks) = {
+            let (mut submission, id, tasks) = w.new_execution(&["x", "y"], &[]);
+            submission.tasks[0].task.expires_at = Some(w.now() + Millis(1_000));
+            w.submit_one(submission).await;
+            (id, tasks)
+        };
+        w.pass(1_000);
+        assert_eq!(ids(&w.claim(10).await), [tasks["y"]]);
     }
 
     fn what_waits_for_its_retry_is_not_given(w) {

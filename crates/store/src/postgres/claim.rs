@@ -22,25 +22,27 @@ const MOST_CANDIDATES: u32 = 4_000;
 
 const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.traceparent";
 
-/// What a lease changes, and what the feed is told of it. `picked` says which rows.
+/// What a lease changes, and what the feed is told of it. `picked` says which rows. A task's own time never goes back, even when
+/// the caller asked its clock before somebody else changed the task.
 fn lease_statement(picked: &str, more: &str) -> String {
     format!(
         "with {more} u as (
            update task_open o set state = 3, version = o.version + 1, seq = o.seq + 1, run = o.run + 1,
-             lease_no = o.lease_no + 1, worker = $3, lease_at = $4, lease_expires = $5, started_at = $4,
-             updated_at = $4, unwritten = (o.unwritten | 4)::int2,
-             timeout_at = least($4 + o.timeout_ms, $4 + o.attempt_deadline_ms)
+             lease_no = o.lease_no + 1, worker = $3, lease_at = {time}, lease_expires = {time} + $5,
+             started_at = {time}, updated_at = {time}, unwritten = (o.unwritten | 4)::int2,
+             timeout_at = least({time} + o.timeout_ms, {time} + o.attempt_deadline_ms)
            where o.id = any(array({picked})) returning {columns}),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
            select $4, $6, array_agg(id), array_agg(seq), array_agg(seq) from u having count(*) > 0)
          select u.*, {BODY} from u join task t on t.id = u.id",
         columns = columns("o", &OPEN_COLUMNS),
+        time = "greatest($4, o.updated_at)",
     )
 }
 
 pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
     lease_statement(
-        "select id from task_open where lane = $1 and state = 1 and hold = 0
+        "select id from task_open where lane = $1 and state = 1 and hold = 0 and (expires_at is null or expires_at > $4)
          order by prio, submitted_at, id limit $2 for update skip locked",
         "",
     )
@@ -56,7 +58,7 @@ pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
            select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
            from unnest($1::int4[]) as l(lane) cross join lateral (
              select o.id, o.lane, o.prio, o.submitted_at from task_open o
-             where o.lane = l.lane and o.state = 1 and o.hold = 0
+             where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
              order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x),
          cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),",
     )
@@ -85,15 +87,15 @@ async fn claim_one(store: &PostgresStore, request: &ClaimRequest, now: Timestamp
     }
     let namespace = namespace_of(store, numbers[0])?;
     let limit = i64::from(request.limit);
-    let expires = (now + request.lease).0;
+    let span = request.lease.0.cast_signed();
     let client = store.writer().await?;
     let rows = if let [lane] = numbers[..] {
         let statement = client.prepare_cached(&ONE_LANE).await?;
-        client.query(&statement, &[&lane, &limit, &&*request.worker, &now.0, &expires, &namespace]).await?
+        client.query(&statement, &[&lane, &limit, &&*request.worker, &now.0, &span, &namespace]).await?
     } else {
         let statement = client.prepare_cached(&MANY_LANES).await?;
         let each = i64::from(per_lane(request.limit, numbers.len()));
-        client.query(&statement, &[&numbers, &limit, &&*request.worker, &now.0, &expires, &namespace, &each]).await?
+        client.query(&statement, &[&numbers, &limit, &&*request.worker, &now.0, &span, &namespace, &each]).await?
     };
     drop(client);
     let mut claimed = read_claimed(store, &rows).await?;
@@ -143,7 +145,7 @@ pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
        select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
        from unnest($1::int4[]) as l(lane) cross join lateral (
          select o.id, o.lane, o.prio, o.submitted_at, o.execution_id from task_open o
-         where o.lane = l.lane and o.state = 1 and o.hold = 0
+         where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
          order by o.prio, o.submitted_at, o.id limit $3) x),
      cut as (select prio, submitted_at, id from c where n = $3 order by prio, submitted_at, id limit 1)
      select id, execution_id from c
@@ -171,7 +173,7 @@ async fn claim_step_by_step(
     let tx = client.transaction().await?;
     let statement = tx.prepare_cached(&CANDIDATES).await?;
     let each = i64::from(per_lane(request.limit, lanes.len()));
-    let candidates = tx.query(&statement, &[&lanes, &i64::from(request.limit), &each]).await?;
+    let candidates = tx.query(&statement, &[&lanes, &i64::from(request.limit), &each, &now.0]).await?;
     if candidates.is_empty() {
         return Ok(Vec::new());
     }

@@ -121,6 +121,7 @@ columns! {
         ended_at: i64, "int8" = row.ended_at;
         updated_at: i64, "int8" = row.updated_at;
         first_failed_at: Option<i64>, "int8" = row.first_failed_at;
+        expires_at: Option<i64>, "int8" = row.expires_at;
         reason: Option<i16>, "int2" = row.reason;
         class: Option<i16>, "int2" = row.class;
         fingerprint: Option<i64>, "int8" = row.fingerprint;

@@ -103,6 +103,7 @@ pub fn read_done(from: &mut Reader<'_>) -> Result<DoneRow, tokio_postgres::Error
         ended_at: from.get()?,
         updated_at: from.get()?,
         first_failed_at: from.get()?,
+        expires_at: from.get()?,
         reason: from.get()?,
         class: from.get()?,
         fingerprint: from.get()?,
@@ -118,7 +119,6 @@ pub fn read_fixed(from: &mut Reader<'_>) -> Result<FixedRow, tokio_postgres::Err
         submitted_at: from.get()?,
         timeout_ms: from.get()?,
         attempt_deadline_ms: from.get()?,
-        expires_at: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
     })

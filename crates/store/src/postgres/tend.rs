@@ -18,7 +18,7 @@ use crate::types::*;
 
 /// Extends what is still held by the number it names. The expiry is compared in a way that no index offers itself for:
 /// the rows must be found by their ids.
-pub const BEAT: &str = "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = $6,
+pub const BEAT: &str = "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = greatest($6, o.updated_at),
                timeout_at = case when o.timeout_at is null then null
                  else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
                progress = coalesce(i.progress, o.progress)
@@ -70,7 +70,8 @@ fn promotion(index_condition: &str, bit: u8) -> String {
     format!(
         "with u as (
            update task_open o set state = 1, version = o.version + 1, seq = o.seq + 1,
-             unwritten = (o.unwritten | {bit})::int2, ready_at = $1, updated_at = $1, due = null, next_retry_at = null,
+             unwritten = (o.unwritten | {bit})::int2, ready_at = greatest($1, o.updated_at),
+             updated_at = greatest($1, o.updated_at), due = null, next_retry_at = null,
              start_at = null, held_until = null, held_by = null
            where o.id = any(array(select id from task_open where {index_condition} and hold = 0 and due <= $1
              and (expires_at is null or expires_at > $1) and execution_id is null and lane <> all($3::int4[])

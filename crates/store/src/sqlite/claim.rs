@@ -23,7 +23,7 @@ pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Resu
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
         let lanes: Vec<i32> = tx.dictionary.lanes_for(request).into_iter().map(|(id, _)| id).collect();
-        let chosen = choose(tx.connection, &lanes, request.limit)?;
+        let chosen = choose(tx.connection, &lanes, request.limit, now)?;
         let mut claimed = Vec::with_capacity(chosen.len());
         for id in chosen {
             claimed.push(lease(tx, id, request, now)?);
@@ -33,16 +33,16 @@ pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Resu
     Ok(answers)
 }
 
-/// Merges the lanes: each is read in order, a few rows at a time.
-fn choose(connection: &Connection, lanes: &[i32], limit: u32) -> Result<Vec<Uuid>, StoreError> {
+/// Merges the lanes: each is read in order, a few rows at a time. What is past its deadline is not offered any more.
+fn choose(connection: &Connection, lanes: &[i32], limit: u32, now: Timestamp) -> Result<Vec<Uuid>, StoreError> {
     if let [only] = lanes {
-        return Ok(next_in_lane(connection, *only, None, limit)?.into_iter().map(|place| place.2).collect());
+        return Ok(next_in_lane(connection, *only, None, limit, now)?.into_iter().map(|place| place.2).collect());
     }
     let step = (limit / u32::try_from(lanes.len().max(1)).unwrap_or(1)).max(4);
     let mut buffers: Vec<std::vec::IntoIter<Place>> = Vec::with_capacity(lanes.len());
     let mut heads = BinaryHeap::new();
     for (index, lane) in lanes.iter().enumerate() {
-        let mut places = next_in_lane(connection, *lane, None, step)?.into_iter();
+        let mut places = next_in_lane(connection, *lane, None, step, now)?.into_iter();
         heads.extend(places.next().map(|place| Reverse((place, index))));
         buffers.push(places);
     }
@@ -52,30 +52,38 @@ fn choose(connection: &Connection, lanes: &[i32], limit: u32) -> Result<Vec<Uuid
     {
         chosen.push(place.2);
         if buffers[index].len() == 0 {
-            buffers[index] = next_in_lane(connection, lanes[index], Some(place), step)?.into_iter();
+            buffers[index] = next_in_lane(connection, lanes[index], Some(place), step, now)?.into_iter();
         }
         heads.extend(buffers[index].next().map(|place| Reverse((place, index))));
     }
     Ok(chosen)
 }
 
-fn next_in_lane(connection: &Connection, lane: i32, after: Option<Place>, limit: u32) -> rusqlite::Result<Vec<Place>> {
+fn next_in_lane(
+    connection: &Connection,
+    lane: i32,
+    after: Option<Place>,
+    limit: u32,
+    now: Timestamp,
+) -> rusqlite::Result<Vec<Place>> {
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, Uuid::from_bytes(row.get(2)?)));
     match after {
         None => connection
             .prepare_cached(
                 "select prio, submitted_at, id from task_open indexed by open_ready
-                 where lane = ?1 and state = 1 and hold = 0 order by prio, submitted_at, id limit ?2",
+                 where lane = ?1 and state = 1 and hold = 0 and (expires_at is null or expires_at > ?3)
+                 order by prio, submitted_at, id limit ?2",
             )?
-            .query_map((lane, limit), read)?
+            .query_map((lane, limit, now.0), read)?
             .collect(),
         Some((prio, submitted_at, id)) => connection
             .prepare_cached(
                 "select prio, submitted_at, id from task_open indexed by open_ready
-                 where lane = ?1 and state = 1 and hold = 0 and (prio, submitted_at, id) > (?3, ?4, ?5)
+                 where lane = ?1 and state = 1 and hold = 0 and (expires_at is null or expires_at > ?3)
+                   and (prio, submitted_at, id) > (?4, ?5, ?6)
                  order by prio, submitted_at, id limit ?2",
             )?
-            .query_map((lane, limit, prio, submitted_at, id.as_bytes().as_slice()), read)?
+            .query_map((lane, limit, now.0, prio, submitted_at, id.as_bytes().as_slice()), read)?
             .collect(),
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use comeback_core::{Executor, Lane};
 use parking_lot::Mutex;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
@@ -71,8 +72,14 @@ pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
          pragma cell_size_check = on;
          pragma busy_timeout = 5000;",
     )?;
+    keep_plans(&connection)?;
     connection.set_prepared_statement_cache_capacity(128);
     Ok(connection)
+}
+
+/// Without this SQLite makes a plan again whenever a bound value could have led to another one.
+fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }
 
 pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
@@ -146,6 +153,7 @@ impl Readers {
             let connection = Connection::open_with_flags(path, flags)?;
             connection.busy_timeout(Duration::from_secs(5))?;
             connection.execute_batch("pragma cache_size = -16384; pragma temp_store = memory;")?;
+            keep_plans(&connection)?;
             connection.set_prepared_statement_cache_capacity(64);
             idle.push(connection);
         }

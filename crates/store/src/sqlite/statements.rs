@@ -150,6 +150,7 @@ pub fn insert_done(connection: &Connection, row: &DoneRow) -> rusqlite::Result<(
     to.bind(row.ended_at)?;
     to.bind(row.updated_at)?;
     to.bind(row.first_failed_at)?;
+    to.bind(row.expires_at)?;
     to.bind(row.reason)?;
     to.bind(row.class)?;
     to.bind(row.fingerprint)?;
@@ -284,6 +285,7 @@ pub fn read_done(from: &mut Reader<'_, '_>) -> rusqlite::Result<DoneRow> {
         ended_at: from.get()?,
         updated_at: from.get()?,
         first_failed_at: from.get()?,
+        expires_at: from.get()?,
         reason: from.get()?,
         class: from.get()?,
         fingerprint: from.get()?,
@@ -299,7 +301,6 @@ pub fn read_fixed(from: &mut Reader<'_, '_>) -> rusqlite::Result<FixedRow> {
         submitted_at: from.get()?,
         timeout_ms: from.get()?,
         attempt_deadline_ms: from.get()?,
-        expires_at: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
     })

@@ -31,7 +31,7 @@ fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, 
     let timeout_at = task.timeout_at.and_then(|_| transition::run_limit(&task, now));
     tx.connection
         .prepare_cached(
-            "update task_open set lease_expires = ?2, timeout_at = ?3, updated_at = ?4, version = version + 1,
+            "update task_open set lease_expires = ?2, timeout_at = ?3, updated_at = max(?4, updated_at), version = version + 1,
                progress = coalesce(?5, progress)
              where id = ?1",
         )?

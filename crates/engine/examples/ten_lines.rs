@@ -1,0 +1,27 @@
+//! A task that fails twice and comes back, inside your own program: `cargo run -p comeback-engine --example ten_lines`.
+
+use comeback_engine::{Engine, LeaseRequest, Report, ReportEnd, Submit, TaskSpec};
+use std::time::Duration;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let folder = std::env::temp_dir().join(format!("comeback-example-{}.db", std::process::id()));
+    let engine = Engine::open_sqlite(&folder).await?;
+    let policy = serde_json::json!({"strategy": "fixed", "delay": "300ms", "max_retries": 5});
+    let policy = comeback_core::dialect::parse(&policy, comeback_core::Dialect::Native, &Default::default())?;
+    engine.submit(Submit::one("default", TaskSpec::new("hello").retry(policy.ok_or("a policy")?))).await?;
+    loop {
+        let ask = LeaseRequest { wait: Duration::from_secs(5), ..LeaseRequest::new("default", "me") };
+        let Some(task) = engine.lease(ask).await?.pop() else { break };
+        let failure = comeback_core::Failure::new(comeback_core::Trigger::Error, "not yet");
+        let end =
+            if task.attempt_number < 3 { ReportEnd::Failed(failure) } else { ReportEnd::Succeeded { result: None } };
+        let answer = engine.report(vec![Report { lease: task.lease, end }]).await?.remove(0)?;
+        println!("attempt {}: {} {:?}", task.attempt_number, answer.state, answer.reason);
+        if answer.state.is_terminal() {
+            println!("{}", engine.why("default", answer.task).await?.text);
+            break;
+        }
+    }
+    Ok(std::fs::remove_file(&folder)?)
+}

@@ -1,0 +1,181 @@
+//! The only place that asks what time it is. A clock never goes back.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use comeback_core::{Millis, Timestamp};
+use tokio::sync::watch;
+
+/// A sleep that any clock can give.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+pub trait Clock: Send + Sync {
+    fn now(&self) -> Timestamp;
+
+    /// Returns when `now` has reached `until`.
+    fn sleep_until(&self, until: Timestamp) -> Sleep;
+
+    /// Takes over how far the store's clock is ahead of the process's (model A3). Clocks of their own ignore it.
+    fn follow(&self, _offset_millis: i64) {}
+
+    /// How much real time a span of this clock takes, for waits that callers asked for in real time.
+    fn is_real(&self) -> bool {
+        true
+    }
+}
+
+/// The machine's clock, anchored once and carried on by a clock that nobody can set.
+///
+/// A wall clock that is set back is ignored; one that is set ahead is followed by `follow`, which the loops call.
+pub struct SystemClock {
+    anchor_wall: i64,
+    anchor: Instant,
+    offset: AtomicI64,
+    last: AtomicI64,
+}
+
+impl SystemClock {
+    pub fn new() -> Arc<SystemClock> {
+        Arc::new(SystemClock {
+            anchor_wall: wall_millis(),
+            anchor: Instant::now(),
+            offset: AtomicI64::new(0),
+            last: AtomicI64::new(i64::MIN),
+        })
+    }
+
+    fn local(&self) -> i64 {
+        self.anchor_wall + i64::try_from(self.anchor.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let now = self.local() + self.offset.load(Ordering::Relaxed);
+        Timestamp(self.last.fetch_max(now, Ordering::Relaxed).max(now))
+    }
+
+    fn sleep_until(&self, until: Timestamp) -> Sleep {
+        let left = until.since(self.now());
+        Box::pin(tokio::time::sleep(Duration::from_millis(left.0.min(86_400_000))))
+    }
+
+    fn follow(&self, offset_millis: i64) {
+        // The store's clock against the wall as it is now; ours runs on its own since the anchor.
+        let drift = wall_millis() - self.local();
+        self.offset.store(offset_millis + drift, Ordering::Relaxed);
+    }
+}
+
+/// A clock that stands still until it is moved.
+pub struct VirtualClock {
+    now: watch::Sender<Timestamp>,
+}
+
+impl VirtualClock {
+    pub fn new(start: Timestamp) -> Arc<VirtualClock> {
+        Arc::new(VirtualClock { now: watch::Sender::new(start) })
+    }
+
+    /// Moves ahead; an instant that has passed changes nothing.
+    pub fn set(&self, to: Timestamp) {
+        self.now.send_if_modified(|now| {
+            let ahead = to > *now;
+            *now = (*now).max(to);
+            ahead
+        });
+    }
+
+    pub fn advance(&self, by: Millis) {
+        self.set(self.now() + by);
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Timestamp {
+        *self.now.borrow()
+    }
+
+    fn sleep_until(&self, until: Timestamp) -> Sleep {
+        let mut now = self.now.subscribe();
+        Box::pin(async move {
+            // Only ends early when the clock itself is gone, and then nobody waits for anything any more.
+            let _ = now.wait_for(|now| *now >= until).await;
+        })
+    }
+
+    fn is_real(&self) -> bool {
+        false
+    }
+}
+
+/// The machine's clock, made faster: for demonstrations, in which a minute may take a second.
+pub struct ScaledClock {
+    start: Timestamp,
+    factor: f64,
+    anchor: Instant,
+}
+
+impl ScaledClock {
+    pub fn new(start: Timestamp, factor: f64) -> Arc<ScaledClock> {
+        Arc::new(ScaledClock { start, factor: factor.max(0.001), anchor: Instant::now() })
+    }
+}
+
+impl Clock for ScaledClock {
+    fn now(&self) -> Timestamp {
+        self.start + Millis::from_f64(self.anchor.elapsed().as_secs_f64() * 1_000.0 * self.factor)
+    }
+
+    fn sleep_until(&self, until: Timestamp) -> Sleep {
+        let left = until.since(self.now()).as_f64() / self.factor;
+        Box::pin(tokio::time::sleep(Duration::from_secs_f64((left / 1_000.0).min(86_400.0))))
+    }
+}
+
+pub fn wall_now() -> Timestamp {
+    Timestamp(wall_millis())
+}
+
+fn wall_millis() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_clock_never_goes_back() {
+        let clock = SystemClock::new();
+        let before = clock.now();
+        clock.follow(-1_000_000);
+        assert!(clock.now() >= before);
+        clock.follow(5_000);
+        assert!(clock.now() >= before + Millis(4_900));
+    }
+
+    #[tokio::test]
+    async fn a_virtual_sleep_ends_when_the_clock_is_moved() {
+        let clock = VirtualClock::new(Timestamp(1_000));
+        let sleeper = tokio::spawn(clock.sleep_until(Timestamp(5_000)));
+        clock.advance(Millis(3_999));
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        clock.advance(Millis(1));
+        sleeper.await.unwrap();
+        clock.set(Timestamp(0));
+        assert_eq!(clock.now(), Timestamp(5_000));
+    }
+
+    #[tokio::test]
+    async fn a_scaled_clock_runs_faster() {
+        let clock = ScaledClock::new(Timestamp(0), 1_000.0);
+        clock.sleep_until(Timestamp(5_000)).await;
+        assert!(clock.now() >= Timestamp(5_000));
+    }
+}

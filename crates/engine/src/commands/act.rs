@@ -1,0 +1,47 @@
+//! Cancel, pause, resume, snooze, reschedule: what a person or a program does to a task from outside.
+
+use comeback_core::transition::Act;
+use comeback_core::{Invalid, Millis, TaskId, Timestamp};
+
+use crate::road::{Changed, Verb};
+use crate::{CommandError, Engine};
+
+/// The furthest a task may be moved away by hand.
+const FURTHEST: Millis = Millis::from_days(3_660);
+
+impl Engine {
+    /// Definitive: no new attempt, whatever was decided at the same moment (model I-11).
+    pub async fn cancel(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
+        self.change_one(namespace, task, Verb::Cancel(act)).await
+    }
+
+    pub async fn pause(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
+        self.change_one(namespace, task, Verb::Pause(act)).await
+    }
+
+    pub async fn resume(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
+        self.change_one(namespace, task, Verb::Resume(act)).await
+    }
+
+    /// Moves the due time by a span from now.
+    pub async fn snooze(&self, namespace: &str, task: TaskId, by: Millis, act: Act) -> Result<Changed, CommandError> {
+        if by > FURTHEST {
+            return Err(Invalid::one("delay", format!("may be {FURTHEST} at most")).into());
+        }
+        self.change_one(namespace, task, Verb::Snooze { by, act }).await
+    }
+
+    /// Moves the due time to an instant.
+    pub async fn reschedule(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        to: Timestamp,
+        act: Act,
+    ) -> Result<Changed, CommandError> {
+        if to.since(self.now()) > FURTHEST {
+            return Err(Invalid::one("at", format!("may be {FURTHEST} away at most")).into());
+        }
+        self.change_one(namespace, task, Verb::Reschedule { to, act }).await
+    }
+}

@@ -1,0 +1,138 @@
+//! Cancel, pause, resume and retry a whole execution.
+
+use std::collections::BTreeMap;
+
+use comeback_core::transition::Act;
+use comeback_core::{Commit, ExecutionId, ExecutionState, Reason, State, TaskId, Working, transition};
+use comeback_store::{Applied, Graph, Subject};
+
+use crate::{CommandError, Engine};
+
+/// How often a change of a whole execution is tried on facts that moved.
+const ROUNDS: usize = 8;
+
+impl Engine {
+    /// E6: everything in it that is open is canceled.
+    pub async fn cancel_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: Act,
+    ) -> Result<ExecutionState, CommandError> {
+        self.change_execution(namespace, id, |working, now| {
+            if working.execution().state.is_terminal() {
+                return Err(wrong(working, "canceled"));
+            }
+            working.cancel(Reason::ExecutionCanceled, &act, now).map_err(|_| CommandError::Conflict)
+        })
+        .await
+    }
+
+    /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
+    pub async fn pause_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: Act,
+    ) -> Result<ExecutionState, CommandError> {
+        self.change_execution(namespace, id, |working, now| {
+            let after = working.execution().pause(now).map_err(CommandError::WrongExecutionState)?;
+            working.set_paused(after, &act, now);
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn resume_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: Act,
+    ) -> Result<ExecutionState, CommandError> {
+        self.change_execution(namespace, id, |working, now| {
+            let after = working.execution().resume(now).map_err(CommandError::WrongExecutionState)?;
+            working.set_paused(after, &act, now);
+            Ok(())
+        })
+        .await
+    }
+
+    /// E7: every task that failed is tried again, and what was given up because of them waits again. Results are kept.
+    pub async fn retry_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: Act,
+    ) -> Result<ExecutionState, CommandError> {
+        self.change_execution(namespace, id, |working, now| {
+            if working.execution().state != ExecutionState::Failed {
+                return Err(wrong(working, "retried"));
+            }
+            let mut failed: BTreeMap<TaskId, _> = BTreeMap::new();
+            for task in working.tasks().filter(|task| matches!(task.state, State::Failed | State::Dead)) {
+                if task.reason != Some(Reason::UpstreamFailed) {
+                    failed.insert(task.id, task.clone());
+                }
+            }
+            for task in failed.values() {
+                let change = transition::manual_retry(task, false, &act, now)?;
+                working.reopen(change, now).map_err(|_| CommandError::Conflict)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn change_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        change: impl Fn(&mut Working, comeback_core::Timestamp) -> Result<(), CommandError>,
+    ) -> Result<ExecutionState, CommandError> {
+        let core = &self.core;
+        for _ in 0..ROUNDS {
+            let graph = core.store.graph(id, None).await?;
+            let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
+                return Err(CommandError::NotFound("execution"));
+            };
+            let now = core.clock.now();
+            let mut working = working_of(graph);
+            change(&mut working, now)?;
+            let state = working.execution().state;
+            let commit: Commit = working.into_commit();
+            match core.store.apply(std::slice::from_ref(&commit), None, now).await?.first() {
+                Some(Applied::Done) => {
+                    core.tell(&commit);
+                    return Ok(state);
+                }
+                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
+                _ => {}
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+
+    /// The log of an execution, from an event on.
+    pub async fn execution_events(
+        &self,
+        id: ExecutionId,
+        after: u32,
+        limit: u32,
+    ) -> Result<Vec<comeback_core::Event>, CommandError> {
+        let records = self.core.store.history(Subject::Execution(id), after, limit).await?;
+        Ok(records.iter().flat_map(comeback_core::Record::expand).filter(|event| event.seq > after).collect())
+    }
+}
+
+fn working_of(graph: Graph) -> Working {
+    let mut working = Working::new(graph.execution);
+    for task in graph.tasks {
+        working.add(task.stored.task, task.out, task.into);
+    }
+    working
+}
+
+fn wrong(working: &Working, verb: &'static str) -> CommandError {
+    let state = working.execution().state;
+    CommandError::WrongExecutionState(comeback_core::execution::ExecutionRejection { state, verb })
+}

@@ -1,0 +1,33 @@
+//! Forecast: when a task will be tried again, and when it gives up, if every attempt fails as the last one did.
+
+use comeback_core::forecast::{Forecast, RunTimes, forecast};
+use comeback_core::{Failure, Millis, Record, TaskId, Trigger};
+use comeback_store::Subject;
+
+use crate::{CommandError, Engine};
+
+/// Runs looked at for how long a run takes.
+const RUNS: u32 = 200;
+
+impl Engine {
+    pub async fn forecast(&self, namespace: &str, id: TaskId, at_most: usize) -> Result<Forecast, CommandError> {
+        let view = self.task(namespace, id).await?;
+        let records = self.core.store.history(Subject::Task(id), 0, RUNS).await?;
+        let failure = view.last_failure.and_then(|record| record.failure);
+        let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
+        let snapshot = self.core.snapshot(&view.stored);
+        Ok(forecast(&snapshot, &failure, run_times(&records), self.now(), at_most))
+    }
+}
+
+fn run_times(records: &[Record]) -> RunTimes {
+    let times: Vec<Millis> = records
+        .iter()
+        .filter(|record| record.outcome.is_some())
+        .filter_map(|record| record.started_at.map(|start| record.at.since(start)))
+        .collect();
+    RunTimes {
+        shortest: times.iter().copied().min().unwrap_or_default(),
+        longest: times.iter().copied().max().unwrap_or_default(),
+    }
+}

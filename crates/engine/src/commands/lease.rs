@@ -1,0 +1,165 @@
+//! Lease: give a worker the best tasks there are, or let it wait until there are some.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comeback_core::{Executor, Invalid, Millis, TaskId, Timestamp};
+use comeback_store::{ClaimRequest, Claimed, StoreError};
+
+use super::{BULK, again};
+use crate::{CommandError, Core, Engine, Json};
+
+/// The right to run a task once: its number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseRef {
+    pub task: TaskId,
+    pub number: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct LeaseRequest {
+    pub namespace: String,
+    pub worker: String,
+    pub queues: Vec<String>,
+    /// None means any.
+    pub kinds: Vec<String>,
+    pub executor: Executor,
+    pub limit: u32,
+    pub lease: Millis,
+    /// How long to wait, in real time, when there is nothing.
+    pub wait: Duration,
+}
+
+impl LeaseRequest {
+    pub fn new(namespace: impl Into<String>, worker: impl Into<String>) -> LeaseRequest {
+        LeaseRequest {
+            namespace: namespace.into(),
+            worker: worker.into(),
+            queues: vec!["default".into()],
+            kinds: Vec::new(),
+            executor: Executor::Worker,
+            limit: 10,
+            lease: Millis::from_secs(60),
+            wait: Duration::ZERO,
+        }
+    }
+}
+
+/// A task that was leased.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    pub lease: LeaseRef,
+    pub expires_at: Option<Timestamp>,
+    pub kind: String,
+    pub queue: String,
+    pub key: Option<String>,
+    pub name: Option<String>,
+    /// JSON text.
+    pub payload: Option<Arc<str>>,
+    pub labels: BTreeMap<String, String>,
+    pub executor: Option<String>,
+    pub traceparent: Option<String>,
+    pub attempt: u32,
+    pub attempt_number: u32,
+    pub run: u32,
+    pub is_retry: bool,
+}
+
+impl Leased {
+    fn of(claimed: Claimed) -> Leased {
+        let task = &claimed.stored.task;
+        Leased {
+            lease: LeaseRef { task: task.id, number: task.lease_number },
+            expires_at: task.lease.as_ref().and_then(|lease| lease.expires_at),
+            kind: task.lane.kind.clone(),
+            queue: task.lane.queue.clone(),
+            attempt: task.counters.attempt,
+            attempt_number: task.attempt_number(),
+            run: task.run,
+            is_retry: task.run > 1,
+            key: claimed.key,
+            name: claimed.name,
+            payload: claimed.payload,
+            labels: claimed.labels,
+            executor: claimed.executor,
+            traceparent: claimed.traceparent,
+        }
+    }
+
+    pub fn payload_json(&self) -> Option<Json> {
+        self.payload.as_deref().and_then(|text| Json::parse(text).ok())
+    }
+}
+
+impl Engine {
+    pub async fn lease(&self, request: LeaseRequest) -> Result<Vec<Leased>, CommandError> {
+        let core = &self.core;
+        let claim = core.check_lease(&request)?;
+        let give_up = tokio::time::Instant::now() + request.wait;
+        loop {
+            // In the queue first, then look: what comes in between is not missed.
+            let place = core.wake.wait_for(&claim);
+            let claimed = self.claim(&claim).await?;
+            if !claimed.is_empty() || request.wait.is_zero() {
+                return Ok(claimed.into_iter().map(Leased::of).collect());
+            }
+            if tokio::time::timeout_at(give_up, place.told()).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
+        let answer = if claim.limit as usize >= BULK {
+            self.core.claim_batch(std::slice::from_ref(claim)).await.pop()
+        } else {
+            self.combiners.claims.ask(claim.clone()).await
+        };
+        Ok(answer.ok_or(CommandError::ShuttingDown)??)
+    }
+}
+
+impl Core {
+    fn check_lease(&self, request: &LeaseRequest) -> Result<ClaimRequest, Invalid> {
+        let limits = &self.config.limits;
+        let mut faults = Invalid::default();
+        if request.worker.is_empty() || request.worker.len() > limits.name_bytes {
+            faults.push("worker", format!("needs 1 to {} bytes", limits.name_bytes));
+        }
+        if request.queues.is_empty() || request.queues.len() > 100 {
+            faults.push("queues", "needs 1 to 100 names");
+        }
+        if request.kinds.len() > 1_000 {
+            faults.push("kinds", "may hold 1000 names at most");
+        }
+        if request.limit == 0 || request.limit > limits.leases_per_request {
+            faults.push("limit", format!("must be between 1 and {}", limits.leases_per_request));
+        }
+        if request.lease < Millis(1) || request.lease > limits.longest_lease {
+            faults.push("lease", format!("must be more than nothing and {} at most", limits.longest_lease));
+        }
+        faults.or(ClaimRequest {
+            namespace: request.namespace.clone(),
+            queues: request.queues.clone(),
+            kinds: request.kinds.clone(),
+            executor: request.executor,
+            worker: request.worker.as_str().into(),
+            limit: request.limit,
+            lease: request.lease,
+        })
+    }
+
+    pub(crate) async fn claim_batch(&self, batch: &[ClaimRequest]) -> Vec<Result<Vec<Claimed>, StoreError>> {
+        match self.store.claim(batch, self.clock.now()).await {
+            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Ok(answers) => {
+                for claimed in answers.iter().flatten() {
+                    self.set_alarms(&claimed.stored.task);
+                }
+                self.cache.put(answers.iter().flatten().map(|claimed| claimed.stored.clone()));
+                answers.into_iter().map(Ok).collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What callers can ask for: one verb, one file.
+
+pub mod act;
+pub mod execution;
+pub mod forecast;
+pub mod heartbeat;
+pub mod lease;
+pub mod loops;
+pub mod report;
+pub mod retry;
+pub mod settle;
+pub mod submit;
+pub mod why;
+
+use std::sync::Arc;
+
+use comeback_store::{ClaimRequest, Claimed, StoreError, Submission, Submitted};
+
+use crate::Core;
+use crate::combine::Combiner;
+use crate::road::{Met, Wish};
+
+/// Questions that are gathered before they go to the store.
+pub(crate) struct Combiners {
+    pub submits: Combiner<Submission, Result<Submitted, StoreError>>,
+    pub claims: Combiner<ClaimRequest, Result<Vec<Claimed>, StoreError>>,
+    pub wishes: Combiner<Vec<Wish>, Result<Vec<Met>, StoreError>>,
+}
+
+/// A question with this many parts is worth a commit of its own.
+pub(crate) const BULK: usize = 100;
+
+impl Combiners {
+    pub fn start(core: &Arc<Core>) -> Combiners {
+        let (submits, claims, wishes) = (core.clone(), core.clone(), core.clone());
+        let lanes = core.config.report_lanes;
+        Combiners {
+            submits: Combiner::start(1, 500, move |batch| {
+                let core = submits.clone();
+                async move { core.submit_batch(&batch).await }
+            }),
+            claims: Combiner::start(1, 200, move |batch| {
+                let core = claims.clone();
+                async move { core.claim_batch(&batch).await }
+            }),
+            wishes: Combiner::start(lanes, 500, move |batch| {
+                let core = wishes.clone();
+                async move { core.fulfil_batch(batch).await }
+            }),
+        }
+    }
+}
+
+impl Core {
+    async fn fulfil_batch(&self, batch: Vec<Vec<Wish>>) -> Vec<Result<Vec<Met>, StoreError>> {
+        let sizes: Vec<usize> = batch.iter().map(Vec::len).collect();
+        match self.fulfil(batch.into_iter().flatten().collect(), None).await {
+            Err(error) => sizes.iter().map(|_| Err(again(&error))).collect(),
+            Ok(answers) => {
+                let mut answers = answers.into_iter();
+                sizes.iter().map(|size| Ok(answers.by_ref().take(*size).collect())).collect()
+            }
+        }
+    }
+}
+
+/// The same error for everybody whose question was in the batch.
+pub(crate) fn again(error: &StoreError) -> StoreError {
+    match error {
+        StoreError::Unavailable(what) => StoreError::Unavailable(what.clone()),
+        StoreError::Unknown(what) => StoreError::Unknown(what.clone()),
+        StoreError::Corrupt(what) => StoreError::Corrupt(what.clone()),
+        other => StoreError::Refused(other.to_string()),
+    }
+}

@@ -1,0 +1,249 @@
+//! Report: a worker says how its runs ended. The report is the input of the decision; the worker decides nothing.
+
+use std::sync::Arc;
+
+use comeback_core::transition;
+use comeback_core::{
+    AttemptOutcome, End, Failure, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId, Timestamp,
+};
+
+use super::BULK;
+use super::lease::LeaseRef;
+use crate::road::{Changed, Met, Verb, Wish};
+use crate::{CommandError, Engine, Json};
+
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub lease: LeaseRef,
+    pub end: ReportEnd,
+}
+
+#[derive(Clone, Debug)]
+pub enum ReportEnd {
+    Succeeded { result: Option<Json> },
+    Failed(Failure),
+    Snoozed { delay: Millis },
+    Released,
+}
+
+/// What became of a run that was reported.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reported {
+    pub task: TaskId,
+    pub state: State,
+    pub attempt: u32,
+    pub next_retry_at: Option<Timestamp>,
+    pub reason: Option<Reason>,
+    /// The same report was taken before; this is its answer again.
+    pub repeated: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    #[error("the lease is no longer held")]
+    LeaseLost,
+    #[error("the task was canceled")]
+    TaskCanceled,
+    #[error("{0}")]
+    Invalid(comeback_core::Invalid),
+    /// It was changed again and again while we looked; nothing was written.
+    #[error("the task was changed by somebody else at the same moment")]
+    Conflict,
+}
+
+impl Engine {
+    /// Each report is answered for itself, in order.
+    pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, CommandError> {
+        let core = &self.core;
+        let mut answers: Vec<Option<Result<Reported, ReportError>>> = Vec::with_capacity(reports.len());
+        let mut wishes = Vec::with_capacity(reports.len());
+        for report in &reports {
+            match self.check_report(report) {
+                Err(fault) => answers.push(Some(Err(ReportError::Invalid(fault)))),
+                Ok(end) => {
+                    answers.push(None);
+                    wishes.push(Wish {
+                        task: report.lease.task,
+                        verb: Verb::End(Outcome { speaker: Speaker::Lease(report.lease.number), end }),
+                        seen: core.cache.take(report.lease.task, report.lease.number),
+                    });
+                }
+            }
+        }
+        let met = if wishes.len() >= BULK {
+            core.fulfil(wishes, None).await?
+        } else {
+            self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??
+        };
+        let mut met = met.into_iter();
+        let mut lost: Vec<usize> = Vec::new();
+        for (index, answer) in answers.iter_mut().enumerate().filter(|(_, answer)| answer.is_none()) {
+            match met.next().unwrap_or(Met::Stale) {
+                Met::Changed(changed) => *answer = Some(Ok(changed.into())),
+                Met::Rejected(Rejection::TaskCanceled) => {
+                    self.note_late_result(&reports[index]).await;
+                    *answer = Some(Err(ReportError::TaskCanceled));
+                }
+                Met::Rejected(_) | Met::NotFound => lost.push(index),
+                Met::Stale | Met::KeyTaken | Met::Paused => *answer = Some(Err(ReportError::Conflict)),
+            }
+        }
+        self.answer_again(&reports, &lost, &mut answers).await?;
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(ReportError::LeaseLost))).collect())
+    }
+
+    fn check_report(&self, report: &Report) -> Result<End, comeback_core::Invalid> {
+        let limits = &self.core.config.limits;
+        match &report.end {
+            ReportEnd::Succeeded { result } => {
+                let result: Option<Arc<str>> = result.as_ref().map(|json| json.text().clone());
+                if result.as_ref().is_some_and(|text| text.len() > limits.result_bytes) {
+                    let message = format!("may have {} bytes at most", limits.result_bytes);
+                    return Err(comeback_core::Invalid::one("result", message));
+                }
+                Ok(End::Succeeded { result })
+            }
+            ReportEnd::Failed(failure) => Ok(End::Failed(shortened(failure, limits.error_bytes))),
+            ReportEnd::Snoozed { delay } => Ok(End::Snoozed { delay: *delay }),
+            ReportEnd::Released => Ok(End::Released),
+        }
+    }
+
+    /// R-I5: the same report again gets the same answer, as long as the task is remembered; another one is lost.
+    async fn answer_again(
+        &self,
+        reports: &[Report],
+        lost: &[usize],
+        answers: &mut [Option<Result<Reported, ReportError>>],
+    ) -> Result<(), CommandError> {
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let leases: Vec<(TaskId, u32)> =
+            lost.iter().map(|index| (reports[*index].lease.task, reports[*index].lease.number)).collect();
+        let ended = self.core.store.ended(&leases).await?;
+        for (index, record) in lost.iter().zip(ended) {
+            let same = record.filter(|record| is_same_end(&reports[*index].end, record));
+            answers[*index] = Some(match same {
+                Some(record) => Ok(reported_before(&record)),
+                None => Err(ReportError::LeaseLost),
+            });
+        }
+        Ok(())
+    }
+
+    /// T28: nothing changes, and it is remembered. Best effort: the answer does not depend on it.
+    async fn note_late_result(&self, report: &Report) {
+        let core = &self.core;
+        let outcome = match report.end {
+            ReportEnd::Succeeded { .. } => AttemptOutcome::Succeeded,
+            ReportEnd::Failed(_) => AttemptOutcome::Failed,
+            ReportEnd::Snoozed { .. } => AttemptOutcome::Snoozed,
+            ReportEnd::Released => AttemptOutcome::Released,
+        };
+        let Ok(found) = core.store.load(&[report.lease.task]).await else { return };
+        let Some(stored) = found.into_iter().next().flatten() else { return };
+        // A task of an execution has a shared log, which a late word must not hold up.
+        if stored.task.execution.is_some() {
+            return;
+        }
+        let now = core.clock.now();
+        if let Ok(change) = transition::late_result(&stored.task, report.lease.number, outcome, now) {
+            let _ = core.store.apply(&[change.into()], None, now).await;
+        }
+    }
+}
+
+impl From<Changed> for Reported {
+    fn from(changed: Changed) -> Self {
+        Reported {
+            task: changed.task,
+            state: changed.state,
+            attempt: changed.attempt,
+            next_retry_at: changed.next_retry_at,
+            reason: changed.reason,
+            repeated: false,
+        }
+    }
+}
+
+fn is_same_end(end: &ReportEnd, record: &Record) -> bool {
+    use AttemptOutcome::*;
+    match (end, record.outcome) {
+        (ReportEnd::Succeeded { .. }, Some(Succeeded)) => true,
+        (ReportEnd::Failed(failure), Some(Failed | Throttled)) => {
+            record.failure.as_ref().is_some_and(|stored| stored.message == failure.message || is_cut(&stored.message))
+        }
+        (ReportEnd::Snoozed { .. }, Some(Snoozed)) => true,
+        (ReportEnd::Released, Some(Released)) => true,
+        _ => false,
+    }
+}
+
+fn reported_before(record: &Record) -> Reported {
+    let decision = record.decision.as_ref();
+    let state = match record.outcome {
+        Some(AttemptOutcome::Succeeded) => State::Succeeded,
+        Some(AttemptOutcome::Released) => State::Pending,
+        _ => match decision.map(|decision| decision.verdict) {
+            Some(comeback_core::Verdict::Refuse) => State::Failed,
+            Some(comeback_core::Verdict::Exhaust) => State::Dead,
+            Some(comeback_core::Verdict::Park) => State::Paused,
+            _ => State::RetryPending,
+        },
+    };
+    Reported {
+        task: TaskId(record.subject),
+        state,
+        attempt: record.attempt,
+        next_retry_at: decision.and_then(|decision| decision.next_retry_at),
+        reason: decision.map(|decision| decision.reason),
+        repeated: true,
+    }
+}
+
+const CUT_MARK: &str = " … [cut]";
+
+fn is_cut(text: &str) -> bool {
+    text.ends_with(CUT_MARK)
+}
+
+/// A failure that is no larger than it may be; what was cut is marked.
+fn shortened(failure: &Failure, most: usize) -> Failure {
+    let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let whole = failure.message.len() + size(&failure.stack) + size(&failure.error_type) + size(&failure.code);
+    let result_fits = failure.result.as_ref().is_none_or(|json| json.to_string().len() <= most);
+    if whole <= most && result_fits {
+        return failure.clone();
+    }
+    let cut = |text: &str, most: usize| {
+        if text.len() <= most {
+            return text.to_owned();
+        }
+        format!("{}{CUT_MARK}", &text[..text.floor_char_boundary(most.saturating_sub(CUT_MARK.len()))])
+    };
+    Failure {
+        message: cut(&failure.message, most / 2),
+        stack: failure.stack.as_deref().map(|text| cut(text, most / 4)),
+        error_type: failure.error_type.as_deref().map(|text| cut(text, 255)),
+        code: failure.code.as_deref().map(|text| cut(text, 255)),
+        result: failure.result.clone().filter(|_| result_fits),
+        ..failure.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comeback_core::Trigger;
+
+    #[test]
+    fn a_long_error_is_cut_with_a_mark() {
+        let long = Failure { stack: Some("é".repeat(90_000)), ..Failure::new(Trigger::Error, "ü".repeat(90_000)) };
+        let short = shortened(&long, 64 * 1024);
+        assert!(short.message.len() <= 32 * 1024 && is_cut(&short.message));
+        assert!(short.stack.is_some_and(|stack| stack.len() <= 16 * 1024 && is_cut(&stack)));
+        let small = Failure::new(Trigger::Error, "x");
+        assert_eq!(shortened(&small, 64 * 1024), small);
+    }
+}

@@ -1,0 +1,61 @@
+//! Submit: create tasks, all of a request or none of it.
+
+use comeback_core::{ExecutionId, State};
+use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
+
+use super::{BULK, again};
+use crate::{CommandError, Core, Engine, Submit};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubmitAnswer {
+    pub execution: Option<ExecutionId>,
+    /// In the order of the request.
+    pub tasks: Vec<SubmittedTask>,
+    /// The same request was answered before; nothing was created now.
+    pub repeated: bool,
+}
+
+impl Engine {
+    pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
+        let core = &self.core;
+        let now = core.clock.now();
+        let submission = submit.plan(&core.config.limits, &core.ids, now)?;
+        let execution = submission.execution.as_ref().map(|new| new.execution.id);
+        let answer = if submission.tasks.len() >= BULK {
+            core.submit_batch(std::slice::from_ref(&submission)).await.pop()
+        } else {
+            self.combiners.submits.ask(submission).await
+        };
+        match answer.ok_or(CommandError::ShuttingDown)?? {
+            Submitted::Created(tasks) => Ok(SubmitAnswer { execution, tasks, repeated: false }),
+            Submitted::Repeated { execution, tasks } => Ok(SubmitAnswer { execution, tasks, repeated: true }),
+            Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) async fn submit_batch(&self, batch: &[Submission]) -> Vec<Result<Submitted, StoreError>> {
+        match self.store.submit(batch, self.clock.now()).await {
+            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Ok(answers) => {
+                self.tell_submitted(batch);
+                answers.into_iter().map(Ok).collect()
+            }
+        }
+    }
+
+    fn tell_submitted(&self, batch: &[Submission]) {
+        let mut ready = false;
+        for new in batch.iter().flat_map(|submission| &submission.tasks) {
+            if new.task.state == State::Pending {
+                self.wake.work(&new.task.lane, 1);
+                ready = true;
+            }
+            self.set_alarms(&new.task);
+        }
+        if ready {
+            self.store.notify();
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What happens by itself: a file for each loop, and one way to drive them all.
+//!
+//! A loop sleeps towards the next instant it knows of and is woken by an earlier one. It looks at the store when its time has come,
+//! and now and then in any case. None of them remembers anything that a restart would miss.
+
+mod expire;
+mod promote;
+mod prune;
+mod reap;
+mod time;
+mod timeout;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use comeback_core::{Millis, Timestamp};
+use comeback_store::{Loop, NextDue, StoreError};
+
+use crate::wake::Alarm;
+use crate::{Core, Engine};
+
+/// What a tick did, and whether there is more of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub moved: u32,
+    pub more: bool,
+}
+
+/// Tasks looked at in one go.
+pub(crate) const BATCH: u32 = 1_000;
+
+impl Core {
+    pub(crate) async fn tick(&self, name: Loop) -> Result<Progress, StoreError> {
+        match name {
+            Loop::Retries => promote::tick(self, comeback_store::Promote::Retries).await,
+            Loop::Starts => promote::tick(self, comeback_store::Promote::Starts).await,
+            Loop::Reap => reap::tick(self).await,
+            Loop::Timeout => timeout::tick(self).await,
+            Loop::Expire => expire::tick(self).await,
+            Loop::Prune => prune::tick(self).await,
+        }
+    }
+
+    fn alarm_of(&self, name: Loop) -> Option<&Alarm> {
+        Some(match name {
+            Loop::Retries => &self.alarms.retries,
+            Loop::Starts => &self.alarms.starts,
+            Loop::Reap => &self.alarms.leases,
+            Loop::Timeout => &self.alarms.timeouts,
+            Loop::Expire => &self.alarms.deadlines,
+            Loop::Prune => return None,
+        })
+    }
+
+    /// Makes a loop look at once.
+    pub(crate) fn ring(&self, name: Loop) {
+        if let Some(alarm) = self.alarm_of(name) {
+            alarm.at(Timestamp(i64::MIN));
+        }
+    }
+}
+
+fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
+    match name {
+        Loop::Retries => next.retry,
+        Loop::Starts => next.start,
+        Loop::Reap => next.lease,
+        Loop::Timeout => next.timeout,
+        Loop::Expire => next.deadline,
+        Loop::Prune => None,
+    }
+}
+
+/// Loops in the background. They end with this.
+#[derive(Default)]
+pub struct Running {
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Running {
+    pub(crate) fn start(core: &Arc<Core>) -> Running {
+        let mut tasks: Vec<_> = Loop::ALL.iter().map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
+        tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));
+        tasks.push(tokio::spawn(look_now_and_then(Arc::downgrade(core))));
+        Running { tasks }
+    }
+}
+
+/// One loop, for ever: sleep, look, work until there is no more, find out what is next.
+async fn drive(core: Weak<Core>, name: Loop) {
+    let mut troubled = false;
+    loop {
+        let Some(core) = core.upgrade() else { return };
+        let outcome = run_until_done(&core, name).await;
+        let rest = match outcome {
+            Ok(next) => {
+                troubled = false;
+                wait(&core, name, next).await;
+                continue;
+            }
+            Err(error) => {
+                if !troubled {
+                    tracing::warn!(%name, %error, "a loop cannot reach the store; it tries again");
+                }
+                troubled = true;
+                Duration::from_millis(500)
+            }
+        };
+        drop(core);
+        tokio::time::sleep(rest).await;
+    }
+}
+
+/// Works off what is due and answers when to look again.
+async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError> {
+    if let Some(alarm) = core.alarm_of(name) {
+        alarm.clear();
+    }
+    loop {
+        let progress = core.tick(name).await?;
+        if !progress.more || progress.moved == 0 {
+            break;
+        }
+    }
+    let now = core.clock.now();
+    let safety = now + core.config.safety_interval;
+    if name == Loop::Prune {
+        return Ok(now + prune::INTERVAL);
+    }
+    let next = next_of(name, &core.store.next_due().await?);
+    // What is overdue and did not move is held up by a pause: the safety interval looks again.
+    Ok(next.filter(|next| *next > now).map_or(safety, |next| next.min(safety)))
+}
+
+async fn wait(core: &Core, name: Loop, until: Timestamp) {
+    let Some(alarm) = core.alarm_of(name) else {
+        return core.clock.sleep_until(until).await;
+    };
+    let mut until = until;
+    loop {
+        until = until.min(alarm.next());
+        if until <= core.clock.now() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = alarm.earlier() => {}
+            () = core.clock.sleep_until(until) => return,
+        }
+    }
+}
+
+/// Those who wait for work look now and then, and whenever another instance says that there is some.
+async fn look_now_and_then(core: Weak<Core>) {
+    let Some(mut hints) = core.upgrade().map(|core| core.store.wakes()) else { return };
+    loop {
+        let hinted = tokio::time::timeout(Duration::from_millis(500), hints.changed()).await;
+        let Some(core) = core.upgrade() else { return };
+        core.wake.look();
+        if let Ok(Err(_)) = hinted {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}
+
+impl Engine {
+    /// Runs every loop once over, until none has anything left to do at this instant. For engines without loops of their own.
+    pub async fn tick(&self) -> Result<u32, StoreError> {
+        let mut moved = 0;
+        loop {
+            let mut now_moved = 0;
+            for name in Loop::ALL.iter().filter(|name| **name != Loop::Prune) {
+                now_moved += self.core.tick(*name).await?.moved;
+            }
+            moved += now_moved;
+            if now_moved == 0 {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// One tick of one loop.
+    pub async fn tick_loop(&self, name: Loop) -> Result<Progress, StoreError> {
+        self.core.tick(name).await
+    }
+
+    /// The next instant after now at which a loop will have something to do.
+    pub async fn next_instant(&self) -> Result<Option<Timestamp>, StoreError> {
+        let now = self.now();
+        let next = self.core.store.next_due().await?;
+        let pauses = self.core.store.pauses().await?;
+        let is_paused = |name: Loop| pauses.iter().any(|(paused, pause)| *paused == name && pause.until > now);
+        let dues = Loop::ALL.iter().filter(|name| !is_paused(**name)).filter_map(|name| next_of(*name, &next));
+        let ends = pauses.iter().map(|(_, pause)| pause.until).filter(|until| *until != Timestamp::MAX);
+        Ok(dues.chain(ends).filter(|at| *at > now).min())
+    }
+}
+
+/// A span as real time.
+pub(crate) fn real(span: Millis) -> Duration {
+    Duration::from_millis(span.0)
+}

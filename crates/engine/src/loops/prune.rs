@@ -1,0 +1,20 @@
+//! Prune: what is over and old is forgotten, a little at a time.
+
+use comeback_core::Millis;
+use comeback_store::{Loop, StoreError};
+
+use super::{BATCH, Progress};
+use crate::Core;
+
+pub const INTERVAL: Millis = Millis::from_secs(30);
+
+pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
+    let Some(retention) = core.config.retention else { return Ok(Progress::default()) };
+    let now = core.clock.now();
+    let paused = core.store.pauses().await?;
+    if paused.iter().any(|(name, pause)| *name == Loop::Prune && pause.until > now) {
+        return Ok(Progress::default());
+    }
+    let pruned = core.store.prune(now - retention, BATCH).await?;
+    Ok(Progress { moved: u32::try_from(pruned).unwrap_or(u32::MAX), more: pruned >= u64::from(BATCH) })
+}

@@ -1,0 +1,341 @@
+//! The one road that every change of a task takes: look, decide, follow the graph, store, and look again if the facts moved.
+//!
+//! A worker's report, a timeout, a lost lease, a passed deadline and a person's hand differ only in the verb they come with.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use comeback_core::graph::Halt;
+use comeback_core::guard::GuardView;
+use comeback_core::transition::{self, Act};
+use comeback_core::{
+    Commit, ExecutionId, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
+    Transition, Working, decide,
+};
+use comeback_store::{Applied, Graph, Loop, StoreError, Stored};
+
+use crate::Core;
+
+/// How often a verdict is taken again on facts that moved.
+const ROUNDS: usize = 4;
+
+/// What is to happen to a task.
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
+    End(Outcome),
+    Expire,
+    Cancel(Act),
+    Pause(Act),
+    Resume(Act),
+    Reschedule { to: Timestamp, act: Act },
+    Snooze { by: Millis, act: Act },
+    Retry { keep_counters: bool, act: Act },
+    HookStarted,
+}
+
+/// A verb, its task, and the task as it was seen last, if it was.
+pub(crate) struct Wish {
+    pub task: TaskId,
+    pub verb: Verb,
+    pub seen: Option<Stored>,
+}
+
+/// What became of a wish.
+#[derive(Debug)]
+pub(crate) enum Met {
+    Changed(Changed),
+    Rejected(Rejection),
+    NotFound,
+    /// The facts moved faster than we could look.
+    Stale,
+    KeyTaken,
+    /// The loop on whose behalf this was is paused.
+    Paused,
+}
+
+/// A change that was stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    pub task: TaskId,
+    pub lane: Arc<Lane>,
+    pub state: State,
+    pub attempt: u32,
+    pub run: u32,
+    pub next_retry_at: Option<Timestamp>,
+    pub reason: Option<Reason>,
+}
+
+impl Changed {
+    fn of(task: &Task, reason: Option<Reason>) -> Changed {
+        Changed {
+            task: task.id,
+            lane: task.lane.clone(),
+            state: task.state,
+            attempt: task.counters.attempt,
+            run: task.run,
+            next_retry_at: task.next_retry_at,
+            reason: reason.or(task.reason),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn snapshot(&self, stored: &Stored) -> Snapshot {
+        Snapshot {
+            task: stored.task.clone(),
+            policy: stored.policy.clone(),
+            policy_id: stored.policy_id,
+            limits: self.config.policy_limits,
+            guard: GuardView::default(),
+        }
+    }
+
+    fn decide(&self, verb: &Verb, stored: &Stored, now: Timestamp) -> Result<Transition, Rejection> {
+        let task = &stored.task;
+        match verb {
+            Verb::End(outcome) => decide::decide(&self.snapshot(stored), outcome, now),
+            Verb::Expire => transition::expire(task, stored.hard_deadline, now),
+            Verb::Cancel(act) => transition::cancel(task, Reason::Canceled, act, now),
+            Verb::Pause(act) => transition::pause(task, act, now),
+            Verb::Resume(act) => transition::resume(task, act, now),
+            Verb::Reschedule { to, act } => transition::reschedule(task, *to, act, now),
+            Verb::Snooze { by, act } => transition::reschedule(task, now + *by, act, now),
+            Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
+            Verb::HookStarted => transition::hook_started(task, self.config.stuck_after, now),
+        }
+    }
+
+    /// Fulfils wishes, each for itself; the answers are in their order.
+    pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, on_behalf_of: Option<Loop>) -> Result<Vec<Met>, StoreError> {
+        let mut answers: Vec<Option<Met>> = (0..wishes.len()).map(|_| None).collect();
+        let mut left: Vec<(usize, Wish)> = wishes.into_iter().enumerate().collect();
+        for _ in 0..ROUNDS {
+            if left.is_empty() {
+                break;
+            }
+            left = self.round(left, on_behalf_of, &mut answers).await?;
+        }
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Met::Stale)).collect())
+    }
+
+    async fn round(
+        &self,
+        mut wishes: Vec<(usize, Wish)>,
+        on_behalf_of: Option<Loop>,
+        answers: &mut [Option<Met>],
+    ) -> Result<Vec<(usize, Wish)>, StoreError> {
+        self.look(&mut wishes).await?;
+        let now = self.clock.now();
+        let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
+        let mut shared: BTreeMap<ExecutionId, Vec<(usize, Wish)>> = BTreeMap::new();
+        for (index, wish) in wishes {
+            let Some(stored) = &wish.seen else {
+                answers[index] = Some(Met::NotFound);
+                continue;
+            };
+            match stored.task.execution {
+                Some(execution) => shared.entry(execution).or_default().push((index, wish)),
+                None => match self.decide(&wish.verb, stored, now) {
+                    Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
+                    Ok(change) => plans.push(Plan::lone(index, wish, change)),
+                },
+            }
+        }
+        for (execution, wishes) in shared {
+            plans.push(self.plan_shared(execution, wishes, now, answers).await?);
+        }
+        plans.retain(|plan| !plan.items.is_empty());
+        if plans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let commits: Vec<Commit> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
+        let applied = self.store.apply(&commits, on_behalf_of, now).await?;
+        let mut again = Vec::new();
+        for ((plan, commit), outcome) in plans.into_iter().zip(&commits).zip(applied) {
+            match outcome {
+                Applied::Done => {
+                    self.tell(commit);
+                    for (index, _, changed) in plan.items {
+                        answers[index] = Some(Met::Changed(changed));
+                    }
+                }
+                Applied::Stale => again.extend(plan.items.into_iter().map(|(index, mut wish, _)| {
+                    wish.seen = None;
+                    (index, wish)
+                })),
+                Applied::Paused => plan.answer(answers, || Met::Paused),
+                Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
+            }
+        }
+        Ok(again)
+    }
+
+    /// Loads what has not been seen.
+    async fn look(&self, wishes: &mut [(usize, Wish)]) -> Result<(), StoreError> {
+        let unseen: Vec<TaskId> =
+            wishes.iter().filter(|(_, wish)| wish.seen.is_none()).map(|(_, wish)| wish.task).collect();
+        if unseen.is_empty() {
+            return Ok(());
+        }
+        let mut found = self.store.load(&unseen).await?.into_iter();
+        for (_, wish) in wishes.iter_mut().filter(|(_, wish)| wish.seen.is_none()) {
+            wish.seen = found.next().flatten();
+        }
+        Ok(())
+    }
+
+    /// One commit for all that is wished for in one execution, with what follows for the neighbours.
+    async fn plan_shared(
+        &self,
+        execution: ExecutionId,
+        wishes: Vec<(usize, Wish)>,
+        now: Timestamp,
+        answers: &mut [Option<Met>],
+    ) -> Result<Plan, StoreError> {
+        let mut around: BTreeSet<TaskId> = wishes.iter().map(|(_, wish)| wish.task).collect();
+        let mut whole = wishes.iter().any(|(_, wish)| matches!(wish.verb, Verb::Retry { .. }));
+        loop {
+            let seeds: Vec<TaskId> = around.iter().copied().collect();
+            let graph = self.store.graph(execution, if whole { None } else { Some(&seeds) }).await?;
+            let Some(graph) = graph else {
+                return Ok(Plan::nothing(wishes, answers, || Met::NotFound));
+            };
+            let (mut working, stored) = open_graph(graph);
+            let mut rejected: HashMap<usize, Met> = HashMap::new();
+            let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
+            let mut missing = None;
+            for (index, wish) in &wishes {
+                let seen = stored.get(&wish.task).zip(working.task(wish.task));
+                let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
+                    rejected.insert(*index, Met::NotFound);
+                    continue;
+                };
+                let change = match self.decide(&wish.verb, &stored, now) {
+                    Ok(change) => change,
+                    Err(rejection) => {
+                        rejected.insert(*index, Met::Rejected(rejection));
+                        continue;
+                    }
+                };
+                reasons.insert(*index, reason_of(&change));
+                let followed = if matches!(wish.verb, Verb::Retry { .. }) {
+                    working.reopen(change, now)
+                } else {
+                    working.apply(change, now)
+                };
+                match followed {
+                    Ok(()) => {}
+                    Err(Halt::Rejected(rejection)) => {
+                        rejected.insert(*index, Met::Rejected(rejection));
+                    }
+                    Err(Halt::Missing(more)) => {
+                        missing = Some(more.0);
+                        break;
+                    }
+                }
+            }
+            match missing {
+                // A first gap is filled with the neighbours it names; a second one means that the change goes far.
+                Some(more) if !more.is_empty() && !whole && around.len() < 64 => around.extend(more),
+                Some(_) => whole = true,
+                None => return Ok(Plan::shared(working, wishes, rejected, &reasons, answers)),
+            }
+        }
+    }
+
+    /// After a commit: whoever waits for this work is told, and the alarms are set.
+    pub(crate) fn tell(&self, commit: &Commit) {
+        let mut told_others = false;
+        for write in &commit.writes {
+            let task = &write.after;
+            if task.state == State::Pending && !task.execution_paused {
+                self.wake.work(&task.lane, 1);
+                told_others = true;
+            }
+            self.set_alarms(task);
+        }
+        if told_others {
+            self.store.notify();
+        }
+    }
+
+    pub(crate) fn set_alarms(&self, task: &Task) {
+        if task.state.is_terminal() {
+            return;
+        }
+        if let Some(due) = task.due() {
+            match task.state {
+                State::RetryPending => self.alarms.retries.at(due),
+                _ => self.alarms.starts.at(due),
+            }
+        }
+        if let Some(at) = task.lease.as_ref().and_then(|lease| lease.expires_at) {
+            self.alarms.leases.at(at);
+        }
+        if let Some(at) = task.timeout_at {
+            self.alarms.timeouts.at(at);
+        }
+        if let Some(at) = task.expires_at {
+            self.alarms.deadlines.at(at);
+        }
+    }
+}
+
+fn open_graph(graph: Graph) -> (Working, HashMap<TaskId, Stored>) {
+    let mut working = Working::new(graph.execution);
+    let mut stored = HashMap::with_capacity(graph.tasks.len());
+    for task in graph.tasks {
+        stored.insert(task.stored.task.id, task.stored.clone());
+        working.add(task.stored.task, task.out, task.into);
+    }
+    (working, stored)
+}
+
+fn reason_of(change: &Transition) -> Option<Reason> {
+    change.record().decision.as_ref().map(|decision| decision.reason)
+}
+
+/// One commit and the wishes it fulfils.
+struct Plan {
+    commit: Commit,
+    items: Vec<(usize, Wish, Changed)>,
+}
+
+impl Plan {
+    fn lone(index: usize, wish: Wish, change: Transition) -> Plan {
+        let changed = Changed::of(change.after(), reason_of(&change));
+        Plan { items: vec![(index, wish, changed)], commit: change.into() }
+    }
+
+    fn shared(
+        working: Working,
+        wishes: Vec<(usize, Wish)>,
+        mut rejected: HashMap<usize, Met>,
+        reasons: &HashMap<usize, Option<Reason>>,
+        answers: &mut [Option<Met>],
+    ) -> Plan {
+        let mut items = Vec::with_capacity(wishes.len());
+        for (index, wish) in wishes {
+            if let Some(met) = rejected.remove(&index) {
+                answers[index] = Some(met);
+            } else if let Some(task) = working.task(wish.task) {
+                let changed = Changed::of(task, reasons.get(&index).copied().flatten());
+                items.push((index, wish, changed));
+            }
+        }
+        Plan { commit: working.into_commit(), items }
+    }
+
+    fn nothing(wishes: Vec<(usize, Wish)>, answers: &mut [Option<Met>], met: impl Fn() -> Met) -> Plan {
+        for (index, _) in wishes {
+            answers[index] = Some(met());
+        }
+        Plan { commit: Commit::default(), items: Vec::new() }
+    }
+
+    fn answer(self, answers: &mut [Option<Met>], met: impl Fn() -> Met) {
+        for (index, _, _) in self.items {
+            answers[index] = Some(met());
+        }
+    }
+}

@@ -1,0 +1,573 @@
+//! What a caller asks for, checked. A field whose behaviour is not built yet is refused by name, never ignored.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use comeback_core::policy::DeadlineKind;
+use comeback_core::{
+    Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
+    When,
+};
+use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
+
+use crate::config::Limits;
+use crate::ids::Ids;
+
+/// A text that is known to be JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Json(Arc<str>);
+
+impl Json {
+    pub fn parse(text: &str) -> Result<Json, serde_json::Error> {
+        serde_json::from_str::<&serde_json::value::RawValue>(text).map(|raw| Json(raw.get().into()))
+    }
+
+    pub fn text(&self) -> &Arc<str> {
+        &self.0
+    }
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Json {
+        Json(value.to_string().into())
+    }
+}
+
+impl From<Box<serde_json::value::RawValue>> for Json {
+    fn from(raw: Box<serde_json::value::RawValue>) -> Json {
+        Json(raw.get().into())
+    }
+}
+
+/// When something is to happen: after a while, or at an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    After(Millis),
+    At(Timestamp),
+}
+
+impl Moment {
+    pub fn from(self, now: Timestamp) -> Timestamp {
+        match self {
+            Moment::After(span) => now + span,
+            Moment::At(at) => at,
+        }
+    }
+}
+
+/// One task as a caller asks for it. Only the kind is needed.
+#[derive(Clone, Debug, Default)]
+pub struct TaskSpec {
+    pub key: Option<String>,
+    pub name: Option<String>,
+    pub kind: String,
+    pub queue: Option<String>,
+    pub priority: i32,
+    pub payload: Option<Json>,
+    pub executor: ExecutorSpec,
+    pub needs: Vec<Need>,
+    pub retry: Option<Arc<Policy>>,
+    pub timeout: Option<Millis>,
+    pub attempt_deadline: Option<Millis>,
+    pub deadline: Option<Moment>,
+    pub start: Option<Moment>,
+    pub dependency: Option<String>,
+    pub account: Option<String>,
+    pub cost: Option<u32>,
+    pub labels: BTreeMap<String, String>,
+    pub dedupe_key: Option<String>,
+    pub external_id: Option<String>,
+    pub hooks: Option<Json>,
+    pub traceparent: Option<String>,
+    pub dead_end_barrier: bool,
+}
+
+impl TaskSpec {
+    pub fn new(kind: impl Into<String>) -> TaskSpec {
+        TaskSpec { kind: kind.into(), ..TaskSpec::default() }
+    }
+
+    pub fn payload(mut self, payload: serde_json::Value) -> TaskSpec {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    pub fn retry(mut self, policy: Policy) -> TaskSpec {
+        self.retry = Some(Arc::new(policy));
+        self
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ExecutorSpec {
+    #[default]
+    Worker,
+    Http(Json),
+    Hook(Json),
+    Command(Json),
+    Timer,
+}
+
+impl ExecutorSpec {
+    fn executor(&self) -> Executor {
+        match self {
+            ExecutorSpec::Worker => Executor::Worker,
+            ExecutorSpec::Http(_) => Executor::Http,
+            ExecutorSpec::Hook(_) => Executor::Hook,
+            ExecutorSpec::Command(_) => Executor::Command,
+            ExecutorSpec::Timer => Executor::Timer,
+        }
+    }
+
+    fn settings(&self) -> Option<&Json> {
+        match self {
+            ExecutorSpec::Http(settings) | ExecutorSpec::Hook(settings) | ExecutorSpec::Command(settings) => {
+                Some(settings)
+            }
+            ExecutorSpec::Worker | ExecutorSpec::Timer => None,
+        }
+    }
+}
+
+/// A task that must have ended before, by its key in the same request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    pub task: String,
+    pub when: When,
+    pub on_unmet: OnUnmet,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ExecutionSpec {
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+    pub fail_fast: bool,
+    pub dead_end_cancel: bool,
+}
+
+/// A request to create tasks.
+#[derive(Clone, Debug, Default)]
+pub struct Submit {
+    pub namespace: String,
+    pub tasks: Vec<TaskSpec>,
+    pub execution: Option<ExecutionSpec>,
+    pub idempotency: Option<Idempotency>,
+}
+
+impl Submit {
+    pub fn one(namespace: impl Into<String>, task: TaskSpec) -> Submit {
+        Submit { namespace: namespace.into(), tasks: vec![task], ..Submit::default() }
+    }
+
+    /// Checks everything and makes the rows; or names every fault and makes nothing.
+    pub(crate) fn plan(&self, limits: &Limits, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
+        let mut faults = Invalid::default();
+        check_name(&mut faults, "namespace", &self.namespace, limits);
+        if self.tasks.len() > limits.tasks_per_submit {
+            faults.push("tasks", format!("at most {} tasks go into one request", limits.tasks_per_submit));
+            return Err(faults);
+        }
+        for (i, spec) in self.tasks.iter().enumerate() {
+            spec.check(&path(i, self.tasks.len()), limits, &mut faults);
+        }
+        let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
+        if !linked {
+            let tasks = self.tasks.iter().map(|spec| spec.task(&self.namespace, ids.task(now), None, now)).collect();
+            let idempotency = self.idempotency.clone();
+            return faults.or(()).map(|()| Submission {
+                namespace: self.namespace.clone(),
+                tasks,
+                execution: None,
+                edges: Vec::new(),
+                idempotency,
+            });
+        }
+        self.plan_execution(ids, now, faults)
+    }
+
+    fn plan_execution(&self, ids: &Ids, now: Timestamp, mut faults: Invalid) -> Result<Submission, Invalid> {
+        let count = self.tasks.len();
+        let execution_id = ids.execution(now);
+        let task_ids: Vec<TaskId> = self.tasks.iter().map(|_| ids.task(now)).collect();
+        let mut by_key: HashMap<&str, usize> = HashMap::new();
+        for (i, spec) in self.tasks.iter().enumerate() {
+            if spec.dedupe_key.is_some() {
+                faults
+                    .push(format!("{}dedupe_key", path(i, count)), "is for lone tasks, not for tasks of an execution");
+            }
+            if let Some(key) = &spec.key
+                && by_key.insert(key, i).is_some()
+            {
+                faults.push(format!("{}key", path(i, count)), format!("`{key}` is the key of an earlier task"));
+            }
+        }
+        let mut edges = Vec::new();
+        let mut linked: HashSet<(usize, usize)> = HashSet::new();
+        for (i, spec) in self.tasks.iter().enumerate() {
+            for (n, need) in spec.needs.iter().enumerate() {
+                let at = format!("{}needs[{n}].task", path(i, count));
+                match by_key.get(need.task.as_str()) {
+                    None => faults.push(at, format!("`{}` is no task of this request", need.task)),
+                    Some(from) if *from == i => faults.push(at, "a task cannot need itself"),
+                    Some(from) => {
+                        let edge =
+                            Edge { from: task_ids[*from], to: task_ids[i], when: need.when, on_unmet: need.on_unmet };
+                        if !linked.insert((*from, i)) {
+                            faults.push(at, format!("`{}` is needed twice", need.task));
+                        }
+                        edges.push((*from, i, edge));
+                    }
+                }
+            }
+        }
+        if faults.is_empty()
+            && let Some(cycle) = find_cycle(count, edges.iter().map(|(from, to, _)| (*from, *to)))
+        {
+            let name = |i: usize| self.tasks[i].key.clone().unwrap_or_else(|| format!("tasks[{i}]"));
+            let words: Vec<String> = cycle.into_iter().map(name).collect();
+            faults.push("tasks", format!("the needs go round in a circle: {}", words.join(" → ")));
+        }
+        faults.or(())?;
+        Ok(self.rows(execution_id, &task_ids, edges, now))
+    }
+
+    fn rows(
+        &self,
+        id: ExecutionId,
+        task_ids: &[TaskId],
+        edges: Vec<(usize, usize, Edge)>,
+        now: Timestamp,
+    ) -> Submission {
+        let mut tasks: Vec<NewTask> = self
+            .tasks
+            .iter()
+            .zip(task_ids)
+            .map(|(spec, task_id)| spec.task(&self.namespace, *task_id, Some(id), now))
+            .collect();
+        for (from, to, _) in &edges {
+            tasks[*from].task.children_left += 1;
+            tasks[*to].task.needs_left += 1;
+            tasks[*to].task.state = State::Waiting;
+        }
+        let spec = self.execution.clone().unwrap_or_default();
+        let total = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
+        let execution = Execution {
+            fail_fast: spec.fail_fast,
+            dead_end_cancel: spec.dead_end_cancel,
+            ..Execution::new(id, self.namespace.as_str().into(), total, now)
+        };
+        Submission {
+            namespace: self.namespace.clone(),
+            tasks,
+            execution: Some(NewExecution {
+                execution,
+                name: spec.name,
+                labels: spec.labels,
+                external_id: spec.external_id,
+            }),
+            edges: edges.into_iter().map(|(_, _, edge)| edge).collect(),
+            idempotency: self.idempotency.clone(),
+        }
+    }
+}
+
+/// A lone task is named by its fields, one of many by its place.
+fn path(index: usize, count: usize) -> String {
+    if count == 1 { String::new() } else { format!("tasks[{index}].") }
+}
+
+fn check_name(faults: &mut Invalid, path: &str, text: &str, limits: &Limits) {
+    if text.is_empty() {
+        faults.push(path, "may not be empty");
+    } else if text.len() > limits.name_bytes {
+        faults.push(path, format!("may have {} bytes at most", limits.name_bytes));
+    } else if text.contains(char::is_control) {
+        faults.push(path, "may not contain control characters");
+    }
+}
+
+impl TaskSpec {
+    fn check(&self, at: &str, limits: &Limits, faults: &mut Invalid) {
+        let mut name = |field: &str, text: &str| check_name(faults, &format!("{at}{field}"), text, limits);
+        name("kind", &self.kind);
+        let optional = [
+            ("key", &self.key),
+            ("name", &self.name),
+            ("queue", &self.queue),
+            ("dedupe_key", &self.dedupe_key),
+            ("external_id", &self.external_id),
+            ("traceparent", &self.traceparent),
+        ];
+        for (field, text) in optional {
+            if let Some(text) = text {
+                name(field, text);
+            }
+        }
+        if !(-1_000..=1_000).contains(&self.priority) {
+            faults.push(format!("{at}priority"), "must be between -1000 and 1000");
+        }
+        if self.payload.as_ref().is_some_and(|json| json.text().len() > limits.payload_bytes) {
+            faults.push(format!("{at}payload"), format!("may have {} bytes at most", limits.payload_bytes));
+        }
+        if self.labels.len() > limits.labels {
+            faults.push(format!("{at}labels"), format!("at most {} labels are allowed", limits.labels));
+        }
+        for (key, value) in &self.labels {
+            if key.is_empty() || key.len() + value.len() > limits.label_bytes {
+                let message = format!("a label has a name, and {} bytes at most with its value", limits.label_bytes);
+                faults.push(format!("{at}labels.{key}"), message);
+            }
+            if key.contains('\0') || value.contains('\0') {
+                faults.push(format!("{at}labels.{key}"), "may not contain a zero character");
+            }
+        }
+        if self.needs.len() > limits.needs_per_task {
+            faults.push(format!("{at}needs"), format!("at most {} needs are allowed", limits.needs_per_task));
+        }
+        let year = Millis::from_days(3_660);
+        let spans = [
+            ("timeout", self.timeout),
+            ("attempt_deadline", self.attempt_deadline),
+            ("deadline", moment_span(self.deadline)),
+            ("delay", moment_span(self.start)),
+        ];
+        for (field, span) in spans {
+            match span {
+                Some(span) if span > year => faults.push(format!("{at}{field}"), format!("may be {year} at most")),
+                Some(Millis(0)) if field != "delay" => faults.push(format!("{at}{field}"), "may not be zero"),
+                _ => {}
+            }
+        }
+        self.refuse_what_is_not_built(at, faults);
+    }
+
+    fn refuse_what_is_not_built(&self, at: &str, faults: &mut Invalid) {
+        let not_yet = [
+            ("dependency", self.dependency.is_some()),
+            ("account", self.account.is_some()),
+            ("cost", self.cost.is_some()),
+            ("hooks", self.hooks.is_some()),
+        ];
+        for (field, given) in not_yet {
+            if given {
+                faults.push(format!("{at}{field}"), "is not available in this version");
+            }
+        }
+        if let ExecutorSpec::Http(_) | ExecutorSpec::Command(_) | ExecutorSpec::Timer = self.executor {
+            let word = self.executor.executor();
+            faults.push(format!("{at}executor.type"), format!("`{word}` is not available in this version"));
+        }
+    }
+
+    /// The rows of this task, without regard to its needs.
+    fn task(&self, namespace: &str, id: TaskId, execution: Option<ExecutionId>, now: Timestamp) -> NewTask {
+        let lane = Lane {
+            namespace: namespace.to_owned(),
+            queue: self.queue.clone().unwrap_or_else(|| "default".into()),
+            kind: self.kind.clone(),
+            executor: self.executor.executor(),
+            dependency: self.dependency.clone(),
+            shared: execution.is_some(),
+        };
+        let mut task = Task::new(id, Arc::new(lane), now);
+        task.execution = execution;
+        task.priority = i16::try_from(self.priority).unwrap_or(0);
+        task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
+        task.attempt_deadline = self.attempt_deadline;
+        task.expires_at = self.deadline.map(|moment| moment.from(now));
+        task.dead_end_barrier = self.dead_end_barrier;
+        task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
+        task.state = if task.start_at.is_some() { State::Waiting } else { State::Pending };
+        if execution.is_none() {
+            task.seq = if task.start_at.is_some() { 1 } else { 2 };
+        }
+        NewTask {
+            policy: self.retry.clone(),
+            body: Body {
+                key: self.key.clone(),
+                name: self.name.clone(),
+                payload: self.payload.as_ref().map(|json| json.text().clone()),
+                labels: self.labels.clone(),
+                executor: self.executor.settings().map(|json| json.text().to_string()),
+                hooks: self.hooks.as_ref().map(|json| json.text().to_string()),
+                account: self.account.clone(),
+                cost: self.cost,
+                dedupe_key: self.dedupe_key.clone(),
+                external_id: self.external_id.clone(),
+                traceparent: self.traceparent.clone(),
+                hard_deadline: self.retry.as_ref().is_some_and(|policy| policy.deadline == DeadlineKind::Hard),
+            },
+            task,
+        }
+    }
+}
+
+fn moment_span(moment: Option<Moment>) -> Option<Millis> {
+    match moment {
+        Some(Moment::After(span)) => Some(span),
+        _ => None,
+    }
+}
+
+/// A way round, if there is one: the first task stands at both ends.
+fn find_cycle(count: usize, edges: impl Iterator<Item = (usize, usize)>) -> Option<Vec<usize>> {
+    let mut out: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let mut into = vec![0_u32; count];
+    for (from, to) in edges {
+        out[from].push(to);
+        into[to] += 1;
+    }
+    let mut free: Vec<usize> = (0..count).filter(|i| into[*i] == 0).collect();
+    let mut left = count;
+    while let Some(i) = free.pop() {
+        left -= 1;
+        for to in &out[i] {
+            into[*to] -= 1;
+            if into[*to] == 0 {
+                free.push(*to);
+            }
+        }
+    }
+    if left == 0 {
+        return None;
+    }
+    // Everything that is not free has a parent that is not free either: walking up must come round.
+    let mut parent = vec![usize::MAX; count];
+    for (from, children) in out.iter().enumerate().filter(|(from, _)| into[*from] > 0) {
+        for to in children.iter().filter(|to| into[**to] > 0) {
+            parent[*to] = from;
+        }
+    }
+    let mut at = (0..count).find(|i| into[*i] > 0)?;
+    let mut path: Vec<usize> = Vec::new();
+    while !path.contains(&at) {
+        path.push(at);
+        at = parent[at];
+    }
+    let start = path.iter().position(|i| *i == at)?;
+    let mut cycle: Vec<usize> = path[start..].to_vec();
+    cycle.reverse();
+    cycle.push(cycle[0]);
+    Some(cycle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
+    fn plan(submit: &Submit) -> Result<Submission, Vec<String>> {
+        submit.plan(&Limits::default(), &Ids::new(Some(1)), NOW).map_err(|invalid| {
+            invalid.faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect()
+        })
+    }
+
+    fn faults(task: TaskSpec) -> Vec<String> {
+        plan(&Submit::one("default", task))
+            .expect_err("it is wrong")
+            .into_iter()
+            .map(|fault| fault.split(':').next().unwrap_or_default().to_owned())
+            .collect()
+    }
+
+    fn chain(edges: &[(&str, &str)], keys: &[&str]) -> Submit {
+        let tasks = keys
+            .iter()
+            .map(|key| TaskSpec {
+                key: Some((*key).to_owned()),
+                needs: edges
+                    .iter()
+                    .filter(|(_, to)| to == key)
+                    .map(|(from, _)| Need { task: (*from).to_owned(), when: When::Success, on_unmet: OnUnmet::Skip })
+                    .collect(),
+                ..TaskSpec::new("k")
+            })
+            .collect();
+        Submit { namespace: "default".into(), tasks, ..Submit::default() }
+    }
+
+    #[test]
+    fn every_fault_is_named_by_its_path() {
+        assert_eq!(faults(TaskSpec::default()), ["kind"]);
+        assert_eq!(faults(TaskSpec::new("a\nb")), ["kind"]);
+        assert_eq!(faults(TaskSpec { priority: 1_001, ..TaskSpec::new("k") }), ["priority"]);
+        assert_eq!(faults(TaskSpec { queue: Some(String::new()), ..TaskSpec::new("k") }), ["queue"]);
+        assert_eq!(faults(TaskSpec::new("k").payload(json!("x".repeat(300_000)))), ["payload"]);
+        assert_eq!(faults(TaskSpec { timeout: Some(Millis(0)), ..TaskSpec::new("k") }), ["timeout"]);
+        let labels = (0..40).map(|n| (n.to_string(), String::new())).collect();
+        assert_eq!(faults(TaskSpec { labels, ..TaskSpec::new("k") }), ["labels"]);
+        let many = Submit {
+            namespace: "default".into(),
+            tasks: vec![TaskSpec::new("k"), TaskSpec::default()],
+            ..Submit::default()
+        };
+        assert_eq!(plan(&many).unwrap_err(), ["tasks[1].kind: may not be empty"]);
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_by_name() {
+        let spec = TaskSpec {
+            dependency: Some("psp".into()),
+            account: Some("acme".into()),
+            cost: Some(1),
+            hooks: Some(json!({}).into()),
+            executor: ExecutorSpec::Http(json!({}).into()),
+            ..TaskSpec::new("k")
+        };
+        assert_eq!(faults(spec), ["dependency", "account", "cost", "hooks", "executor.type"]);
+    }
+
+    #[test]
+    fn needs_are_checked_and_a_circle_is_spelled_out() {
+        let fails = |submit: &Submit| plan(submit).unwrap_err().join("; ");
+        assert!(fails(&chain(&[("x", "a")], &["a"])).contains("`x` is no task of this request"));
+        assert!(fails(&chain(&[("a", "a")], &["a"])).contains("a task cannot need itself"));
+        assert!(fails(&chain(&[("a", "b")], &["a", "b", "a"])).contains("`a` is the key of an earlier task"));
+        let circle = fails(&chain(&[("a", "b"), ("b", "c"), ("c", "a"), ("a", "d")], &["a", "b", "c", "d"]));
+        assert!(
+            circle.contains("a → b → c → a") || circle.contains("b → c → a → b") || circle.contains("c → a → b → c"),
+            "{circle}"
+        );
+    }
+
+    #[test]
+    fn linked_tasks_make_one_execution_and_others_none() {
+        let linked = plan(&chain(&[("a", "b")], &["a", "b"])).unwrap();
+        let execution = linked.execution.expect("an execution");
+        assert_eq!(execution.execution.total, 2);
+        assert!(linked.tasks.iter().all(|new| new.task.execution == Some(execution.execution.id)));
+        assert_eq!(linked.tasks[1].task.state, State::Waiting);
+        let lone = plan(&chain(&[], &["a", "b"])).unwrap();
+        assert!(lone.execution.is_none() && lone.tasks.iter().all(|new| new.task.execution.is_none()));
+        let asked = Submit { execution: Some(ExecutionSpec::default()), ..chain(&[], &["a"]) };
+        assert!(plan(&asked).unwrap().execution.is_some());
+    }
+
+    #[test]
+    fn ten_thousand_tasks_in_a_chain_are_planned_quickly() {
+        let keys: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
+        let tasks = (0..10_000)
+            .map(|n| TaskSpec {
+                key: Some(keys[n].clone()),
+                needs: (n > 0)
+                    .then(|| Need { task: keys[n - 1].clone(), when: When::Success, on_unmet: OnUnmet::Skip })
+                    .into_iter()
+                    .collect(),
+                ..TaskSpec::new("k")
+            })
+            .collect();
+        let submission = plan(&Submit { namespace: "default".into(), tasks, ..Submit::default() }).unwrap();
+        assert_eq!(submission.edges.len(), 9_999);
+    }
+
+    #[test]
+    fn only_json_is_json() {
+        assert!(Json::parse("{\"a\": 1}").is_ok());
+        for text in ["", "{", "nul", "{\"a\":1}x", "\u{0}"] {
+            assert!(Json::parse(text).is_err(), "{text}");
+        }
+    }
+}

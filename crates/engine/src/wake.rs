@@ -1,0 +1,205 @@
+//! Who waits for work, and who is told when there is some. Telling is an optimisation: whoever waits is also woken now and
+//! then to look for itself.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use comeback_core::{Lane, Timestamp};
+use comeback_store::ClaimRequest;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+#[derive(Default)]
+pub struct Wake {
+    waiting: Mutex<VecDeque<Arc<Waiter>>>,
+}
+
+/// When each loop must look next, as far as this instance knows.
+#[derive(Default)]
+pub struct Alarms {
+    pub retries: Alarm,
+    pub starts: Alarm,
+    pub leases: Alarm,
+    pub timeouts: Alarm,
+    pub deadlines: Alarm,
+}
+
+struct Waiter {
+    request: ClaimRequest,
+    told: AtomicBool,
+    notify: Notify,
+}
+
+/// A place in the queue of those who wait. Whoever leaves it with a word unheard passes the word on.
+pub struct Place {
+    waiter: Arc<Waiter>,
+    wake: Arc<Wake>,
+    heard: bool,
+}
+
+impl Wake {
+    /// Registers before looking, so that nothing that happens in between is missed.
+    pub fn wait_for(self: &Arc<Self>, request: &ClaimRequest) -> Place {
+        let waiter = Arc::new(Waiter { request: request.clone(), told: AtomicBool::new(false), notify: Notify::new() });
+        self.waiting.lock().push_back(waiter.clone());
+        Place { waiter, wake: self.clone(), heard: false }
+    }
+
+    /// There are `count` tasks more in this lane: as many waiters are told as it takes to lease them.
+    pub fn work(&self, lane: &Lane, count: u32) {
+        let mut left = count;
+        let waiting = self.waiting.lock();
+        for waiter in waiting.iter().filter(|waiter| waiter.request.wants(lane)) {
+            if left == 0 {
+                break;
+            }
+            if !waiter.told.swap(true, Ordering::AcqRel) {
+                waiter.notify.notify_one();
+            }
+            left = left.saturating_sub(waiter.request.limit.max(1));
+        }
+    }
+
+    /// Somebody should look, of each sort of waiter the one who waits longest.
+    pub fn look(&self) {
+        let waiting = self.waiting.lock();
+        let mut seen: Vec<&ClaimRequest> = Vec::new();
+        for waiter in waiting.iter() {
+            let same = |other: &&ClaimRequest| {
+                other.namespace == waiter.request.namespace
+                    && other.executor == waiter.request.executor
+                    && other.queues == waiter.request.queues
+                    && other.kinds == waiter.request.kinds
+            };
+            if seen.iter().any(same) {
+                continue;
+            }
+            seen.push(&waiter.request);
+            if !waiter.told.swap(true, Ordering::AcqRel) {
+                waiter.notify.notify_one();
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Waits for the word, and leaves the queue with it: who wants to wait again takes a new place before looking.
+    pub async fn told(mut self) {
+        self.waiter.notify.notified().await;
+        self.heard = true;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut waiting = self.wake.waiting.lock();
+        waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
+        let unheard = self.waiter.told.load(Ordering::Acquire) && !self.heard;
+        if unheard
+            && let Some(next) = waiting.iter().find(|waiter| waiter.request.queues == self.waiter.request.queues)
+            && !next.told.swap(true, Ordering::AcqRel)
+        {
+            next.notify.notify_one();
+        }
+    }
+}
+
+/// An instant that loops sleep towards; an earlier one wakes them.
+pub struct Alarm {
+    at: AtomicI64,
+    changed: Notify,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Alarm { at: AtomicI64::new(i64::MAX), changed: Notify::new() }
+    }
+}
+
+impl Alarm {
+    /// Something will be due then.
+    pub fn at(&self, at: Timestamp) {
+        if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// What was known is forgotten: whoever calls this is about to look up what is next.
+    pub fn clear(&self) {
+        self.at.store(i64::MAX, Ordering::Release);
+    }
+
+    pub fn next(&self) -> Timestamp {
+        Timestamp(self.at.load(Ordering::Acquire))
+    }
+
+    pub async fn earlier(&self) {
+        self.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use comeback_core::{Executor, Millis};
+
+    fn request(queue: &str, limit: u32) -> ClaimRequest {
+        ClaimRequest {
+            namespace: "default".into(),
+            queues: vec![queue.into()],
+            kinds: vec![],
+            executor: Executor::Worker,
+            worker: "w".into(),
+            limit,
+            lease: Millis(1),
+        }
+    }
+
+    fn lane(queue: &str) -> Lane {
+        Lane { queue: queue.into(), kind: "k".into(), ..Lane::default() }
+    }
+
+    fn is_told(place: &Place) -> bool {
+        place.waiter.told.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn as_many_are_told_as_there_is_work_for() {
+        let wake = Arc::new(Wake::default());
+        let places: Vec<Place> = (0..4).map(|_| wake.wait_for(&request("a", 2))).collect();
+        let other = wake.wait_for(&request("b", 2));
+        wake.work(&lane("a"), 3);
+        assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, true, false, false]);
+        assert!(!is_told(&other));
+    }
+
+    #[tokio::test]
+    async fn who_leaves_with_a_word_unheard_passes_it_on() {
+        let wake = Arc::new(Wake::default());
+        let (first, second) = (wake.wait_for(&request("a", 1)), wake.wait_for(&request("a", 1)));
+        wake.work(&lane("a"), 1);
+        drop(first);
+        assert!(is_told(&second));
+        let third = wake.wait_for(&request("a", 1));
+        second.told().await;
+        assert!(!is_told(&third));
+    }
+
+    #[tokio::test]
+    async fn a_word_that_came_before_the_wait_is_heard() {
+        let wake = Arc::new(Wake::default());
+        let place = wake.wait_for(&request("a", 1));
+        wake.work(&lane("a"), 1);
+        place.told().await;
+    }
+
+    #[test]
+    fn one_of_each_sort_looks() {
+        let wake = Arc::new(Wake::default());
+        let places =
+            [wake.wait_for(&request("a", 1)), wake.wait_for(&request("a", 1)), wake.wait_for(&request("b", 1))];
+        wake.look();
+        assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, false, true]);
+    }
+}
