@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// Gathers questions and asks them together. Cheap to clone; the askers stop when the last clone is gone.
+/// Gathers questions and asks them together. The askers stop when this is gone and everything was answered.
 pub struct Combiner<Q, A> {
     queue: mpsc::Sender<(Q, oneshot::Sender<A>)>,
+    askers: Vec<tokio::task::JoinHandle<()>>,
 }
 
 /// How many questions may wait before callers have to.
@@ -24,7 +25,7 @@ impl<Q: Send + 'static, A: Send + 'static> Combiner<Q, A> {
         let (queue, receiver) = mpsc::channel::<(Q, oneshot::Sender<A>)>(WAITING);
         let receiver = Arc::new(Mutex::new(receiver));
         let ask = Arc::new(ask);
-        for _ in 0..askers.max(1) {
+        let start = |_| {
             let (receiver, ask) = (receiver.clone(), ask.clone());
             tokio::spawn(async move {
                 let mut batch = Vec::new();
@@ -39,9 +40,17 @@ impl<Q: Send + 'static, A: Send + 'static> Combiner<Q, A> {
                         let _ = reply.send(answer);
                     }
                 }
-            });
+            })
+        };
+        Combiner { queue, askers: (0..askers.max(1)).map(start).collect() }
+    }
+
+    /// Takes no more questions and waits until those that were asked are answered.
+    pub async fn close(self) {
+        drop(self.queue);
+        for asker in self.askers {
+            let _ = asker.await;
         }
-        Combiner { queue }
     }
 
     /// Nothing only when the engine is shutting down.

@@ -101,6 +101,17 @@ impl Engine {
         Ok(Engine { core, combiners, loops: Arc::default() })
     }
 
+    /// Ends in order: the loops stop, what was asked is answered, and the store is let go. Only the last clone can do it; from
+    /// another one this changes nothing.
+    pub async fn close(self) {
+        let Engine { core, combiners, loops } = self;
+        drop(loops);
+        if let Ok(combiners) = Arc::try_unwrap(combiners) {
+            combiners.close().await;
+        }
+        drop(core);
+    }
+
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core.store
     }

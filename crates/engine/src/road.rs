@@ -38,6 +38,15 @@ pub(crate) struct Wish {
     pub task: TaskId,
     pub verb: Verb,
     pub seen: Option<Stored>,
+    /// What was seen was only remembered: it is good enough to act on, because the version guards the act, but not to refuse on.
+    pub remembered: bool,
+}
+
+impl Wish {
+    /// To be looked up afresh.
+    fn forgotten(self) -> Wish {
+        Wish { seen: None, remembered: false, ..self }
+    }
 }
 
 /// What became of a wish.
@@ -126,6 +135,7 @@ impl Core {
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
         self.look(&mut wishes).await?;
         let now = self.clock.now();
+        let mut again = Vec::new();
         let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
         let mut shared: BTreeMap<ExecutionId, Vec<(usize, Wish)>> = BTreeMap::new();
         for (index, wish) in wishes {
@@ -136,6 +146,7 @@ impl Core {
             match stored.task.execution {
                 Some(execution) => shared.entry(execution).or_default().push((index, wish)),
                 None => match self.decide(&wish.verb, stored, now) {
+                    Err(_) if wish.remembered => again.push((index, wish.forgotten())),
                     Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
                     Ok(change) => plans.push(Plan::lone(index, wish, change)),
                 },
@@ -146,11 +157,10 @@ impl Core {
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
-            return Ok(Vec::new());
+            return Ok(again);
         }
         let commits: Vec<Commit> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
         let applied = self.store.apply(&commits, on_behalf_of, now).await?;
-        let mut again = Vec::new();
         for ((plan, commit), outcome) in plans.into_iter().zip(&commits).zip(applied) {
             match outcome {
                 Applied::Done => {
@@ -159,10 +169,9 @@ impl Core {
                         answers[index] = Some(Met::Changed(changed));
                     }
                 }
-                Applied::Stale => again.extend(plan.items.into_iter().map(|(index, mut wish, _)| {
-                    wish.seen = None;
-                    (index, wish)
-                })),
+                Applied::Stale => {
+                    again.extend(plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())));
+                }
                 Applied::Paused => plan.answer(answers, || Met::Paused),
                 Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
             }

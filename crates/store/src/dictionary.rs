@@ -91,6 +91,10 @@ impl Dictionary {
         lanes
     }
 
+    pub fn lane_count(&self) -> usize {
+        self.inner.read().lanes.len()
+    }
+
     pub fn policy_id(&self, digest: &[u8; 32]) -> Option<i32> {
         self.inner.read().policies.get(digest).copied()
     }

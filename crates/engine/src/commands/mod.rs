@@ -51,6 +51,13 @@ impl Combiners {
     }
 }
 
+impl Combiners {
+    pub async fn close(self) {
+        let Combiners { submits, claims, wishes } = self;
+        tokio::join!(submits.close(), claims.close(), wishes.close());
+    }
+}
+
 impl Core {
     async fn fulfil_batch(&self, batch: Vec<Vec<Wish>>) -> Vec<Result<Vec<Met>, StoreError>> {
         let sizes: Vec<usize> = batch.iter().map(Vec::len).collect();

@@ -62,10 +62,12 @@ impl Engine {
                 Err(fault) => answers.push(Some(Err(ReportError::Invalid(fault)))),
                 Ok(end) => {
                     answers.push(None);
+                    let seen = core.cache.take(report.lease.task, report.lease.number);
                     wishes.push(Wish {
                         task: report.lease.task,
                         verb: Verb::End(Outcome { speaker: Speaker::Lease(report.lease.number), end }),
-                        seen: core.cache.take(report.lease.task, report.lease.number),
+                        remembered: seen.is_some(),
+                        seen,
                     });
                 }
             }

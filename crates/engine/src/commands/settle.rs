@@ -57,7 +57,7 @@ impl Engine {
         let seen = self.core.store.load(&[task]).await?.into_iter().next().flatten();
         let seen = seen.filter(|stored| stored.task.lane.namespace == namespace);
         let Some(seen) = seen else { return Err(CommandError::NotFound("task")) };
-        let wishes = vec![Wish { task, verb, seen: Some(seen) }];
+        let wishes = vec![Wish { task, verb, seen: Some(seen), remembered: true }];
         let met = self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??;
         match met.into_iter().next().unwrap_or(Met::Stale) {
             Met::Changed(changed) => Ok(changed),

@@ -31,8 +31,10 @@ pub async fn end_all(
     if due.is_empty() {
         return Ok(Progress::default());
     }
-    let wishes =
-        due.into_iter().map(|stored| Wish { task: stored.task.id, verb: verb(&stored), seen: Some(stored) }).collect();
+    let wishes = due
+        .into_iter()
+        .map(|stored| Wish { task: stored.task.id, verb: verb(&stored), seen: Some(stored), remembered: false })
+        .collect();
     let met = core.fulfil(wishes, Some(name)).await?;
     let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
     Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })

@@ -455,6 +455,7 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
             let next = engine.next_instant().await.map_err(|error| error.to_string())?;
             match next {
                 Some(next) => sim.clock.set(next),
+                None if has_held(sim).await? => {}
                 None => {
                     let open = sim
                         .truth
@@ -513,6 +514,11 @@ fn query(sim: &Sim, filter: &str) -> ListQuery {
         after: None,
         now: sim.clock_now(),
     }
+}
+
+async fn has_held(sim: &Sim) -> Result<bool, String> {
+    let held = sim.truth.list("default", &query(sim, "state:held")).await.map_err(|error| error.to_string())?;
+    Ok(!held.items.is_empty())
 }
 
 async fn resume_all(sim: &Sim) -> Outcome {

@@ -154,7 +154,8 @@ fn a_seed_is_repeatable() {
 #[test]
 fn every_deliberate_break_is_found() {
     for mutant in Mutant::ALL {
-        let found = (0..400).find(|seed| run(*seed, Some(*mutant)).is_err());
-        assert!(found.is_some(), "{mutant:?} was not found in 400 seeds");
+        let found = (0..400).find_map(|seed| run(seed, Some(*mutant)).err().map(|fault| (seed, fault)));
+        let Some((seed, fault)) = found else { panic!("{mutant:?} was not found in 400 seeds") };
+        println!("{mutant:?}: seed {seed}: {}", fault.lines().next().unwrap_or_default());
     }
 }

@@ -76,7 +76,20 @@ pub async fn claim(
     Ok(answers)
 }
 
+/// A lane that another instance has just made may not be known here yet: who finds nothing makes sure before saying so.
 async fn claim_one(store: &PostgresStore, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
+    let claimed = claim_known(store, request, now).await?;
+    if claimed.is_empty() && request.limit > 0 && learn::has_grown(store).await? {
+        return claim_known(store, request, now).await;
+    }
+    Ok(claimed)
+}
+
+async fn claim_known(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
     let lanes = store.dictionary.lanes_for(request);
     if lanes.is_empty() || request.limit == 0 {
         return Ok(Vec::new());

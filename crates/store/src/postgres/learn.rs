@@ -50,6 +50,19 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreEr
     Ok(())
 }
 
+/// Whether another instance has made lanes that are not known here; then they are learnt.
+pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached("select count(*) from lane").await?;
+    let count: i64 = client.query_one(&statement, &[]).await?.get(0);
+    drop(client);
+    if usize::try_from(count).unwrap_or(0) <= store.dictionary.lane_count() {
+        return Ok(false);
+    }
+    refresh(&store.pools.read, &store.dictionary).await?;
+    Ok(true)
+}
+
 /// Gives numbers to what is new in these submissions, before anything refers to them.
 pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;

@@ -1,0 +1,125 @@
+//! Tasks that are started by a call and settled by another.
+
+use crate::stories;
+use crate::world::*;
+use comeback_core::{EventKind, Failure, Millis, Speaker, State, TaskId, Trigger};
+use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRequest, ReportEnd, Settle, TaskSpec};
+use serde_json::json;
+
+async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {
+    let task = TaskSpec {
+        executor: ExecutorSpec::Hook(json!({"start": {"url": "http://example.test"}}).into()),
+        timeout: timeout.map(Millis),
+        ..spec("etl", retry)
+    };
+    submit(engine, task).await
+}
+
+async fn claim(engine: &Engine) -> u32 {
+    let claimed = engine.claim_hooks(LeaseRequest::new("default", "hooks")).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    claimed[0].run
+}
+
+async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
+    engine.settle(Settle { namespace: "default".into(), task, fence, end }).await.map(|changed| changed.state)
+}
+
+stories! {
+    /// S1-76 and S1-79: timeouts twice, then a callback.
+    fn a_hook_times_out_twice_and_then_succeeds(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"max_retries": 3, "initial_delay": "10s"}), Some(30_000)).await;
+        for delay in [10_000, 20_000] {
+            claim(&engine).await;
+            assert_eq!(state(&engine, id).await, State::Claimed);
+            engine.hook_started("default", id).await.unwrap();
+            place.pass(30_000);
+            engine.tick().await.unwrap();
+            assert_eq!(state(&engine, id).await, State::RetryPending);
+            place.pass(delay);
+            engine.tick().await.unwrap();
+        }
+        claim(&engine).await;
+        engine.hook_started("default", id).await.unwrap();
+        assert_eq!(settle(&engine, id, Speaker::Run(3), succeeded()).await.unwrap(), State::Succeeded);
+        let task = engine.task("default", id).await.unwrap().stored.task;
+        assert_eq!((task.counters.attempt, task.run), (2, 3));
+    }
+
+    /// X1-6: a callback of an earlier run changes nothing.
+    fn a_late_callback_of_an_earlier_run_is_refused(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"strategy": "immediate"}), Some(5_000)).await;
+        claim(&engine).await;
+        engine.hook_started("default", id).await.unwrap();
+        place.pass(5_000);
+        engine.tick().await.unwrap();
+        claim(&engine).await;
+        engine.hook_started("default", id).await.unwrap();
+        for fence in [Speaker::Run(1), Speaker::Run(3), Speaker::Attempt(0)] {
+            let refused = settle(&engine, id, fence, succeeded()).await;
+            assert!(matches!(refused, Err(CommandError::LeaseLost)), "{fence:?}");
+        }
+        assert_eq!(settle(&engine, id, Speaker::Attempt(1), succeeded()).await.unwrap(), State::Succeeded);
+        assert!(settle(&engine, id, Speaker::Run(2), succeeded()).await.is_err(), "a duplicate settle");
+    }
+
+    /// S1-27, F1-10: an explicit failure is decided like any other; the callee may be quicker than the answer to its start.
+    fn an_explicit_failure_is_retried_even_before_the_start_was_answered(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"retry_on": ["explicit"], "initial_delay": "1s"}), None).await;
+        claim(&engine).await;
+        let failure = ReportEnd::Failed(Failure::new(Trigger::Error, "no rows"));
+        assert_eq!(settle(&engine, id, Speaker::Anyone, failure).await.unwrap(), State::RetryPending);
+        let events = engine.events("default", id, 0, 100).await.unwrap();
+        let kinds: Vec<EventKind> = events.iter().map(|event| event.kind).collect();
+        assert!(kinds.contains(&EventKind::TaskClaimed) && kinds.contains(&EventKind::AttemptStarted));
+        assert!(engine.hook_started("default", id).await.is_err(), "that run is over");
+    }
+
+    /// S1-26, S1-80: the start call fails, the policy decides.
+    fn a_failed_start_call_is_retried(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"retry_on": ["webhook_failure"], "max_retries": 1, "strategy": "immediate"}), None).await;
+        for expected in [State::RetryPending, State::Dead] {
+            claim(&engine).await;
+            let failure = Failure { status: Some(502), ..Failure::new(Trigger::Error, "bad gateway") };
+            assert_eq!(engine.hook_failed("default", id, failure).await.unwrap().state, expected);
+            engine.tick().await.unwrap();
+        }
+    }
+
+    /// X1-10: before anything was sent a lost claim costs nothing.
+    fn a_claim_that_was_never_sent_is_given_back(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"max_lost": 0}), None).await;
+        claim(&engine).await;
+        place.pass(60_000);
+        engine.tick().await.unwrap();
+        let task = engine.task("default", id).await.unwrap().stored.task;
+        assert_eq!((task.state, task.counters.lost, task.run), (State::Pending, 0, 0));
+    }
+
+    /// A14: leaseless work without a limit of its own is stuck after half an hour.
+    fn a_silent_hook_without_a_timeout_is_stuck_in_the_end(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"initial_delay": "1s"}), None).await;
+        claim(&engine).await;
+        engine.hook_started("default", id).await.unwrap();
+        place.pass(1_799_999);
+        engine.tick().await.unwrap();
+        assert_eq!(state(&engine, id).await, State::Running);
+        place.pass(1);
+        engine.tick().await.unwrap();
+        let view = engine.task("default", id).await.unwrap();
+        assert_eq!((view.stored.task.state, view.stored.task.counters.lost), (State::RetryPending, 1));
+        assert_eq!(view.last_failure.unwrap().failure.unwrap().trigger, Trigger::Stuck);
+    }
+
+    fn a_worker_never_gets_a_hook(place) {
+        let engine = place.engine().await;
+        hook(&engine, json!({}), None).await;
+        assert!(lease(&engine, 10).await.is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! The engine as its callers meet it, on both databases: stories, races and long times.
+
+mod bad_input;
+mod hooks;
+mod lively;
+mod long;
+mod races;
+mod tasks;
+mod world;
+
+use libtest_mimic::{Arguments, Trial};
+use world::{Backend, Place};
+
+/// One story: its name is the sentence that it proves.
+pub struct Story {
+    pub name: &'static str,
+    pub run: fn(Place) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+macro_rules! stories {
+    ($($(#[$doc:meta])* fn $name:ident($place:ident) $body:block)+) => {
+        $($(#[$doc])* async fn $name($place: $crate::world::Place) $body)+
+
+        pub const STORIES: &[$crate::Story] = &[$($crate::Story {
+            name: stringify!($name),
+            run: |place| Box::pin($name(place)),
+        }),+];
+    };
+}
+pub(crate) use stories;
+
+fn main() {
+    let rooms = [
+        ("tasks", tasks::STORIES),
+        ("hooks", hooks::STORIES),
+        ("races", races::STORIES),
+        ("long", long::STORIES),
+        ("lively", lively::STORIES),
+        ("bad_input", bad_input::STORIES),
+    ];
+    let mut trials = Vec::new();
+    for (room, stories) in rooms {
+        for story in stories {
+            for backend in [Backend::Sqlite, Backend::Postgres] {
+                let run = story.run;
+                let name = format!("{}::{room}::{}", backend.word(), story.name);
+                trials.push(Trial::test(name, move || {
+                    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+                    runtime.block_on(async {
+                        let place = Place::new(backend).await;
+                        run(place.clone()).await;
+                        place.leave().await;
+                    });
+                    Ok(())
+                }));
+            }
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
