@@ -121,23 +121,29 @@ async fn drive(core: Weak<Core>, name: Loop) {
 
 /// Works off what is due and answers when to look again.
 async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError> {
-    if let Some(alarm) = core.alarm_of(name) {
-        alarm.clear();
-    }
     loop {
+        if let Some(alarm) = core.alarm_of(name) {
+            alarm.clear();
+        }
+        let looked_at = core.clock.now();
         let progress = core.tick(name).await?;
-        if !progress.more || progress.moved == 0 {
-            break;
+        if progress.more && progress.moved > 0 {
+            continue;
+        }
+        let now = core.clock.now();
+        if name == Loop::Prune {
+            return Ok(now + prune::INTERVAL);
+        }
+        let safety = now + core.config.safety_interval;
+        match next_of(name, &core.store.next_due().await?) {
+            // It came due while we looked at the others.
+            Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
+            // It was due when we looked and did not move: a pause holds it up. We look again now and then.
+            Some(next) if next <= now => return Ok(safety),
+            Some(next) => return Ok(next.min(safety)),
+            None => return Ok(safety),
         }
     }
-    let now = core.clock.now();
-    let safety = now + core.config.safety_interval;
-    if name == Loop::Prune {
-        return Ok(now + prune::INTERVAL);
-    }
-    let next = next_of(name, &core.store.next_due().await?);
-    // What is overdue and did not move is held up by a pause: the safety interval looks again.
-    Ok(next.filter(|next| *next > now).map_or(safety, |next| next.min(safety)))
 }
 
 async fn wait(core: &Core, name: Loop, until: Timestamp) {

@@ -48,13 +48,31 @@ cases! { "apply";
             {"match": {"status": 418}, "then": "final"}, {"match": {"class": "retryable"}, "then": "retry"}]}))).await;
         let mut snapshot = w.snapshot(&claimed.stored);
         snapshot.guard.holds.push(Hold { until: w.now() + Millis(99_000), reason: "gate psp".into() });
-        snapshot.task.tally = Tally { expected: Some(9), success: 2, failures: 1 };
         let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
         let change = decide::decide(&snapshot, &outcome, w.now()).unwrap();
         let expected = change.after().clone();
         assert_eq!(w.apply(change).await, Applied::Done);
         assert_eq!(w.load(expected.id).await.task, expected);
         assert_eq!(expected.rule_counts, [0, 1]);
+    }
+
+    /// What a hook has counted is kept with its verdict.
+    fn a_hooks_tally_is_written_with_its_end(w) {
+        for finish in [End::Succeeded { result: None }, End::Failed(Failure::new(Trigger::Error, "x"))] {
+            let mut new = w.retrying_task("hook", json!({"initial_delay": "1h"}));
+            new.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..(*new.task.lane).clone() });
+            w.submit(vec![new]).await;
+            let request = ClaimRequest { executor: Executor::Hook, ..w.request(1) };
+            let claimed = w.claim_with(request).await.remove(0);
+            w.apply(transition::hook_started(&claimed.stored.task, Millis(1_000), w.now()).unwrap()).await;
+            let mut running = w.load(claimed.stored.task.id).await;
+            running.task.tally = Tally { expected: Some(9), success: 2, failures: 1 };
+            let change = w.decide(&running, finish);
+            let expected = change.after().clone();
+            assert_eq!(w.apply(change).await, Applied::Done);
+            assert_eq!(w.load(expected.id).await.task, expected);
+            w.check_log(expected.id).await;
+        }
     }
 
     fn a_verdict_on_old_facts_is_stale_and_changes_nothing(w) {

@@ -198,9 +198,13 @@ cases! { "claim";
     }
 
     fn a_worker_gets_only_tasks_for_workers(w) {
-        w.submit(vec![in_lane(&w, |lane| lane.executor = Executor::Http)]).await;
+        let mut http = in_lane(&w, |lane| lane.executor = Executor::Http);
+        http.body.executor = Some("{\"url\":\"x\"}".into());
+        w.submit(vec![http]).await;
         assert!(w.claim(10).await.is_empty());
-        assert_eq!(w.claim_with(ClaimRequest { executor: Executor::Http, ..w.request(10) }).await.len(), 1);
+        let claimed = w.claim_with(ClaimRequest { executor: Executor::Http, ..w.request(10) }).await;
+        assert_eq!(claimed.len(), 1);
+        assert_eq!(claimed[0].executor.as_deref(), Some("{\"url\":\"x\"}"));
     }
 
     fn a_queue_name_is_only_a_name(w) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use comeback_core::{EventKind, ExecutionState, Record, Timestamp, transition};
+use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transition};
 use uuid::Uuid;
 
 use super::PostgresStore;
@@ -22,6 +22,55 @@ const MOST_CANDIDATES: u32 = 4_000;
 
 const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.traceparent";
 
+/// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
+const LEASED: &str =
+    "o.id, o.lane, o.policy, o.prio, o.submitted_at, o.version, o.seq, o.unwritten, o.ready_at, o.attempt,
+    o.lost, o.throttled, o.snoozed, o.rule_counts, o.cycle, o.run, o.lease_no, o.timeout_ms, o.attempt_deadline_ms,
+    o.timeout_at, o.expires_at, o.hard_deadline, o.first_failed_at, o.updated_at, o.class, o.fingerprint, o.expected,
+    o.success, o.failures, o.dead_end_barrier";
+
+fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow, tokio_postgres::Error> {
+    let mut row = OpenRow {
+        id: from.get()?,
+        lane: from.get()?,
+        policy: from.get()?,
+        prio: from.get()?,
+        submitted_at: from.get()?,
+        version: from.get()?,
+        seq: from.get()?,
+        unwritten: from.get()?,
+        ready_at: from.get()?,
+        attempt: from.get()?,
+        lost: from.get()?,
+        throttled: from.get()?,
+        snoozed: from.get()?,
+        rule_counts: from.get()?,
+        cycle: from.get()?,
+        run: from.get()?,
+        lease_no: from.get()?,
+        timeout_ms: from.get()?,
+        attempt_deadline_ms: from.get()?,
+        timeout_at: from.get()?,
+        expires_at: from.get()?,
+        hard_deadline: from.get()?,
+        first_failed_at: from.get()?,
+        updated_at: from.get()?,
+        class: from.get()?,
+        fingerprint: from.get()?,
+        expected: from.get()?,
+        success: from.get()?,
+        failures: from.get()?,
+        dead_end_barrier: from.get()?,
+        state: State::Running.code(),
+        worker: Some(request.worker.clone()),
+        ..OpenRow::default()
+    };
+    row.lease_at = Some(row.updated_at);
+    row.started_at = Some(row.updated_at);
+    row.lease_expires = Some(row.updated_at + request.lease.0.cast_signed());
+    Ok(row)
+}
+
 /// What a lease changes, and what the feed is told of it. `picked` says which rows. A task's own time never goes back, even when
 /// the caller asked its clock before somebody else changed the task.
 fn lease_statement(picked: &str, more: &str) -> String {
@@ -31,11 +80,10 @@ fn lease_statement(picked: &str, more: &str) -> String {
              lease_no = o.lease_no + 1, worker = $3, lease_at = {time}, lease_expires = {time} + $5,
              started_at = {time}, updated_at = {time}, unwritten = (o.unwritten | 4)::int2,
              timeout_at = least({time} + o.timeout_ms, {time} + o.attempt_deadline_ms)
-           where o.id = any(array({picked})) returning {columns}),
+           where o.id = any(array({picked})) returning {LEASED}),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
            select $4, $6, array_agg(id), array_agg(seq), array_agg(seq) from u having count(*) > 0)
          select u.*, {BODY} from u join task t on t.id = u.id",
-        columns = columns("o", &OPEN_COLUMNS),
         time = "greatest($4, o.updated_at)",
     )
 }
@@ -111,7 +159,7 @@ async fn claim_known(
         client.query(&statement, &[&numbers, &limit, &&*request.worker, &now.0, &span, &namespace, &each]).await?
     };
     drop(client);
-    let mut claimed = read_claimed(store, &rows).await?;
+    let mut claimed = read_claimed(store, &rows, |from| read_leased(from, request)).await?;
     sort(&mut claimed);
     Ok(claimed)
 }
@@ -129,11 +177,15 @@ fn sort(claimed: &mut [Claimed]) {
     claimed.sort_by_key(|it| (-it.stored.task.priority, it.stored.task.submitted_at, it.stored.task.id));
 }
 
-async fn read_claimed(store: &PostgresStore, rows: &[tokio_postgres::Row]) -> Result<Vec<Claimed>, StoreError> {
+async fn read_claimed(
+    store: &PostgresStore,
+    rows: &[tokio_postgres::Row],
+    read: impl Fn(&mut Reader<'_>) -> Result<OpenRow, tokio_postgres::Error>,
+) -> Result<Vec<Claimed>, StoreError> {
     let mut open = Vec::with_capacity(rows.len());
     let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
     for from in &mut readers {
-        open.push(read_open(from)?);
+        open.push(read(from)?);
     }
     let stored = learn::stored_open(store, open).await?;
     stored
@@ -197,7 +249,7 @@ async fn claim_step_by_step(
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
     let rows = tx.query(&statement, &[&ids]).await?;
-    let mut claimed = read_claimed(store, &rows).await?;
+    let mut claimed = read_claimed(store, &rows, read_open).await?;
     sort(&mut claimed);
 
     let mut writes: Vec<(OpenRow, u32)> = Vec::with_capacity(claimed.len());

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::apply::{append, write_feed};
-use super::columns::{BodyColumns, BodyRow, OpenColumns};
+use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
 use crate::StoreError;
 use crate::dictionary::PolicyText;
@@ -18,26 +18,53 @@ use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::types::*;
 
+/// Everything about a new open row that is the same for every new task.
+const NEW_COLUMNS: &str =
+    "hold, version, unwritten, attempt, lost, throttled, snoozed, cycle, run, lease_no, updated_at, parked,
+    success, failures";
+const NEW_VALUES: &str = "0, 1, 0, 0, 0, 0, 0, 0, 0, 0, submitted_at, 0, 0, 0";
+
 /// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
-static CREATE: LazyLock<String> = LazyLock::new(|| {
-    let open = OpenColumns::names("");
+pub static CREATE: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "with i as materialized (select * from unnest({open_arrays}, {body_arrays}) as i({open}, {body})),
+        "with i as materialized (select * from unnest({arrays}) as i({names})),
          t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
              executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
              account, cost, dedupe_key, external_id, traceparent, submitted_at)
-           select id, b_namespace, lane, execution_id, b_key, b_name, -prio, policy, b_payload, b_labels::jsonb,
-             b_executor, b_hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline,
-             dead_end_barrier, b_account, b_cost, b_dedupe_key, b_external_id, b_traceparent, submitted_at from i),
-         o as (insert into task_open ({open}, dedupe)
-           select {open}, case when b_dedupe_key is null then 0 else 1 end from i)
+           select id, namespace, lane, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
+             timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
+             dedupe_key, external_id, traceparent, submitted_at from i),
+         o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
+             timeout_ms, attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
+             dedupe, {NEW_COLUMNS})
+           select id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at, timeout_ms,
+             attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
+             case when dedupe_key is null then 0 else 1 end, {NEW_VALUES} from i)
          insert into feed (at, namespace, ids, firsts, lasts)
-           select ${now}, b_namespace, array_agg(id), array_agg(1), array_agg(seq)
-           from i where execution_id is null group by b_namespace",
-        open_arrays = OpenColumns::arrays(1),
-        body_arrays = BodyColumns::arrays(1 + OpenColumns::WIDTH),
-        body = BodyColumns::names("b_"),
-        now = 1 + OpenColumns::WIDTH + BodyColumns::WIDTH,
+           select ${now}, namespace, array_agg(id), array_agg(1), array_agg(seq)
+           from i where execution_id is null group by namespace",
+        arrays = CreateColumns::arrays(1),
+        names = CreateColumns::names(""),
+        now = 1 + CreateColumns::WIDTH,
+    )
+});
+
+/// The same for tasks that are ready at once and have nothing special, which most are.
+pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "with i as materialized (select * from unnest({arrays}) as i({names})),
+         t as (insert into task (id, namespace, lane, priority, policy, payload, labels, hard_deadline, dead_end_barrier,
+             submitted_at)
+           select id, namespace, lane, -prio, policy, payload, labels::jsonb, 0, 0, submitted_at from i),
+         o as (insert into task_open (id, lane, policy, state, prio, submitted_at, seq, hard_deadline, needs_left,
+             children_left, dead_end_barrier, dedupe, {NEW_COLUMNS})
+           select id, lane, policy, {pending}, prio, submitted_at, 2, 0, 0, 0, 0, 0, {NEW_VALUES} from i)
+         insert into feed (at, namespace, ids, firsts, lasts)
+           select ${now}, namespace, array_agg(id), array_agg(1), array_agg(2) from i group by namespace",
+        arrays = PlainColumns::arrays(1),
+        names = PlainColumns::names(""),
+        pending = State::Pending.code(),
+        now = 1 + PlainColumns::WIDTH,
     )
 });
 
@@ -108,16 +135,19 @@ fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<Bod
 }
 
 async fn create(client: &impl GenericClient, rows: &[BodyRow<'_>], now: Timestamp) -> Result<(), StoreError> {
-    let mut open = OpenColumns::default();
-    let mut body = BodyColumns::default();
-    for row in rows {
-        open.push(&row.open);
-        body.push(row);
+    if rows.iter().all(BodyRow::is_plain) {
+        let mut columns = PlainColumns::default();
+        rows.iter().for_each(|row| columns.push(row));
+        return run(client, &CREATE_PLAIN, columns.params(), now).await;
     }
-    let mut params = open.params();
-    params.extend(body.params());
+    let mut columns = CreateColumns::default();
+    rows.iter().for_each(|row| columns.push(row));
+    run(client, &CREATE, columns.params(), now).await
+}
+
+async fn run(client: &impl GenericClient, sql: &str, mut params: Params<'_>, now: Timestamp) -> Result<(), StoreError> {
     params.push(&now.0);
-    let statement = client.prepare_cached(&CREATE).await?;
+    let statement = client.prepare_cached(sql).await?;
     client.execute(&statement, &params).await?;
     Ok(())
 }

@@ -1,20 +1,70 @@
 //! Storing verdicts: every commit whole or not at all, each row guarded by its version.
 
-use comeback_core::{Commit, Execution, ExecutionId, Record, TaskId, Timestamp, Write};
-use rusqlite::{Connection, OptionalExtension};
+use comeback_core::{Commit, Execution, ExecutionId, Record, Timestamp, Write};
+use rusqlite::{CachedStatement, Connection, OptionalExtension};
+use uuid::Uuid;
 
-use super::statements::{insert_done, insert_history, insert_open, update_open};
+use super::statements::{
+    INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
+    insert_open, update_open, update_open_with,
+};
 use super::submit::take_key;
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
+use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
 use crate::types::{Applied, Loop};
 
+/// Verdicts with everything worked out that does not need the writer: it is the one thread that all wait for.
+pub enum Prepared {
+    /// About one lone task.
+    Lone(Box<PreparedLone>),
+    /// About an execution, or about a task that was over.
+    Whole(Box<Commit>),
+}
+
+pub struct PreparedLone {
+    id: Uuid,
+    expected_version: u32,
+    namespace: i32,
+    after: After,
+    records: Vec<(HistoryRow, u32)>,
+}
+
+enum After {
+    Open(OpenRow),
+    Done(DoneRow),
+}
+
+pub fn prepare(dictionary: &Dictionary, commits: &[Commit]) -> Result<Vec<Prepared>, StoreError> {
+    commits.iter().map(|commit| prepare_one(dictionary, commit)).collect()
+}
+
+fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, StoreError> {
+    let (None, [write]) = (&commit.execution, commit.writes.as_slice()) else {
+        return Ok(Prepared::Whole(Box::new(commit.clone())));
+    };
+    if !write.from.is_open() {
+        return Ok(Prepared::Whole(Box::new(commit.clone())));
+    }
+    let task = &write.after;
+    let lane = dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
+    let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
+    let after = if task.state.is_open() {
+        After::Open(OpenRow::new(task, lane, None, Fixed::default()))
+    } else {
+        After::Done(DoneRow::new(task, lane, None))
+    };
+    let records = commit.records.iter().map(|record| (HistoryRow::new(record, record.seq), record.carried)).collect();
+    let expected_version = write.expected_version;
+    Ok(Prepared::Lone(Box::new(PreparedLone { id: task.id.0, expected_version, namespace, after, records })))
+}
+
 pub fn apply(
     tx: &mut Tx<'_>,
-    commits: &[Commit],
+    commits: Vec<Prepared>,
     on_behalf_of: Option<Loop>,
     now: Timestamp,
 ) -> Result<Vec<Applied>, StoreError> {
@@ -24,25 +74,83 @@ pub fn apply(
     {
         return Ok(vec![Applied::Paused; commits.len()]);
     }
-    commits.iter().map(|commit| apply_one(tx, commit)).collect()
+    let connection = tx.connection;
+    let mut lone = LoneStatements {
+        delete: connection
+            .prepare_cached("delete from task_open where id = ?1 and version = ?2 returning policy, dedupe")?,
+        done: connection.prepare_cached(&INSERT_DONE)?,
+        update: connection.prepare_cached(&UPDATE_OPEN)?,
+        history: connection.prepare_cached(&INSERT_HISTORY)?,
+    };
+    let mut answers = Vec::with_capacity(commits.len());
+    for commit in commits {
+        answers.push(match commit {
+            Prepared::Lone(it) => lone.apply(tx, *it)?,
+            Prepared::Whole(commit) => apply_whole(tx, &commit)?,
+        });
+    }
+    Ok(answers)
 }
 
-fn apply_one(tx: &mut Tx<'_>, commit: &Commit) -> Result<Applied, StoreError> {
-    // A lone task touches one guarded row first, so there is nothing to take back when that row has moved on.
-    if commit.execution.is_none() && commit.writes.len() <= 1 {
-        return match write_all(tx, commit)? {
-            Ok(()) => log_lone(tx, commit).map(|()| Applied::Done),
-            Err(refused) => Ok(refused),
-        };
+/// Looked up once for all verdicts of a command.
+struct LoneStatements<'a> {
+    delete: CachedStatement<'a>,
+    done: CachedStatement<'a>,
+    update: CachedStatement<'a>,
+    history: CachedStatement<'a>,
+}
+
+impl LoneStatements<'_> {
+    /// The guarded row goes first, so there is nothing to take back when it has moved on.
+    fn apply(&mut self, tx: &mut Tx<'_>, it: PreparedLone) -> Result<Applied, StoreError> {
+        match it.after {
+            After::Open(row) => {
+                if !update_open_with(&mut self.update, &row, it.expected_version)? {
+                    return Ok(Applied::Stale);
+                }
+            }
+            After::Done(mut row) => {
+                let key = (it.id.as_bytes().as_slice(), it.expected_version);
+                let deleted: Option<(Option<i32>, i16)> =
+                    self.delete.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+                let Some((policy, dedupe)) = deleted else { return Ok(Applied::Stale) };
+                row.policy = policy;
+                insert_done_with(&mut self.done, &row)?;
+                if dedupe != 0 {
+                    free_key(tx.connection, it.id)?;
+                }
+            }
+        }
+        for (row, carried) in &it.records {
+            insert_history_with(&mut self.history, row)?;
+            let (first, count) = (row.seq.cast_unsigned(), u32::try_from(row.events.len()).unwrap_or(0));
+            if count > *carried {
+                tx.feed.push(it.namespace, row.subject, first + carried, first + count - 1);
+            }
+        }
+        Ok(Applied::Done)
     }
+}
+
+fn free_key(connection: &Connection, id: Uuid) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "delete from dedupe where (namespace, key) = (select namespace, dedupe_key from task where id = ?1)",
+        )?
+        .execute([id.as_bytes().as_slice()])
+        .map(|_| ())
+}
+
+fn apply_whole(tx: &mut Tx<'_>, commit: &Commit) -> Result<Applied, StoreError> {
     tx.connection.prepare_cached("savepoint whole")?.execute(())?;
     let outcome = write_all(tx, commit)?;
-    if let Err(refused) = outcome {
+    if outcome.is_err() {
         tx.connection.prepare_cached("rollback to whole")?.execute(())?;
-        tx.connection.prepare_cached("release whole")?.execute(())?;
-        return Ok(refused);
     }
     tx.connection.prepare_cached("release whole")?.execute(())?;
+    if let Err(refused) = outcome {
+        return Ok(refused);
+    }
     if commit.execution.is_none() {
         log_lone(tx, commit)?;
     }
@@ -50,24 +158,24 @@ fn apply_one(tx: &mut Tx<'_>, commit: &Commit) -> Result<Applied, StoreError> {
 }
 
 fn write_all(tx: &mut Tx<'_>, commit: &Commit) -> Result<Result<(), Applied>, StoreError> {
-    if let Some(write) = &commit.execution {
-        let Some((found, mut log)) = load_execution(tx, write.after.id)? else { return Ok(Err(Applied::Stale)) };
-        if found.version != write.expected_version {
-            return Ok(Err(Applied::Stale));
-        }
-        for record in &commit.records {
-            log.add(record.clone());
-        }
-        write_execution(tx.connection, &write.after, log.last)?;
-        for write in &commit.writes {
-            if let Err(refused) = write_task(tx, write)? {
-                return Ok(Err(refused));
-            }
-        }
-        let namespace = tx.dictionary.namespace(&found.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
-        append(tx, namespace, &log.records)?;
-        return Ok(Ok(()));
+    let Some(write) = &commit.execution else { return write_tasks(tx, commit) };
+    let Some((found, mut log)) = load_execution(tx, write.after.id)? else { return Ok(Err(Applied::Stale)) };
+    if found.version != write.expected_version {
+        return Ok(Err(Applied::Stale));
     }
+    if let Err(refused) = write_tasks(tx, commit)? {
+        return Ok(Err(refused));
+    }
+    for record in &commit.records {
+        log.add(record.clone());
+    }
+    write_execution(tx.connection, &write.after, log.last)?;
+    let namespace = tx.dictionary.namespace(&found.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+    append(tx, namespace, &log.records)?;
+    Ok(Ok(()))
+}
+
+fn write_tasks(tx: &mut Tx<'_>, commit: &Commit) -> Result<Result<(), Applied>, StoreError> {
     for write in &commit.writes {
         if let Err(refused) = write_task(tx, write)? {
             return Ok(Err(refused));
@@ -101,10 +209,7 @@ fn write_task(tx: &mut Tx<'_>, write: &Write) -> Result<Result<(), Applied>, Sto
     match (write.from.is_open(), task.state.is_open()) {
         (true, false) => finish(tx, write, lane),
         (true, true) => {
-            let Some(kept) = kept_columns(tx.connection, task.id, write.expected_version)? else {
-                return Ok(Err(Applied::Stale));
-            };
-            let row = OpenRow::new(task, lane, kept.policy, kept.fixed);
+            let row = OpenRow::new(task, lane, None, Fixed::default());
             Ok(if update_open(tx.connection, &row, write.expected_version)? { Ok(()) } else { Err(Applied::Stale) })
         }
         (false, true) => reopen(tx, write, lane),
@@ -126,22 +231,6 @@ fn write_task(tx: &mut Tx<'_>, write: &Write) -> Result<Result<(), Applied>, Sto
     }
 }
 
-/// Columns of an open row that a verdict does not know of.
-struct Kept {
-    policy: Option<i32>,
-    fixed: Fixed,
-}
-
-fn kept_columns(connection: &Connection, id: TaskId, version: u32) -> rusqlite::Result<Option<Kept>> {
-    connection
-        .prepare_cached("select policy, hard_deadline, dedupe from task_open where id = ?1 and version = ?2")?
-        .query_row((id.0.as_bytes().as_slice(), version), |row| {
-            let fixed = Fixed { hard_deadline: row.get::<_, i16>(1)? != 0, dedupe: row.get::<_, i16>(2)? != 0 };
-            Ok(Kept { policy: row.get(0)?, fixed })
-        })
-        .optional()
-}
-
 /// The open row goes, the end is written, and with it goes the dedupe key.
 fn finish(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applied>, StoreError> {
     let id = write.after.id.0;
@@ -153,10 +242,7 @@ fn finish(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applie
     let Some((policy, dedupe)) = deleted else { return Ok(Err(Applied::Stale)) };
     insert_done(tx.connection, &DoneRow::new(&write.after, lane, policy))?;
     if dedupe != 0 {
-        tx.connection.execute(
-            "delete from dedupe where (namespace, key) = (select namespace, dedupe_key from task where id = ?1)",
-            [id.as_bytes().as_slice()],
-        )?;
+        free_key(tx.connection, id)?;
     }
     Ok(Ok(()))
 }

@@ -98,7 +98,8 @@ impl Store for SqliteStore {
 
     async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
         let requests = requests.to_vec();
-        self.writer.run(move |tx| claim::claim(tx, &requests, now)).await
+        let answers = self.writer.run(move |tx| claim::claim(tx, &requests, now)).await?;
+        answers.into_iter().map(|given| claim::finish(&self.dictionary, given)).collect()
     }
 
     async fn apply(
@@ -107,8 +108,8 @@ impl Store for SqliteStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        let commits = commits.to_vec();
-        self.writer.run(move |tx| apply::apply(tx, &commits, on_behalf_of, now)).await
+        let prepared = apply::prepare(&self.dictionary, commits)?;
+        self.writer.run(move |tx| apply::apply(tx, prepared, on_behalf_of, now)).await
     }
 
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {

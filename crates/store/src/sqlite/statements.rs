@@ -19,9 +19,12 @@ pub static INSERT_OPEN: LazyLock<String> = LazyLock::new(|| insert("task_open", 
 pub static INSERT_DONE: LazyLock<String> = LazyLock::new(|| insert("task_done", &DONE_COLUMNS));
 pub static INSERT_HISTORY: LazyLock<String> = LazyLock::new(|| insert("history", &HISTORY_COLUMNS));
 
-/// Every column but the identity and the dedupe mark, guarded by the version in the last parameter.
+/// Every column that a verdict knows of, guarded by the version in the last parameter. What identifies the row and what only
+/// the store knows stays as it is.
 pub static UPDATE_OPEN: LazyLock<String> = LazyLock::new(|| {
-    let sets: Vec<String> = (2..OPEN_COLUMNS.len()).map(|i| format!("{} = ?{i}", OPEN_COLUMNS[i - 1])).collect();
+    let kept = ["id", "lane", "execution_id", "policy", "submitted_at", "hard_deadline", "dedupe"];
+    let moved = OPEN_COLUMNS.iter().enumerate().filter(|(_, name)| !kept.contains(name));
+    let sets: Vec<String> = moved.map(|(i, name)| format!("{name} = ?{}", i + 1)).collect();
     format!("update task_open set {} where id = ?1 and version = ?{}", sets.join(", "), OPEN_COLUMNS.len())
 });
 
@@ -115,23 +118,33 @@ fn bind_open(statement: &mut Statement<'_>, row: &OpenRow) -> rusqlite::Result<u
 }
 
 pub fn insert_open(connection: &Connection, row: &OpenRow) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(&INSERT_OPEN)?;
-    let bound = bind_open(&mut statement, row)?;
+    insert_open_with(&mut *connection.prepare_cached(&INSERT_OPEN)?, row)
+}
+
+/// With a statement that is used again and again.
+pub fn insert_open_with(statement: &mut Statement<'_>, row: &OpenRow) -> rusqlite::Result<()> {
+    let bound = bind_open(statement, row)?;
     statement.raw_bind_parameter(bound + 1, row.dedupe)?;
     statement.raw_execute().map(|_| ())
 }
 
 /// Whether the row was there in the expected version.
 pub fn update_open(connection: &Connection, row: &OpenRow, expected_version: u32) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(&UPDATE_OPEN)?;
-    let bound = bind_open(&mut statement, row)?;
+    update_open_with(&mut *connection.prepare_cached(&UPDATE_OPEN)?, row, expected_version)
+}
+
+pub fn update_open_with(statement: &mut Statement<'_>, row: &OpenRow, expected_version: u32) -> rusqlite::Result<bool> {
+    let bound = bind_open(statement, row)?;
     statement.raw_bind_parameter(bound + 1, expected_version)?;
     Ok(statement.raw_execute()? == 1)
 }
 
 pub fn insert_done(connection: &Connection, row: &DoneRow) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(&INSERT_DONE)?;
-    let mut to = Binder { statement: &mut statement, next: 0 };
+    insert_done_with(&mut *connection.prepare_cached(&INSERT_DONE)?, row)
+}
+
+pub fn insert_done_with(statement: &mut Statement<'_>, row: &DoneRow) -> rusqlite::Result<()> {
+    let mut to = Binder { statement, next: 0 };
     to.uuid(row.id)?;
     to.bind(row.lane)?;
     to.maybe_uuid(row.execution_id)?;
@@ -157,12 +170,15 @@ pub fn insert_done(connection: &Connection, row: &DoneRow) -> rusqlite::Result<(
     to.bind(row.expected)?;
     to.bind(row.success)?;
     to.bind(row.failures)?;
-    statement.raw_execute().map(|_| ())
+    to.statement.raw_execute().map(|_| ())
 }
 
 pub fn insert_history(connection: &Connection, row: &HistoryRow) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(&INSERT_HISTORY)?;
-    let mut to = Binder { statement: &mut statement, next: 0 };
+    insert_history_with(&mut *connection.prepare_cached(&INSERT_HISTORY)?, row)
+}
+
+pub fn insert_history_with(statement: &mut Statement<'_>, row: &HistoryRow) -> rusqlite::Result<()> {
+    let mut to = Binder { statement, next: 0 };
     to.uuid(row.subject)?;
     to.bind(row.seq)?;
     to.maybe_uuid(row.execution_id)?;
@@ -181,7 +197,7 @@ pub fn insert_history(connection: &Connection, row: &HistoryRow) -> rusqlite::Re
     to.bind(row.error.as_deref())?;
     to.bind(row.decision.as_deref())?;
     to.bind(row.data.as_deref())?;
-    statement.raw_execute().map(|_| ())
+    to.statement.raw_execute().map(|_| ())
 }
 
 /// Reads one value after the other.

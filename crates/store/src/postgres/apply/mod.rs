@@ -1,0 +1,85 @@
+//! Storing verdicts. Lone tasks go in two statements at most, whatever their number; an execution's commit locks the execution, then
+//! its tasks, then writes everything or nothing.
+
+mod lone;
+mod whole;
+
+use std::collections::BTreeSet;
+
+use comeback_core::{Commit, Timestamp};
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::tend::pause_lock;
+use crate::StoreError;
+use crate::types::{Applied, Loop};
+use lone::Lone;
+
+pub use lone::Verdict;
+#[cfg(test)]
+pub use lone::{END, MOVE, RETRY, SUCCESS};
+pub use whole::{append, lock_executions, read_execution, update_open, write_executions, write_feed, write_plain_feed};
+
+pub async fn apply(
+    store: &PostgresStore,
+    commits: &[Commit],
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Vec<Applied>, StoreError> {
+    let mut answers = vec![Applied::Stale; commits.len()];
+    // A task may stand in a call more than once; its later verdicts meet the facts that the first one made.
+    let mut rest: Vec<usize> = (0..commits.len()).collect();
+    while !rest.is_empty() {
+        let mut seen: BTreeSet<Uuid> = BTreeSet::new();
+        let (round, later): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(|index| {
+            let ids: Vec<Uuid> = subjects(&commits[*index]).collect();
+            let fresh = ids.iter().all(|id| !seen.contains(id));
+            seen.extend(ids);
+            fresh
+        });
+        apply_round(store, commits, &round, on_behalf_of, now, &mut answers).await?;
+        rest = later;
+    }
+    Ok(answers)
+}
+
+fn subjects(commit: &Commit) -> impl Iterator<Item = Uuid> {
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    commit.writes.iter().map(|write| write.after.id.0).chain(execution)
+}
+
+async fn apply_round(
+    store: &PostgresStore,
+    commits: &[Commit],
+    round: &[usize],
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+    answers: &mut [Applied],
+) -> Result<(), StoreError> {
+    let is_lone = |commit: &Commit| {
+        commit.execution.is_none() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
+    };
+    let (lone, whole): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| is_lone(&commits[**index]));
+    let mut client = store.writer().await?;
+    let lone = Lone::gather(store, commits, &lone)?;
+    // One sort of verdict and nothing else: the statement is its own transaction.
+    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() {
+        lone.write(&client, now, answers).await?;
+        return Ok(());
+    }
+    let tx = client.transaction().await?;
+    if let Some(name) = on_behalf_of
+        && pause_lock(&tx, name, now).await?
+    {
+        for index in round {
+            answers[*index] = Applied::Paused;
+        }
+        return Ok(());
+    }
+    lone.write(&tx, now, answers).await?;
+    if !whole.is_empty() {
+        whole::apply(store, &tx, commits, &whole, now, answers).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
