@@ -27,7 +27,7 @@ struct Arguments {
     #[arg(long)]
     n: Option<usize>,
     /// Workers in process.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Tasks per lease.
     #[arg(long, default_value_t = 1_000)]

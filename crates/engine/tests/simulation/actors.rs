@@ -61,12 +61,12 @@ fn execution(rng: &mut Rng) -> Submit {
     let size = 2 + rng.below(5) as usize;
     let mut tasks: Vec<TaskSpec> =
         (0..size).map(|n| TaskSpec { key: Some(format!("t{n}")), deadline: None, ..task(rng) }).collect();
-    for to in 1..size {
+    for (to, task) in tasks.iter_mut().enumerate() {
         for from in 0..to {
             if rng.percent(40) {
                 let when = [When::Success, When::Success, When::Failure, When::Always][rng.below(4) as usize];
                 let on_unmet = if rng.percent(30) { OnUnmet::Fail } else { OnUnmet::Skip };
-                tasks[to].needs.push(Need { task: format!("t{from}"), when, on_unmet });
+                task.needs.push(Need { task: format!("t{from}"), when, on_unmet });
             }
         }
     }

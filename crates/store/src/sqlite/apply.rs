@@ -34,7 +34,7 @@ pub struct PreparedLone {
 }
 
 enum After {
-    Open(OpenRow),
+    Open(Box<OpenRow>),
     Done(DoneRow),
 }
 
@@ -53,7 +53,7 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
     let lane = dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
     let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
     let after = if task.state.is_open() {
-        After::Open(OpenRow::new(task, lane, None, Fixed::default()))
+        After::Open(Box::new(OpenRow::new(task, lane, None, Fixed::default())))
     } else {
         After::Done(DoneRow::new(task, lane, None))
     };

@@ -1,0 +1,21 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup test simulate bench bench-quick
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: ## install what the tests need and is missing
+	scripts/setup
+
+test: setup ## everything, on both databases, as on a fresh machine
+	scripts/with-postgres scripts/test format lint core store engine simulation
+
+SEEDS ?= 20000
+simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
+	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture
+
+bench: setup ## the full measurement beside the rivals, medians of five (about an hour)
+	bench/compare
+
+bench-quick: setup ## the same measurement, small (five minutes)
+	bench/compare --quick
