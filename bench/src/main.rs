@@ -7,7 +7,7 @@ mod workloads;
 
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use comeback_engine::{Engine, EngineConfig, SystemClock};
 use comeback_store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
@@ -38,7 +38,7 @@ struct Arguments {
     /// Tasks due in 14 days that are there before.
     #[arg(long, default_value_t = 0)]
     backlog: usize,
-    /// Full lives per second for the sustained mix.
+    /// Full lives per second for the sustained mix; without it as many as there can be.
     #[arg(long)]
     rate: Option<f64>,
 }
@@ -103,10 +103,7 @@ async fn run(arguments: &Arguments) -> Result<Value> {
         Workload::Storm => workloads::storm(&bench, n(20_000)).await?,
         Workload::Latency => workloads::latency(&bench, arguments.seconds.unwrap_or(20)).await?,
         Workload::Lateness => workloads::lateness(&bench, n(2_000)).await?,
-        Workload::Sustained => {
-            let Some(rate) = arguments.rate else { bail!("the sustained mix needs --rate, in lives per second") };
-            workloads::sustained(&bench, rate, arguments.seconds.unwrap_or(300)).await?
-        }
+        Workload::Sustained => workloads::sustained(&bench, arguments.rate, arguments.seconds.unwrap_or(300)).await?,
     };
     line["peer"] = json!(if arguments.postgres.is_some() { "comeback-postgres" } else { "comeback-sqlite" });
     line["workload"] = json!(format!("{:?}", arguments.workload).to_lowercase());
