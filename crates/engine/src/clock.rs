@@ -27,9 +27,13 @@ pub trait Clock: Send + Sync {
     }
 }
 
+/// A clock that is behind by less than this is waited for.
+const EVENED_OUT: i64 = 1_000;
+
 /// The machine's clock, anchored once and carried on by a clock that nobody can set.
 ///
-/// A wall clock that is set back is ignored; one that is set ahead is followed by `follow`, which the loops call.
+/// A clock that is set ahead is followed, by `follow`, which the loops call. One that is set back is not: time would stand
+/// still for as long, and with it every retry and every lease. Small differences are evened out either way.
 pub struct SystemClock {
     anchor_wall: i64,
     anchor: Instant,
@@ -45,6 +49,15 @@ impl SystemClock {
             offset: AtomicI64::new(0),
             last: AtomicI64::new(i64::MIN),
         })
+    }
+
+    /// The store's clock against the wall as it is now; ours runs on its own since the anchor.
+    fn follow_wall(&self, wall: i64, offset_millis: i64) {
+        let wanted = wall + offset_millis - self.local();
+        let not_asked_yet = self.last.load(Ordering::Relaxed) == i64::MIN;
+        if not_asked_yet || wanted > self.offset.load(Ordering::Relaxed) - EVENED_OUT {
+            self.offset.store(wanted, Ordering::Relaxed);
+        }
     }
 
     fn local(&self) -> i64 {
@@ -64,9 +77,7 @@ impl Clock for SystemClock {
     }
 
     fn follow(&self, offset_millis: i64) {
-        // The store's clock against the wall as it is now; ours runs on its own since the anchor.
-        let drift = wall_millis() - self.local();
-        self.offset.store(offset_millis + drift, Ordering::Relaxed);
+        self.follow_wall(wall_millis(), offset_millis);
     }
 }
 
@@ -157,6 +168,22 @@ mod tests {
         assert!(clock.now() >= before);
         clock.follow(5_000);
         assert!(clock.now() >= before + Millis(4_900));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_stop_the_time() {
+        let clock = SystemClock::new();
+        let before = clock.now();
+        clock.follow_wall(wall_millis() - 3_600_000, 0);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(clock.now() >= before + Millis(15));
+    }
+
+    #[test]
+    fn the_first_clock_that_is_followed_is_followed_back_too() {
+        let clock = SystemClock::new();
+        clock.follow(-60_000);
+        assert!(clock.now().0 < wall_millis() - 50_000);
     }
 
     #[tokio::test]

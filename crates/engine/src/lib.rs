@@ -105,7 +105,9 @@ impl Engine {
     /// another one this changes nothing.
     pub async fn close(self) {
         let Engine { core, combiners, loops } = self;
-        drop(loops);
+        if let Ok(loops) = Arc::try_unwrap(loops) {
+            loops.stop().await;
+        }
         if let Ok(combiners) = Arc::try_unwrap(combiners) {
             combiners.close().await;
         }

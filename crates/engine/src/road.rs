@@ -30,7 +30,18 @@ pub(crate) enum Verb {
     Reschedule { to: Timestamp, act: Act },
     Snooze { by: Millis, act: Act },
     Retry { keep_counters: bool, act: Act },
-    HookStarted,
+    HookStarted { lease_number: u32 },
+}
+
+impl Verb {
+    /// Who is behind it, where a person or a program acts from outside.
+    pub(crate) fn act(&self) -> Option<&Act> {
+        match self {
+            Verb::Cancel(act) | Verb::Pause(act) | Verb::Resume(act) => Some(act),
+            Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
+            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } => None,
+        }
+    }
 }
 
 /// A verb, its task, and the task as it was seen last, if it was.
@@ -110,7 +121,8 @@ impl Core {
             Verb::Reschedule { to, act } => transition::reschedule(task, *to, act, now),
             Verb::Snooze { by, act } => transition::reschedule(task, now + *by, act, now),
             Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
-            Verb::HookStarted => transition::hook_started(task, self.config.stuck_after, now),
+            Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
+            Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
         }
     }
 
@@ -153,7 +165,7 @@ impl Core {
             }
         }
         for (execution, wishes) in shared {
-            plans.push(self.plan_shared(execution, wishes, now, answers).await?);
+            plans.push(self.plan_shared(execution, wishes, on_behalf_of.is_some(), now, answers).await?);
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
@@ -169,6 +181,8 @@ impl Core {
                         answers[index] = Some(Met::Changed(changed));
                     }
                 }
+                // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
+                Applied::Stale if on_behalf_of.is_some() => plan.answer(answers, || Met::Stale),
                 Applied::Stale => {
                     again.extend(plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())));
                 }
@@ -198,6 +212,7 @@ impl Core {
         &self,
         execution: ExecutionId,
         wishes: Vec<(usize, Wish)>,
+        only_as_seen: bool,
         now: Timestamp,
         answers: &mut [Option<Met>],
     ) -> Result<Plan, StoreError> {
@@ -219,6 +234,10 @@ impl Core {
                     rejected.insert(*index, Met::NotFound);
                     continue;
                 };
+                if only_as_seen && wish.seen.as_ref().is_some_and(|seen| seen.task.version != stored.task.version) {
+                    rejected.insert(*index, Met::Stale);
+                    continue;
+                }
                 let change = match self.decide(&wish.verb, &stored, now) {
                     Ok(change) => change,
                     Err(rejection) => {
@@ -254,18 +273,23 @@ impl Core {
 
     /// After a commit: whoever waits for this work is told, and the alarms are set.
     pub(crate) fn tell(&self, commit: &Commit) {
-        let mut told_others = false;
-        for write in &commit.writes {
-            let task = &write.after;
-            if task.state == State::Pending && !task.execution_paused {
-                self.wake.work(&task.lane, 1);
-                told_others = true;
-            }
-            self.set_alarms(task);
+        let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
+        self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
+    }
+
+    /// Whoever waits for these is told, here and on other instances.
+    pub(crate) fn tell_of<'a>(&self, ready: impl Iterator<Item = &'a Task>) {
+        let mut by_lane: HashMap<&Lane, u32> = HashMap::new();
+        for task in ready {
+            *by_lane.entry(&task.lane).or_default() += 1;
         }
-        if told_others {
-            self.store.notify();
+        if by_lane.is_empty() {
+            return;
         }
+        for (lane, count) in by_lane {
+            self.wake.work(lane, count);
+        }
+        self.store.notify();
     }
 
     pub(crate) fn set_alarms(&self, task: &Task) {
@@ -290,7 +314,7 @@ impl Core {
     }
 }
 
-fn open_graph(graph: Graph) -> (Working, HashMap<TaskId, Stored>) {
+pub(crate) fn open_graph(graph: Graph) -> (Working, HashMap<TaskId, Stored>) {
     let mut working = Working::new(graph.execution);
     let mut stored = HashMap::with_capacity(graph.tasks.len());
     for task in graph.tasks {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use comeback_core::policy::DeadlineKind;
+use comeback_core::transition::Act;
 use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
     When,
@@ -146,6 +147,17 @@ pub struct ExecutionSpec {
     pub dead_end_cancel: bool,
 }
 
+impl ExecutionSpec {
+    fn check(&self, limits: &Limits, faults: &mut Invalid) {
+        for (path, text) in [("execution.name", &self.name), ("execution.external_id", &self.external_id)] {
+            if let Some(text) = text {
+                limits.check_name(path, text, faults);
+            }
+        }
+        limits.check_labels("execution.", &self.labels, faults);
+    }
+}
+
 /// A request to create tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Submit {
@@ -163,10 +175,19 @@ impl Submit {
     /// Checks everything and makes the rows; or names every fault and makes nothing.
     pub(crate) fn plan(&self, limits: &Limits, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
         let mut faults = Invalid::default();
-        check_name(&mut faults, "namespace", &self.namespace, limits);
+        limits.check_name("namespace", &self.namespace, &mut faults);
         if self.tasks.len() > limits.tasks_per_submit {
             faults.push("tasks", format!("at most {} tasks go into one request", limits.tasks_per_submit));
             return Err(faults);
+        }
+        if let Some(idempotency) = &self.idempotency {
+            limits.check_name("idempotency_key", &idempotency.key, &mut faults);
+        }
+        if let Some(execution) = &self.execution {
+            execution.check(limits, &mut faults);
+            if self.tasks.is_empty() {
+                faults.push("tasks", "an execution needs at least one task");
+            }
         }
         for (i, spec) in self.tasks.iter().enumerate() {
             spec.check(&path(i, self.tasks.len()), limits, &mut faults);
@@ -277,19 +298,53 @@ fn path(index: usize, count: usize) -> String {
     if count == 1 { String::new() } else { format!("tasks[{index}].") }
 }
 
-fn check_name(faults: &mut Invalid, path: &str, text: &str, limits: &Limits) {
-    if text.is_empty() {
-        faults.push(path, "may not be empty");
-    } else if text.len() > limits.name_bytes {
-        faults.push(path, format!("may have {} bytes at most", limits.name_bytes));
-    } else if text.contains(char::is_control) {
-        faults.push(path, "may not contain control characters");
+impl Limits {
+    pub(crate) fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
+        if text.is_empty() {
+            faults.push(path, "may not be empty");
+        } else if text.len() > self.name_bytes {
+            faults.push(path, format!("may have {} bytes at most", self.name_bytes));
+        } else if text.contains(char::is_control) {
+            faults.push(path, "may not contain control characters");
+        }
+    }
+
+    fn check_labels(&self, at: &str, labels: &BTreeMap<String, String>, faults: &mut Invalid) {
+        if labels.len() > self.labels {
+            faults.push(format!("{at}labels"), format!("at most {} labels are allowed", self.labels));
+        }
+        for (key, value) in labels {
+            if key.is_empty() || key.len() + value.len() > self.label_bytes {
+                let message = format!("a label has a name, and {} bytes at most with its value", self.label_bytes);
+                faults.push(format!("{at}labels.{key}"), message);
+            }
+            if key.contains('\0') || value.contains('\0') {
+                faults.push(format!("{at}labels.{key}"), "may not contain a zero character");
+            }
+        }
+    }
+
+    /// Who did it and why, as it will be kept.
+    pub(crate) fn check_act(&self, act: &Act) -> Result<(), Invalid> {
+        let mut faults = Invalid::default();
+        if let Some(by) = &act.by {
+            self.check_name("by", by, &mut faults);
+        }
+        if let Some(note) = &act.note {
+            if note.len() > self.note_bytes {
+                faults.push("note", format!("may have {} bytes at most", self.note_bytes));
+            }
+            if note.contains('\0') {
+                faults.push("note", "may not contain a zero character");
+            }
+        }
+        faults.or(())
     }
 }
 
 impl TaskSpec {
     fn check(&self, at: &str, limits: &Limits, faults: &mut Invalid) {
-        let mut name = |field: &str, text: &str| check_name(faults, &format!("{at}{field}"), text, limits);
+        let mut name = |field: &str, text: &str| limits.check_name(&format!("{at}{field}"), text, faults);
         name("kind", &self.kind);
         let optional = [
             ("key", &self.key),
@@ -310,18 +365,7 @@ impl TaskSpec {
         if self.payload.as_ref().is_some_and(|json| json.text().len() > limits.payload_bytes) {
             faults.push(format!("{at}payload"), format!("may have {} bytes at most", limits.payload_bytes));
         }
-        if self.labels.len() > limits.labels {
-            faults.push(format!("{at}labels"), format!("at most {} labels are allowed", limits.labels));
-        }
-        for (key, value) in &self.labels {
-            if key.is_empty() || key.len() + value.len() > limits.label_bytes {
-                let message = format!("a label has a name, and {} bytes at most with its value", limits.label_bytes);
-                faults.push(format!("{at}labels.{key}"), message);
-            }
-            if key.contains('\0') || value.contains('\0') {
-                faults.push(format!("{at}labels.{key}"), "may not contain a zero character");
-            }
-        }
+        limits.check_labels(at, &self.labels, faults);
         if self.needs.len() > limits.needs_per_task {
             faults.push(format!("{at}needs"), format!("at most {} needs are allowed", limits.needs_per_task));
         }
@@ -375,7 +419,8 @@ impl TaskSpec {
         task.priority = i16::try_from(self.priority).unwrap_or(0);
         task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
         task.attempt_deadline = self.attempt_deadline;
-        task.expires_at = self.deadline.map(|moment| moment.from(now));
+        let policy_ends = self.retry.as_ref().and_then(|policy| policy.expires_at);
+        task.expires_at = self.deadline.map(|moment| moment.from(now)).into_iter().chain(policy_ends).min();
         task.dead_end_barrier = self.dead_end_barrier;
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
         task.state = if task.start_at.is_some() { State::Waiting } else { State::Pending };

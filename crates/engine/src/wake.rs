@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 use comeback_core::{Lane, Timestamp};
 use comeback_store::ClaimRequest;
@@ -27,8 +27,33 @@ pub struct Alarms {
 
 struct Waiter {
     request: ClaimRequest,
-    told: AtomicBool,
+    /// How much work it was told of. Only changed under the lock of the queue.
+    told_of: AtomicU32,
     notify: Notify,
+}
+
+impl Waiter {
+    /// Tells it of as much as it can still take, and answers how much that was.
+    fn tell(&self, count: u32) -> u32 {
+        let before = self.told_of.load(Ordering::Relaxed);
+        let taken = self.request.limit.max(1).saturating_sub(before).min(count);
+        if taken > 0 {
+            self.told_of.store(before + taken, Ordering::Relaxed);
+        }
+        if before == 0 && taken > 0 {
+            self.notify.notify_one();
+        }
+        taken
+    }
+
+    /// Whether both would be offered the same tasks.
+    fn is_like(&self, other: &ClaimRequest) -> bool {
+        let own = &self.request;
+        own.namespace == other.namespace
+            && own.executor == other.executor
+            && own.queues == other.queues
+            && own.kinds == other.kinds
+    }
 }
 
 /// A place in the queue of those who wait. Whoever leaves it with a word unheard passes the word on.
@@ -41,7 +66,7 @@ pub struct Place {
 impl Wake {
     /// Registers before looking, so that nothing that happens in between is missed.
     pub fn wait_for(self: &Arc<Self>, request: &ClaimRequest) -> Place {
-        let waiter = Arc::new(Waiter { request: request.clone(), told: AtomicBool::new(false), notify: Notify::new() });
+        let waiter = Arc::new(Waiter { request: request.clone(), told_of: AtomicU32::new(0), notify: Notify::new() });
         self.waiting.lock().push_back(waiter.clone());
         Place { waiter, wake: self.clone(), heard: false }
     }
@@ -51,33 +76,21 @@ impl Wake {
         let mut left = count;
         let waiting = self.waiting.lock();
         for waiter in waiting.iter().filter(|waiter| waiter.request.wants(lane)) {
+            left -= waiter.tell(left);
             if left == 0 {
                 break;
             }
-            if !waiter.told.swap(true, Ordering::AcqRel) {
-                waiter.notify.notify_one();
-            }
-            left = left.saturating_sub(waiter.request.limit.max(1));
         }
     }
 
     /// Somebody should look, of each sort of waiter the one who waits longest.
     pub fn look(&self) {
         let waiting = self.waiting.lock();
-        let mut seen: Vec<&ClaimRequest> = Vec::new();
+        let mut seen: Vec<&Waiter> = Vec::new();
         for waiter in waiting.iter() {
-            let same = |other: &&ClaimRequest| {
-                other.namespace == waiter.request.namespace
-                    && other.executor == waiter.request.executor
-                    && other.queues == waiter.request.queues
-                    && other.kinds == waiter.request.kinds
-            };
-            if seen.iter().any(same) {
-                continue;
-            }
-            seen.push(&waiter.request);
-            if !waiter.told.swap(true, Ordering::AcqRel) {
-                waiter.notify.notify_one();
+            if !seen.iter().any(|other| other.is_like(&waiter.request)) {
+                seen.push(waiter);
+                waiter.tell(1);
             }
         }
     }
@@ -95,12 +108,12 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = self.wake.waiting.lock();
         waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
-        let unheard = self.waiter.told.load(Ordering::Acquire) && !self.heard;
-        if unheard
-            && let Some(next) = waiting.iter().find(|waiter| waiter.request.queues == self.waiter.request.queues)
-            && !next.told.swap(true, Ordering::AcqRel)
-        {
-            next.notify.notify_one();
+        let mut unheard = if self.heard { 0 } else { self.waiter.told_of.load(Ordering::Relaxed) };
+        for next in waiting.iter().filter(|next| next.is_like(&self.waiter.request)) {
+            unheard -= next.tell(unheard);
+            if unheard == 0 {
+                break;
+            }
         }
     }
 }
@@ -161,7 +174,7 @@ mod tests {
     }
 
     fn is_told(place: &Place) -> bool {
-        place.waiter.told.load(Ordering::SeqCst)
+        place.waiter.told_of.load(Ordering::SeqCst) > 0
     }
 
     #[test]
@@ -172,6 +185,27 @@ mod tests {
         wake.work(&lane("a"), 3);
         assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, true, false, false]);
         assert!(!is_told(&other));
+    }
+
+    #[test]
+    fn work_that_comes_one_by_one_is_told_to_one_after_the_other() {
+        let wake = Arc::new(Wake::default());
+        let places: Vec<Place> = (0..4).map(|_| wake.wait_for(&request("a", 1))).collect();
+        for _ in 0..3 {
+            wake.work(&lane("a"), 1);
+        }
+        assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, true, true, false]);
+    }
+
+    #[test]
+    fn an_unheard_word_goes_to_one_who_wants_the_same() {
+        let wake = Arc::new(Wake::default());
+        let first = wake.wait_for(&request("a", 1));
+        let other = wake.wait_for(&ClaimRequest { namespace: "other".into(), ..request("a", 1) });
+        let same = wake.wait_for(&request("a", 1));
+        wake.work(&lane("a"), 1);
+        drop(first);
+        assert!(is_told(&same) && !is_told(&other));
     }
 
     #[tokio::test]

@@ -1,19 +1,32 @@
 //! Lanes, namespaces and policies by their numbers: small tables that only grow, so what was read once stays true.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use comeback_core::{Lane, Policy, dialect};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
 
 use crate::StoreError;
 use crate::row::corrupt;
-use crate::types::ClaimRequest;
+use crate::types::{ClaimRequest, Submission};
 
 #[derive(Default)]
 pub struct Dictionary {
     inner: RwLock<Inner>,
+    /// Policies that callers hold and use again and again: their text need not be made each time.
+    held: Mutex<HashMap<usize, (Weak<Policy>, i32)>>,
+}
+
+/// More than this are not remembered by where they are.
+const MOST_HELD: usize = 1_024;
+
+/// What submissions speak of that has no number yet.
+#[derive(Default)]
+pub struct News {
+    pub namespaces: Vec<String>,
+    pub lanes: Vec<Arc<Lane>>,
+    pub policies: Vec<PolicyText>,
 }
 
 #[derive(Default)]
@@ -95,8 +108,49 @@ impl Dictionary {
         self.inner.read().lanes.len()
     }
 
-    pub fn policy_id(&self, digest: &[u8; 32]) -> Option<i32> {
-        self.inner.read().policies.get(digest).copied()
+    pub fn policy_id(&self, policy: &Arc<Policy>) -> Option<i32> {
+        let place = Arc::as_ptr(policy) as usize;
+        if let Some((held, id)) = self.held.lock().get(&place)
+            && std::ptr::eq(held.as_ptr(), Arc::as_ptr(policy))
+            && held.strong_count() > 0
+        {
+            return Some(*id);
+        }
+        let id = self.inner.read().policies.get(&PolicyText::of(policy).digest).copied()?;
+        let mut held = self.held.lock();
+        if held.len() >= MOST_HELD {
+            held.retain(|_, (policy, _)| policy.strong_count() > 0);
+        }
+        if held.len() < MOST_HELD {
+            held.insert(place, (Arc::downgrade(policy), id));
+        }
+        Some(id)
+    }
+
+    /// What must be given a number before these can be stored; nothing when all of it has one.
+    pub fn news(&self, submissions: &[Submission]) -> Option<News> {
+        let mut news = News::default();
+        for submission in submissions {
+            if self.namespace(&submission.namespace).is_none() {
+                news.namespaces.push(submission.namespace.clone());
+            }
+            for new in &submission.tasks {
+                if self.lane_id(&new.task.lane).is_none() && !news.lanes.contains(&new.task.lane) {
+                    news.lanes.push(new.task.lane.clone());
+                }
+                if let Some(policy) = &new.policy
+                    && self.policy_id(policy).is_none()
+                {
+                    let text = PolicyText::of(policy);
+                    if news.policies.iter().all(|other| other.digest != text.digest) {
+                        news.policies.push(text);
+                    }
+                }
+            }
+        }
+        let is_known = news.namespaces.is_empty() && news.lanes.is_empty() && news.policies.is_empty();
+        news.namespaces.extend(news.lanes.iter().map(|lane| lane.namespace.clone()));
+        (!is_known).then_some(news)
     }
 
     pub fn policy(&self, id: i32) -> Option<Arc<Policy>> {

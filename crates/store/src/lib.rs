@@ -128,7 +128,8 @@ pub enum StoreError {
     /// Nothing was done; trying again may help.
     #[error("the database is not available: {0}")]
     Unavailable(String),
-    /// A commit may or may not have happened: nothing more is accepted until a restart has looked.
+    /// A commit may or may not have happened. PostgreSQL is asked again on a new connection; a SQLite file accepts nothing more
+    /// until a restart has looked.
     #[error("the outcome of a commit is unknown: {0}")]
     Unknown(String),
     #[error("another process has this database open: {0}")]

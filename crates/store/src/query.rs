@@ -2,6 +2,8 @@
 //!
 //! Every value a person wrote is a bind. Numbers of our own words (states, lanes) are written into the text.
 
+use std::collections::HashSet;
+
 use comeback_core::State;
 use comeback_core::filter::{Compare, NumberField, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
 use uuid::Uuid;
@@ -99,6 +101,10 @@ fn is_descending(sort: Sort) -> bool {
 
 /// The first of what was found, and where to go on if there is more.
 pub fn page(mut found: Vec<(i64, Uuid, Listed)>, query: &ListQuery) -> Listing {
+    // A task that ended between the two looks is in both halves; the later look is right.
+    let mut seen = HashSet::with_capacity(found.len());
+    found.reverse();
+    found.retain(|(_, id, _)| seen.insert(*id));
     found.sort_unstable_by(|a, b| {
         let order = match query.sort {
             Sort::Submitted | Sort::SubmittedDesc => a.1.cmp(&b.1),

@@ -250,6 +250,13 @@ pub fn columns(alias: &str, names: &[&str]) -> String {
     names.iter().map(|name| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
 }
 
+/// What has a smaller id was created before this instant: ids begin with their time. Only that can have ended before it, so
+/// nothing else need be looked at.
+pub fn oldest_id(before: Timestamp) -> Uuid {
+    let millis = before.0.clamp(0, (1 << 48) - 1).cast_unsigned();
+    Uuid::from_u128(u128::from(millis) << 80)
+}
+
 pub fn corrupt(what: impl Into<String>) -> StoreError {
     StoreError::Corrupt(what.into())
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use comeback_core::transition::Act;
 use comeback_core::{Commit, ExecutionId, ExecutionState, Reason, State, TaskId, Working, transition};
-use comeback_store::{Applied, Graph, Subject};
+use comeback_store::{Applied, Subject};
 
+use crate::road::open_graph;
 use crate::{CommandError, Engine};
 
 /// How often a change of a whole execution is tried on facts that moved.
@@ -19,7 +20,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, |working, now| {
+        self.change_execution(namespace, id, &act, |working, now| {
             if working.execution().state.is_terminal() {
                 return Err(wrong(working, "canceled"));
             }
@@ -35,7 +36,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, |working, now| {
+        self.change_execution(namespace, id, &act, |working, now| {
             let after = working.execution().pause(now).map_err(CommandError::WrongExecutionState)?;
             working.set_paused(after, &act, now);
             Ok(())
@@ -49,7 +50,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, |working, now| {
+        self.change_execution(namespace, id, &act, |working, now| {
             let after = working.execution().resume(now).map_err(CommandError::WrongExecutionState)?;
             working.set_paused(after, &act, now);
             Ok(())
@@ -64,7 +65,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, |working, now| {
+        self.change_execution(namespace, id, &act, |working, now| {
             if working.execution().state != ExecutionState::Failed {
                 return Err(wrong(working, "retried"));
             }
@@ -87,16 +88,18 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
+        act: &Act,
         change: impl Fn(&mut Working, comeback_core::Timestamp) -> Result<(), CommandError>,
     ) -> Result<ExecutionState, CommandError> {
         let core = &self.core;
+        core.config.limits.check_act(act)?;
         for _ in 0..ROUNDS {
             let graph = core.store.graph(id, None).await?;
             let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
                 return Err(CommandError::NotFound("execution"));
             };
             let now = core.clock.now();
-            let mut working = working_of(graph);
+            let (mut working, _) = open_graph(graph);
             change(&mut working, now)?;
             let state = working.execution().state;
             let commit: Commit = working.into_commit();
@@ -115,21 +118,17 @@ impl Engine {
     /// The log of an execution, from an event on.
     pub async fn execution_events(
         &self,
+        namespace: &str,
         id: ExecutionId,
         after: u32,
         limit: u32,
     ) -> Result<Vec<comeback_core::Event>, CommandError> {
+        if self.core.store.execution(namespace, id).await?.is_none() {
+            return Err(CommandError::NotFound("execution"));
+        }
         let records = self.core.store.history(Subject::Execution(id), after, limit).await?;
         Ok(records.iter().flat_map(comeback_core::Record::expand).filter(|event| event.seq > after).collect())
     }
-}
-
-fn working_of(graph: Graph) -> Working {
-    let mut working = Working::new(graph.execution);
-    for task in graph.tasks {
-        working.add(task.stored.task, task.out, task.into);
-    }
-    working
 }
 
 fn wrong(working: &Working, verb: &'static str) -> CommandError {

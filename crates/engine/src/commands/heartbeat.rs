@@ -22,6 +22,10 @@ impl Engine {
         if beats.iter().any(|beat| beat.extend > longest || beat.extend == Millis::ZERO) {
             return Err(Invalid::one("extend", format!("must be more than nothing and {longest} at most")).into());
         }
+        let most = core.config.limits.result_bytes;
+        if beats.iter().any(|beat| beat.progress.as_ref().is_some_and(|json| json.text().len() > most)) {
+            return Err(Invalid::one("progress", format!("may have {most} bytes at most")).into());
+        }
         let beats: Vec<Beat> = beats
             .iter()
             .map(|beat| Beat {

@@ -8,7 +8,7 @@ use comeback_core::{Executor, Invalid, Millis, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
 
 use super::{BULK, again};
-use crate::{CommandError, Core, Engine, Json};
+use crate::{CommandError, Core, Engine};
 
 /// The right to run a task once: its number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,10 +86,6 @@ impl Leased {
             traceparent: claimed.traceparent,
         }
     }
-
-    pub fn payload_json(&self) -> Option<Json> {
-        self.payload.as_deref().and_then(|text| Json::parse(text).ok())
-    }
 }
 
 impl Engine {
@@ -124,9 +120,7 @@ impl Core {
     fn check_lease(&self, request: &LeaseRequest) -> Result<ClaimRequest, Invalid> {
         let limits = &self.config.limits;
         let mut faults = Invalid::default();
-        if request.worker.is_empty() || request.worker.len() > limits.name_bytes {
-            faults.push("worker", format!("needs 1 to {} bytes", limits.name_bytes));
-        }
+        limits.check_name("worker", &request.worker, &mut faults);
         if request.queues.is_empty() || request.queues.len() > 100 {
             faults.push("queues", "needs 1 to 100 names");
         }

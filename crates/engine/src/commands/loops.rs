@@ -1,5 +1,6 @@
 //! Pausing and resuming the loops. A pause survives restarts, holds on every instance and ends by itself.
 
+use comeback_core::transition::Act;
 use comeback_core::{Millis, Timestamp};
 use comeback_store::{Loop, Pause};
 
@@ -14,6 +15,7 @@ impl Engine {
         note: Option<String>,
         by: Option<String>,
     ) -> Result<Pause, CommandError> {
+        self.core.config.limits.check_act(&Act { by: by.clone(), note: note.clone() })?;
         let now = self.now();
         let pause = Pause { until: span.map_or(Timestamp::MAX, |span| now + span), note, by, at: now };
         self.core.store.set_pause(name, Some(pause.clone()), now).await?;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use comeback_core::transition;
 use comeback_core::{
-    AttemptOutcome, End, Failure, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId, Timestamp,
+    AttemptOutcome, End, Failure, Invalid, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId,
+    Timestamp,
 };
 
 use super::BULK;
 use super::lease::LeaseRef;
 use crate::road::{Changed, Met, Verb, Wish};
-use crate::{CommandError, Engine, Json};
+use crate::{CommandError, Engine, Json, Limits};
 
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -45,7 +46,7 @@ pub enum ReportError {
     #[error("the task was canceled")]
     TaskCanceled,
     #[error("{0}")]
-    Invalid(comeback_core::Invalid),
+    Invalid(Invalid),
     /// It was changed again and again while we looked; nothing was written.
     #[error("the task was changed by somebody else at the same moment")]
     Conflict,
@@ -58,7 +59,7 @@ impl Engine {
         let mut answers: Vec<Option<Result<Reported, ReportError>>> = Vec::with_capacity(reports.len());
         let mut wishes = Vec::with_capacity(reports.len());
         for report in &reports {
-            match self.check_report(report) {
+            match core.config.limits.check_end(&report.end) {
                 Err(fault) => answers.push(Some(Err(ReportError::Invalid(fault)))),
                 Ok(end) => {
                     answers.push(None);
@@ -94,23 +95,6 @@ impl Engine {
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(ReportError::LeaseLost))).collect())
     }
 
-    fn check_report(&self, report: &Report) -> Result<End, comeback_core::Invalid> {
-        let limits = &self.core.config.limits;
-        match &report.end {
-            ReportEnd::Succeeded { result } => {
-                let result: Option<Arc<str>> = result.as_ref().map(|json| json.text().clone());
-                if result.as_ref().is_some_and(|text| text.len() > limits.result_bytes) {
-                    let message = format!("may have {} bytes at most", limits.result_bytes);
-                    return Err(comeback_core::Invalid::one("result", message));
-                }
-                Ok(End::Succeeded { result })
-            }
-            ReportEnd::Failed(failure) => Ok(End::Failed(shortened(failure, limits.error_bytes))),
-            ReportEnd::Snoozed { delay } => Ok(End::Snoozed { delay: *delay }),
-            ReportEnd::Released => Ok(End::Released),
-        }
-    }
-
     /// R-I5: the same report again gets the same answer, as long as the task is remembered; another one is lost.
     async fn answer_again(
         &self,
@@ -137,12 +121,7 @@ impl Engine {
     /// T28: nothing changes, and it is remembered. Best effort: the answer does not depend on it.
     async fn note_late_result(&self, report: &Report) {
         let core = &self.core;
-        let outcome = match report.end {
-            ReportEnd::Succeeded { .. } => AttemptOutcome::Succeeded,
-            ReportEnd::Failed(_) => AttemptOutcome::Failed,
-            ReportEnd::Snoozed { .. } => AttemptOutcome::Snoozed,
-            ReportEnd::Released => AttemptOutcome::Released,
-        };
+        let Ok(end) = core.config.limits.check_end(&report.end) else { return };
         let Ok(found) = core.store.load(&[report.lease.task]).await else { return };
         let Some(stored) = found.into_iter().next().flatten() else { return };
         // A task of an execution has a shared log, which a late word must not hold up.
@@ -150,7 +129,7 @@ impl Engine {
             return;
         }
         let now = core.clock.now();
-        if let Ok(change) = transition::late_result(&stored.task, report.lease.number, outcome, now) {
+        if let Ok(change) = transition::late_result(&stored.task, report.lease.number, end.outcome(), now) {
             let _ = core.store.apply(&[change.into()], None, now).await;
         }
     }
@@ -210,27 +189,67 @@ fn is_cut(text: &str) -> bool {
     text.ends_with(CUT_MARK)
 }
 
-/// A failure that is no larger than it may be; what was cut is marked.
-fn shortened(failure: &Failure, most: usize) -> Failure {
-    let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    let whole = failure.message.len() + size(&failure.stack) + size(&failure.error_type) + size(&failure.code);
-    let result_fits = failure.result.as_ref().is_none_or(|json| json.to_string().len() <= most);
-    if whole <= most && result_fits {
-        return failure.clone();
+impl Limits {
+    /// How a run ended, in the size that is kept. A result that is too large is refused, an error is cut.
+    pub(crate) fn check_end(&self, end: &ReportEnd) -> Result<End, Invalid> {
+        Ok(match end {
+            ReportEnd::Succeeded { result } => {
+                let result: Option<Arc<str>> = result.as_ref().map(|json| json.text().clone());
+                if result.as_ref().is_some_and(|text| text.len() > self.result_bytes) {
+                    return Err(Invalid::one("result", format!("may have {} bytes at most", self.result_bytes)));
+                }
+                End::Succeeded { result }
+            }
+            ReportEnd::Failed(failure) => End::Failed(self.checked(failure)),
+            ReportEnd::Snoozed { delay } => End::Snoozed { delay: *delay },
+            ReportEnd::Released => End::Released,
+        })
     }
-    let cut = |text: &str, most: usize| {
-        if text.len() <= most {
-            return text.to_owned();
+
+    /// A failure that is no larger than it may be and that any database can keep; what was cut is marked.
+    pub(crate) fn checked(&self, failure: &Failure) -> Failure {
+        let most = self.error_bytes;
+        let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let whole = failure.message.len() + size(&failure.stack) + size(&failure.error_type) + size(&failure.code);
+        let (short, printed) = (whole <= most, failure.result.as_ref().map(serde_json::Value::to_string));
+        let result_fits = printed.as_ref().is_none_or(|text| text.len() <= most);
+        let clean =
+            [Some(&failure.message), failure.stack.as_ref(), failure.error_type.as_ref(), failure.code.as_ref()]
+                .into_iter()
+                .flatten()
+                .all(|text| !text.contains('\0'))
+                && printed.as_ref().is_none_or(|text| !text.contains("\\u0000"));
+        if short && result_fits && clean {
+            return failure.clone();
         }
-        format!("{}{CUT_MARK}", &text[..text.floor_char_boundary(most.saturating_sub(CUT_MARK.len()))])
-    };
-    Failure {
-        message: cut(&failure.message, most / 2),
-        stack: failure.stack.as_deref().map(|text| cut(text, most / 4)),
-        error_type: failure.error_type.as_deref().map(|text| cut(text, 255)),
-        code: failure.code.as_deref().map(|text| cut(text, 255)),
-        result: failure.result.clone().filter(|_| result_fits),
-        ..failure.clone()
+        let cut = |text: &str, part: usize| {
+            let text = text.replace('\0', "\u{fffd}");
+            if short || text.len() <= part {
+                return text;
+            }
+            format!("{}{CUT_MARK}", &text[..text.floor_char_boundary(part.saturating_sub(CUT_MARK.len()))])
+        };
+        let result = failure.result.clone().filter(|_| result_fits);
+        Failure {
+            message: cut(&failure.message, most / 2),
+            stack: failure.stack.as_deref().map(|text| cut(text, most / 4)),
+            error_type: failure.error_type.as_deref().map(|text| cut(text, 255)),
+            code: failure.code.as_deref().map(|text| cut(text, 255)),
+            result: if clean { result } else { result.map(without_zeros) },
+            ..failure.clone()
+        }
+    }
+}
+
+/// PostgreSQL reads no JSON with a zero character in it.
+fn without_zeros(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    let plain = |text: String| text.replace('\0', "\u{fffd}");
+    match value {
+        Value::String(text) => Value::String(plain(text)),
+        Value::Array(items) => items.into_iter().map(without_zeros).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, it)| (plain(name), without_zeros(it))).collect(),
+        other => other,
     }
 }
 
@@ -242,10 +261,19 @@ mod tests {
     #[test]
     fn a_long_error_is_cut_with_a_mark() {
         let long = Failure { stack: Some("é".repeat(90_000)), ..Failure::new(Trigger::Error, "ü".repeat(90_000)) };
-        let short = shortened(&long, 64 * 1024);
+        let short = Limits::default().checked(&long);
         assert!(short.message.len() <= 32 * 1024 && is_cut(&short.message));
         assert!(short.stack.is_some_and(|stack| stack.len() <= 16 * 1024 && is_cut(&stack)));
         let small = Failure::new(Trigger::Error, "x");
-        assert_eq!(shortened(&small, 64 * 1024), small);
+        assert_eq!(Limits::default().checked(&small), small);
+    }
+
+    #[test]
+    fn zero_characters_are_replaced() {
+        let result = Some(serde_json::json!({"a\0": ["b\0"]}));
+        let failure = Failure { result, code: Some("c\0".into()), ..Failure::new(Trigger::Error, "x\0y") };
+        let kept = Limits::default().checked(&failure);
+        assert_eq!((kept.message.as_str(), kept.code.as_deref()), ("x\u{fffd}y", Some("c\u{fffd}")));
+        assert_eq!(kept.result, Some(serde_json::json!({"a\u{fffd}": ["b\u{fffd}"]})));
     }
 }

@@ -29,7 +29,8 @@ impl Engine {
     pub async fn retry(&self, namespace: &str, task: TaskId, retry: ManualRetry) -> Result<Retried, CommandError> {
         let verb = Verb::Retry { keep_counters: retry.keep_counters, act: retry.act };
         let changed = self.change_one(namespace, task, verb).await?;
-        let queue_position = self.queue_position(namespace, &changed).await?;
+        // The retry is stored: an answer without a place in the queue is better than none.
+        let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();
         Ok(Retried { changed, queue_position })
     }
 

@@ -1,10 +1,10 @@
-//! Settle: somebody who was called by a hook says how its run ended, and counts as it goes.
-
-use std::sync::Arc;
+//! Settle: somebody who was called by a hook says how its run ended.
 
 use comeback_core::{End, Executor, Failure, Invalid, Outcome, Speaker, TaskId, Trigger};
 
-use super::lease::Leased;
+use comeback_store::Stored;
+
+use super::lease::{LeaseRef, Leased};
 use crate::road::{Changed, Met, Verb, Wish};
 use crate::{CommandError, Engine, LeaseRequest, ReportEnd};
 
@@ -24,14 +24,16 @@ impl Engine {
         if let Speaker::Lease(_) | Speaker::Server = settle.fence {
             return Err(Invalid::one("run", "a callback names its run or its attempt").into());
         }
-        let end = match settle.end {
-            ReportEnd::Succeeded { result } => End::Succeeded { result: result.map(|json| Arc::clone(json.text())) },
-            ReportEnd::Failed(failure) => End::Failed(Failure { trigger: Trigger::Explicit, ..failure }),
-            ReportEnd::Snoozed { delay } => End::Snoozed { delay },
-            ReportEnd::Released => return Err(Invalid::one("status", "a hook's run cannot be given back").into()),
+        let end = match self.core.config.limits.check_end(&settle.end)? {
+            End::Failed(failure) => End::Failed(Failure { trigger: Trigger::Explicit, ..failure }),
+            End::Released => return Err(Invalid::one("status", "a hook's run cannot be given back").into()),
+            end => end,
         };
-        let verb = Verb::End(Outcome { speaker: settle.fence, end });
-        self.change_one(&settle.namespace, settle.task, verb).await
+        let seen = self.find(&settle.namespace, settle.task).await?;
+        if seen.task.lane.executor != Executor::Hook {
+            return Err(Invalid::one("run", "a worker's run ends by its lease, not by a callback").into());
+        }
+        self.change_seen(seen, Verb::End(Outcome { speaker: settle.fence, end })).await
     }
 
     /// Claims hook tasks for the calls that start them (T6). They are `claimed` until the call was answered.
@@ -40,24 +42,39 @@ impl Engine {
         self.lease(request).await
     }
 
-    /// The start call was answered: the run has begun (T7).
-    pub async fn hook_started(&self, namespace: &str, task: TaskId) -> Result<Changed, CommandError> {
-        self.change_one(namespace, task, Verb::HookStarted).await
+    /// The start call was answered: the run has begun (T7). An answer for a claim that was given up is refused.
+    pub async fn hook_started(&self, namespace: &str, claim: LeaseRef) -> Result<Changed, CommandError> {
+        self.change_one(namespace, claim.task, Verb::HookStarted { lease_number: claim.number }).await
     }
 
     /// The start call failed: the attempt is over, and the policy decides.
-    pub async fn hook_failed(&self, namespace: &str, task: TaskId, failure: Failure) -> Result<Changed, CommandError> {
-        let failure = Failure { trigger: Trigger::StartFailed, ..failure };
-        let outcome = Outcome { speaker: Speaker::Server, end: End::Failed(failure) };
-        self.change_one(namespace, task, Verb::End(outcome)).await
+    pub async fn hook_failed(
+        &self,
+        namespace: &str,
+        claim: LeaseRef,
+        failure: Failure,
+    ) -> Result<Changed, CommandError> {
+        let failure = self.core.config.limits.checked(&Failure { trigger: Trigger::StartFailed, ..failure });
+        let outcome = Outcome { speaker: Speaker::Lease(claim.number), end: End::Failed(failure) };
+        self.change_one(namespace, claim.task, Verb::End(outcome)).await
     }
 
     /// One change of one task of a namespace, through the group commit.
     pub(crate) async fn change_one(&self, namespace: &str, task: TaskId, verb: Verb) -> Result<Changed, CommandError> {
+        if let Some(act) = verb.act() {
+            self.core.config.limits.check_act(act)?;
+        }
+        let seen = self.find(namespace, task).await?;
+        self.change_seen(seen, verb).await
+    }
+
+    async fn find(&self, namespace: &str, task: TaskId) -> Result<Stored, CommandError> {
         let seen = self.core.store.load(&[task]).await?.into_iter().next().flatten();
-        let seen = seen.filter(|stored| stored.task.lane.namespace == namespace);
-        let Some(seen) = seen else { return Err(CommandError::NotFound("task")) };
-        let wishes = vec![Wish { task, verb, seen: Some(seen), remembered: true }];
+        seen.filter(|stored| stored.task.lane.namespace == namespace).ok_or(CommandError::NotFound("task"))
+    }
+
+    async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
+        let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
         let met = self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??;
         match met.into_iter().next().unwrap_or(Met::Stale) {
             Met::Changed(changed) => Ok(changed),

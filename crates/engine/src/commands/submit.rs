@@ -46,16 +46,7 @@ impl Core {
     }
 
     fn tell_submitted(&self, batch: &[Submission]) {
-        let mut ready = false;
-        for new in batch.iter().flat_map(|submission| &submission.tasks) {
-            if new.task.state == State::Pending {
-                self.wake.work(&new.task.lane, 1);
-                ready = true;
-            }
-            self.set_alarms(&new.task);
-        }
-        if ready {
-            self.store.notify();
-        }
+        let tasks = batch.iter().flat_map(|submission| &submission.tasks).map(|new| &new.task);
+        self.tell_of(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
     }
 }

@@ -86,6 +86,14 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// Stops them, and returns when none of them holds anything any more.
+    pub(crate) async fn stop(mut self) {
+        for task in std::mem::take(&mut self.tasks) {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
     pub(crate) fn start(core: &Arc<Core>) -> Running {
         let mut tasks: Vec<_> = Loop::ALL.iter().map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
         tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));

@@ -190,7 +190,15 @@ async fn lease(sim: &Sim, rng: &mut Rng, name: u64, held: &mut Vec<LeaseRef>) ->
     };
     for it in leased {
         let expires_at = it.expires_at.ok_or("a lease without an end")?;
-        let given = GivenLease { worker: name, asked_at_step, granted_at: now, expires_at, accepted: None };
+        let given = GivenLease {
+            worker: name,
+            asked_at_step,
+            granted_at: now,
+            expires_at,
+            promised_until: expires_at,
+            accepted: None,
+            unheard: false,
+        };
         if ledger.leases.insert((it.lease.task, it.lease.number), given).is_some() {
             return Err(format!("lease {} of {} was given twice (R-I4)", it.lease.number, it.lease.task));
         }
@@ -227,6 +235,7 @@ async fn heartbeat(sim: &Sim, rng: &mut Rng, held: &[LeaseRef]) -> Outcome {
                     return Err(format!("an expired lease of {} was extended (R-I5)", lease.task));
                 }
                 given.expires_at = given.expires_at.max(until);
+                given.promised_until = given.promised_until.max(until);
             }
             BeatAnswer::Canceled | BeatAnswer::Lost => {}
         }
@@ -241,6 +250,9 @@ async fn report(sim: &Sim, rng: &mut Rng, lease: LeaseRef, end: ReportEnd, word:
     let answer = match answer {
         Err(CommandError::Store(_)) => {
             ledger.counts.failed_calls += 1;
+            if let Some(given) = ledger.lease_of(lease) {
+                given.unheard = true;
+            }
             return Ok(());
         }
         Err(error) => return Err(format!("a report was refused as a whole: {error}")),
@@ -348,16 +360,32 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
 async fn pause_a_loop(sim: &Sim, rng: &mut Rng) -> Outcome {
     let name = [Loop::Retries, Loop::Starts, Loop::Reap, Loop::Timeout, Loop::Expire][rng.below(5) as usize];
     let engine = sim.engine(rng);
+    let turn = {
+        let mut ledger = sim.ledger.lock();
+        let (under_way, ever) = ledger.turning.entry(name).or_default();
+        *under_way += 1;
+        *ever += 1;
+        (*under_way == 1).then_some(*ever)
+    };
+    // Of two that turn the same loop at the same time nobody can say who was last.
+    let alone = |ledger: &mut crate::ledger::Ledger| {
+        let (under_way, ever) = ledger.turning.entry(name).or_default();
+        *under_way -= 1;
+        turn == Some(*ever)
+    };
+    let before = engine.now();
     if rng.percent(40) {
-        let before = engine.now();
         if engine.resume_loop(name).await.is_ok() {
             let mut ledger = sim.ledger.lock();
+            alone(&mut ledger);
             for pause in ledger.pauses.iter_mut().filter(|pause| pause.name == name) {
                 pause.until = pause.until.min(before);
             }
         } else {
             // Whether it was resumed is not known: nothing more is claimed about it.
-            sim.ledger.lock().pauses.retain(|pause| pause.name != name);
+            let mut ledger = sim.ledger.lock();
+            alone(&mut ledger);
+            ledger.pauses.retain(|pause| pause.name != name);
         }
         return Ok(());
     }
@@ -365,13 +393,14 @@ async fn pause_a_loop(sim: &Sim, rng: &mut Rng) -> Outcome {
     let paused = engine.pause_loop(name, Some(span), None, None).await;
     let acknowledged = engine.now();
     let mut ledger = sim.ledger.lock();
-    // A new pause replaces the old one, whatever became of it.
+    let alone = alone(&mut ledger);
+    // A new pause replaces the old one, whatever became of it, at some moment since it was asked for.
     for pause in ledger.pauses.iter_mut().filter(|pause| pause.name == name) {
-        pause.until = pause.until.min(acknowledged);
+        pause.until = pause.until.min(before);
     }
     match paused {
-        Ok(pause) => ledger.pauses.push(PausedLoop { name, from: acknowledged, until: pause.until }),
-        Err(_) => ledger.pauses.retain(|pause| pause.name != name),
+        Ok(pause) if alone => ledger.pauses.push(PausedLoop { name, from: acknowledged, until: pause.until }),
+        _ => ledger.pauses.retain(|pause| pause.name != name),
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use comeback_core::backoff::{self, Draw, Stream};
 use comeback_core::replay::{Replayed, replay};
 use comeback_core::{
-    Event, EventKind, ExecutionId, ExecutionState, PolicyLimits, Record, State, TaskId, Timestamp, Verdict,
+    AttemptOutcome, Event, EventKind, ExecutionId, ExecutionState, PolicyLimits, Record, State, TaskId, Timestamp,
+    Verdict,
 };
 use comeback_engine::store::{Loop, Store, Stored, Subject};
 
@@ -75,7 +76,7 @@ pub async fn check_all(sim: &Sim) -> Result<(), String> {
         check_execution(sim, *id, tasks).await?;
     }
     check_keys(sim)?;
-    check_leases(sim)?;
+    check_leases(sim).await?;
     check_feed(sim, &known).await
 }
 
@@ -254,17 +255,26 @@ fn check_keys(sim: &Sim) -> Result<(), String> {
     Ok(())
 }
 
-/// R-I4: a lease was given only when the one before it was over: accepted, released, or past its time.
-fn check_leases(sim: &Sim) -> Result<(), String> {
-    let ledger = sim.ledger.lock();
-    for ((task, number), given) in &ledger.leases {
-        let Some(before) = number.checked_sub(1).and_then(|before| ledger.leases.get(&(*task, before))) else {
+/// R-I4: a run is taken from its worker only by its own word, by the end of its lease, or by an outside hand; so nobody else
+/// gets the task while the lease is live.
+async fn check_leases(sim: &Sim) -> Result<(), String> {
+    let leases = sim.ledger.lock().leases.clone();
+    let keys: Vec<(TaskId, u32)> = leases.keys().copied().collect();
+    let ended = sim.truth.ended(&keys).await.map_err(text)?;
+    for (((task, number), given), record) in leases.iter().zip(ended) {
+        let Some(record) = record else {
+            let next = leases.contains_key(&(*task, number + 1));
+            ensure(!next, || format!("{task}: lease {} was given before lease {number} had ended (R-I4)", number + 1))?;
             continue;
         };
-        let over = before.accepted.is_some() || before.expires_at <= given.granted_at;
-        // A person may take a task away from a run that is stuck, and a report may be taken without its answer arriving.
-        let acted = ledger.revived.contains(task) || ledger.counts.failed_calls > 0;
-        ensure(over || acted, || format!("{task}: lease {number} while {before:?} was live (R-I4)"))?;
+        let fair = match record.outcome {
+            Some(AttemptOutcome::Lost) => record.at >= given.promised_until || sim.ledger.lock().revived.contains(task),
+            Some(AttemptOutcome::Succeeded | AttemptOutcome::Snoozed | AttemptOutcome::Released) => {
+                given.accepted.is_some() || given.unheard
+            }
+            _ => true,
+        };
+        ensure(fair, || format!("{task}: lease {number} was taken from its worker: {given:?} {record:?} (R-I4)"))?;
     }
     Ok(())
 }

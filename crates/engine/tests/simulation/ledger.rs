@@ -19,6 +19,8 @@ pub struct Ledger {
     pub canceled: BTreeMap<TaskId, u64>,
     /// Pauses of loops: from the acknowledgement until their end.
     pub pauses: Vec<PausedLoop>,
+    /// Pauses and resumes that are under way, by loop, and how many there ever were.
+    pub turning: BTreeMap<Loop, (u32, u64)>,
     /// Ends that were acknowledged as terminal.
     pub ended: BTreeMap<TaskId, State>,
     /// Tasks for which a manual retry was ever asked for, whether it was answered or not.
@@ -31,9 +33,14 @@ pub struct GivenLease {
     pub worker: u64,
     pub asked_at_step: u64,
     pub granted_at: Timestamp,
+    /// Until when it may last, counting heartbeats without an answer.
     pub expires_at: Timestamp,
+    /// Until when the worker was told that it lasts.
+    pub promised_until: Timestamp,
     /// Set when a report about it was accepted.
     pub accepted: Option<&'static str>,
+    /// Set when a report about it went off without an answer: it may have been taken.
+    pub unheard: bool,
 }
 
 #[derive(Clone, Debug)]

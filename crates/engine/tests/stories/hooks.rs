@@ -3,7 +3,7 @@
 use crate::stories;
 use crate::world::*;
 use comeback_core::{EventKind, Failure, Millis, Speaker, State, TaskId, Trigger};
-use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRequest, ReportEnd, Settle, TaskSpec};
+use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRef, LeaseRequest, ReportEnd, Settle, TaskSpec};
 use serde_json::json;
 
 async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {
@@ -15,10 +15,10 @@ async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -
     submit(engine, task).await
 }
 
-async fn claim(engine: &Engine) -> u32 {
+async fn claim(engine: &Engine) -> LeaseRef {
     let claimed = engine.claim_hooks(LeaseRequest::new("default", "hooks")).await.unwrap();
     assert_eq!(claimed.len(), 1);
-    claimed[0].run
+    claimed[0].lease
 }
 
 async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
@@ -31,17 +31,17 @@ stories! {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"max_retries": 3, "initial_delay": "10s"}), Some(30_000)).await;
         for delay in [10_000, 20_000] {
-            claim(&engine).await;
+            let call = claim(&engine).await;
             assert_eq!(state(&engine, id).await, State::Claimed);
-            engine.hook_started("default", id).await.unwrap();
+            engine.hook_started("default", call).await.unwrap();
             place.pass(30_000);
             engine.tick().await.unwrap();
             assert_eq!(state(&engine, id).await, State::RetryPending);
             place.pass(delay);
             engine.tick().await.unwrap();
         }
-        claim(&engine).await;
-        engine.hook_started("default", id).await.unwrap();
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
         assert_eq!(settle(&engine, id, Speaker::Run(3), succeeded()).await.unwrap(), State::Succeeded);
         let task = engine.task("default", id).await.unwrap().stored.task;
         assert_eq!((task.counters.attempt, task.run), (2, 3));
@@ -51,12 +51,12 @@ stories! {
     fn a_late_callback_of_an_earlier_run_is_refused(place) {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"strategy": "immediate"}), Some(5_000)).await;
-        claim(&engine).await;
-        engine.hook_started("default", id).await.unwrap();
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
         place.pass(5_000);
         engine.tick().await.unwrap();
-        claim(&engine).await;
-        engine.hook_started("default", id).await.unwrap();
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
         for fence in [Speaker::Run(1), Speaker::Run(3), Speaker::Attempt(0)] {
             let refused = settle(&engine, id, fence, succeeded()).await;
             assert!(matches!(refused, Err(CommandError::LeaseLost)), "{fence:?}");
@@ -69,23 +69,23 @@ stories! {
     fn an_explicit_failure_is_retried_even_before_the_start_was_answered(place) {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"retry_on": ["explicit"], "initial_delay": "1s"}), None).await;
-        claim(&engine).await;
+        let call = claim(&engine).await;
         let failure = ReportEnd::Failed(Failure::new(Trigger::Error, "no rows"));
         assert_eq!(settle(&engine, id, Speaker::Anyone, failure).await.unwrap(), State::RetryPending);
         let events = engine.events("default", id, 0, 100).await.unwrap();
         let kinds: Vec<EventKind> = events.iter().map(|event| event.kind).collect();
         assert!(kinds.contains(&EventKind::TaskClaimed) && kinds.contains(&EventKind::AttemptStarted));
-        assert!(engine.hook_started("default", id).await.is_err(), "that run is over");
+        assert!(engine.hook_started("default", call).await.is_err(), "that run is over");
     }
 
     /// S1-26, S1-80: the start call fails, the policy decides.
     fn a_failed_start_call_is_retried(place) {
         let engine = place.engine().await;
-        let id = hook(&engine, json!({"retry_on": ["webhook_failure"], "max_retries": 1, "strategy": "immediate"}), None).await;
+        hook(&engine, json!({"retry_on": ["webhook_failure"], "max_retries": 1, "strategy": "immediate"}), None).await;
         for expected in [State::RetryPending, State::Dead] {
-            claim(&engine).await;
+            let call = claim(&engine).await;
             let failure = Failure { status: Some(502), ..Failure::new(Trigger::Error, "bad gateway") };
-            assert_eq!(engine.hook_failed("default", id, failure).await.unwrap().state, expected);
+            assert_eq!(engine.hook_failed("default", call, failure).await.unwrap().state, expected);
             engine.tick().await.unwrap();
         }
     }
@@ -105,8 +105,8 @@ stories! {
     fn a_silent_hook_without_a_timeout_is_stuck_in_the_end(place) {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"initial_delay": "1s"}), None).await;
-        claim(&engine).await;
-        engine.hook_started("default", id).await.unwrap();
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
         place.pass(1_799_999);
         engine.tick().await.unwrap();
         assert_eq!(state(&engine, id).await, State::Running);
@@ -115,6 +115,32 @@ stories! {
         let view = engine.task("default", id).await.unwrap();
         assert_eq!((view.stored.task.state, view.stored.task.counters.lost), (State::RetryPending, 1));
         assert_eq!(view.last_failure.unwrap().failure.unwrap().trigger, Trigger::Stuck);
+    }
+
+    /// X1-6: what answers a start call that was given up changes nothing of the next one.
+    fn a_late_answer_to_an_earlier_start_call_is_refused(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"initial_delay": "1s"}), None).await;
+        let first = claim(&engine).await;
+        place.pass(60_000);
+        engine.tick().await.unwrap();
+        claim(&engine).await;
+        assert!(matches!(engine.hook_started("default", first).await, Err(CommandError::LeaseLost)));
+        let failure = Failure::new(Trigger::Error, "too late");
+        assert!(matches!(engine.hook_failed("default", first, failure).await, Err(CommandError::LeaseLost)));
+        assert_eq!(state(&engine, id).await, State::Claimed);
+    }
+
+    /// A worker's run is the worker's: no callback ends it.
+    fn a_callback_cannot_end_a_workers_run(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("k", json!({}))).await;
+        assert_eq!(lease(&engine, 1).await.len(), 1);
+        for fence in [Speaker::Anyone, Speaker::Run(1), Speaker::Attempt(0)] {
+            let refused = settle(&engine, id, fence, succeeded()).await;
+            assert!(matches!(refused, Err(CommandError::Invalid(_))), "{fence:?}");
+        }
+        assert_eq!(state(&engine, id).await, State::Running);
     }
 
     fn a_worker_never_gets_a_hook(place) {

@@ -156,7 +156,7 @@ stories! {
                 assert_eq!(state(&two, task.id).await, State::Canceled);
             }
             assert!(lease(&two, 10).await.is_empty());
-            let events = one.execution_events(answer.execution.unwrap(), 0, 1_000).await.unwrap();
+            let events = one.execution_events("default", answer.execution.unwrap(), 0, 1_000).await.unwrap();
             assert!(events.iter().zip(1..).all(|(event, seq)| event.seq == seq));
         }
     }

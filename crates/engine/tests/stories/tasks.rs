@@ -235,7 +235,7 @@ stories! {
         report(&engine, &c, succeeded()).await.unwrap();
         let view = engine.store().execution("default", execution).await.unwrap().unwrap();
         assert_eq!(view.execution.state, comeback_core::ExecutionState::Succeeded);
-        let events = engine.execution_events(execution, 0, 1_000).await.unwrap();
+        let events = engine.execution_events("default", execution, 0, 1_000).await.unwrap();
         assert!(events.iter().zip(1..).all(|(event, seq)| event.seq == seq));
     }
 

@@ -119,8 +119,17 @@ pub async fn claim(
 ) -> Result<Vec<Vec<Claimed>>, StoreError> {
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
-        answers.push(claim_one(store, request, now).await?);
+        match claim_one(store, request, now).await {
+            Ok(claimed) => answers.push(claimed),
+            // Leases that were given must reach their workers, whatever became of the requests after them.
+            Err(error) if answers.iter().any(|earlier: &Vec<Claimed>| !earlier.is_empty()) => {
+                tracing::warn!(%error, "a claim failed after others of its batch were given; it finds nothing for now");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
     }
+    answers.resize_with(requests.len(), Vec::new);
     Ok(answers)
 }
 

@@ -7,7 +7,7 @@ use deadpool_postgres::Pool;
 
 use super::PostgresStore;
 use crate::StoreError;
-use crate::dictionary::{Dictionary, PolicyText};
+use crate::dictionary::Dictionary;
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::types::{Stored, Submission};
 
@@ -59,41 +59,19 @@ pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
     if usize::try_from(count).unwrap_or(0) <= store.dictionary.lane_count() {
         return Ok(false);
     }
-    refresh(&store.pools.read, &store.dictionary).await?;
+    refresh(&store.pools.learn, &store.dictionary).await?;
     Ok(true)
 }
 
 /// Gives numbers to what is new in these submissions, before anything refers to them.
 pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
-    let mut lanes: Vec<Arc<Lane>> = Vec::new();
-    let mut policies: Vec<PolicyText> = Vec::new();
-    let mut namespaces: Vec<&str> = Vec::new();
-    for submission in submissions {
-        if dictionary.namespace(&submission.namespace).is_none() {
-            namespaces.push(&submission.namespace);
-        }
-        for new in &submission.tasks {
-            if dictionary.lane_id(&new.task.lane).is_none() && !lanes.contains(&new.task.lane) {
-                lanes.push(new.task.lane.clone());
-            }
-            if let Some(policy) = &new.policy {
-                let text = PolicyText::of(policy);
-                if dictionary.policy_id(&text.digest).is_none() {
-                    policies.push(text);
-                }
-            }
-        }
-    }
-    if namespaces.is_empty() && lanes.is_empty() && policies.is_empty() {
-        return Ok(());
-    }
+    let Some(news) = dictionary.news(submissions) else { return Ok(()) };
     let client = store.writer().await?;
-    let names = namespaces.into_iter().chain(lanes.iter().map(|lane| lane.namespace.as_str()));
-    for name in names {
+    for name in &news.namespaces {
         client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&name]).await?;
     }
-    for lane in &lanes {
+    for lane in &news.lanes {
         client
             .execute(
                 "insert into lane (namespace, queue, kind, executor, dependency, shared)
@@ -109,7 +87,7 @@ pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<
             )
             .await?;
     }
-    for policy in &policies {
+    for policy in &news.policies {
         client
             .execute(
                 "insert into policy (digest, body) values ($1, $2) on conflict do nothing",
@@ -118,7 +96,7 @@ pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<
             .await?;
     }
     drop(client);
-    refresh(&store.pools.read, dictionary).await?;
+    refresh(&store.pools.learn, dictionary).await?;
     store.wake.dictionary_grew();
     Ok(())
 }
@@ -158,5 +136,5 @@ async fn know(store: &PostgresStore, mut numbers: impl Iterator<Item = (i32, Opt
     let unknown = numbers.any(|(lane, policy)| {
         dictionary.lane(lane).is_none() || policy.is_some_and(|id| dictionary.policy(id).is_none())
     });
-    if unknown { refresh(&store.pools.read, dictionary).await } else { Ok(()) }
+    if unknown { refresh(&store.pools.learn, dictionary).await } else { Ok(()) }
 }

@@ -42,7 +42,7 @@ impl Words for PostgresWords {
 
 pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
     if store.dictionary.namespace(namespace).is_none() {
-        learn::refresh(&store.pools.read, &store.dictionary).await?;
+        learn::refresh(&store.pools.learn, &store.dictionary).await?;
     }
     let mut found = Vec::new();
     for half in [Half::Open, Half::Done] {

@@ -83,47 +83,47 @@ impl Store for PostgresStore {
     }
 
     async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
-        read::due(self, what, now, limit).await
+        read::due(self, what, now, limit).await.map_err(StoreError::of_a_read)
     }
 
     async fn next_due(&self) -> Result<NextDue, StoreError> {
-        read::next_due(self).await
+        read::next_due(self).await.map_err(StoreError::of_a_read)
     }
 
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
-        read::load(self, ids).await
+        read::load(self, ids).await.map_err(StoreError::of_a_read)
     }
 
     async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
-        read::graph(self, id, around).await
+        read::graph(self, id, around).await.map_err(StoreError::of_a_read)
     }
 
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
-        read::task(self, namespace, id).await
+        read::task(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
-        list::list(self, namespace, query).await
+        list::list(self, namespace, query).await.map_err(StoreError::of_a_read)
     }
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
-        read::history(self, subject, after, limit).await
+        read::history(self, subject, after, limit).await.map_err(StoreError::of_a_read)
     }
 
     async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
-        read::ended(self, leases).await
+        read::ended(self, leases).await.map_err(StoreError::of_a_read)
     }
 
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
-        feed::feed(self, after, limit).await
+        feed::feed(self, after, limit).await.map_err(StoreError::of_a_read)
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
-        read::execution_view(self, namespace, id).await
+        read::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace).await
+        read::counts(self, namespace).await.map_err(StoreError::of_a_read)
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
@@ -135,11 +135,11 @@ impl Store for PostgresStore {
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
-        read::pauses(self).await
+        read::pauses(self).await.map_err(StoreError::of_a_read)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
-        read::meta(self, key).await
+        read::meta(self, key).await.map_err(StoreError::of_a_read)
     }
 
     async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
@@ -147,7 +147,7 @@ impl Store for PostgresStore {
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
-        read::clock_offset(self).await.map(Some)
+        read::clock_offset(self).await.map_err(StoreError::of_a_read).map(Some)
     }
 
     fn notify(&self) {
@@ -159,11 +159,22 @@ impl Store for PostgresStore {
     }
 }
 
+impl StoreError {
+    /// A read that broke off has done nothing.
+    fn of_a_read(self) -> StoreError {
+        match self {
+            StoreError::Unknown(what) => StoreError::Unavailable(what),
+            other => other,
+        }
+    }
+}
+
 impl From<tokio_postgres::Error> for StoreError {
     fn from(error: tokio_postgres::Error) -> Self {
         use tokio_postgres::error::SqlState;
         match error.as_db_error() {
-            None => StoreError::Unavailable(error.to_string()),
+            // The connection went away in the middle: what was asked may have been done or not.
+            None => StoreError::Unknown(error.to_string()),
             Some(db) => {
                 let message = format!("{} ({})", db.message(), db.code().code());
                 let passing = [

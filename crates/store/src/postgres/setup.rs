@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use deadpool_postgres::{Hook, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::{Client, Config, NoTls};
 
 use crate::StoreError;
@@ -59,12 +59,15 @@ const COLD: &str = "-c jit=off -c statement_timeout=10s -c lock_timeout=2s \
 pub struct Pools {
     pub write: Pool,
     pub read: Pool,
+    /// For looking up numbers in the middle of another read, which must not wait for a reader.
+    pub learn: Pool,
 }
 
 pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
     Ok(Pools {
         write: pool(options.config(HOT)?, options.writers)?,
         read: pool(options.config(COLD)?, options.readers)?,
+        learn: pool(options.config(COLD)?, 1)?,
     })
 }
 
@@ -76,7 +79,6 @@ fn pool(config: Config, size: usize) -> Result<Pool, StoreError> {
         .wait_timeout(Some(Duration::from_secs(10)))
         .create_timeout(Some(Duration::from_secs(10)))
         .recycle_timeout(Some(Duration::from_secs(5)))
-        .post_create(Hook::sync_fn(|_, _| Ok(())))
         .build()
         .map_err(|error| StoreError::Unavailable(error.to_string()))
 }

@@ -13,7 +13,6 @@ use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
 use crate::StoreError;
-use crate::dictionary::PolicyText;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::types::*;
@@ -105,24 +104,12 @@ fn is_plain(submission: &Submission) -> bool {
 
 fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<BodyRow<'a>>, StoreError> {
     let dictionary = &store.dictionary;
-    // The same policy comes again and again: its text is made once per policy, not once per task.
-    let mut policies: HashMap<*const comeback_core::Policy, i32> = HashMap::new();
     let mut rows = Vec::with_capacity(tasks.len());
     for new in tasks {
         let lane = dictionary.lane_id(&new.task.lane).ok_or_else(|| corrupt("a lane that was just learnt"))?;
         let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
-        let policy = match &new.policy {
-            None => None,
-            Some(policy) => Some(match policies.get(&std::sync::Arc::as_ptr(policy)) {
-                Some(id) => *id,
-                None => {
-                    let known = dictionary.policy_id(&PolicyText::of(policy).digest);
-                    let id = known.ok_or_else(|| corrupt("a policy that was just learnt"))?;
-                    policies.insert(std::sync::Arc::as_ptr(policy), id);
-                    id
-                }
-            }),
-        };
+        let known = |policy| dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
+        let policy = new.policy.as_ref().map(known).transpose()?;
         let fixed = Fixed { hard_deadline: new.body.hard_deadline, dedupe: new.body.dedupe_key.is_some() };
         rows.push(BodyRow {
             new,

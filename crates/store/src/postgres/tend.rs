@@ -13,7 +13,7 @@ use super::apply::{append, lock_executions, update_open, write_executions, write
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, oldest_id};
 use crate::types::*;
 
 /// Extends what is still held by the number it names. The expiry is compared in a way that no index offers itself for:
@@ -233,16 +233,18 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     let lone = tx
         .query(
             "delete from task_done where id = any(array(select id from task_done
-               where execution_id is null and ended_at < $1 order by id limit $2 for update skip locked)) returning id",
-            &[&before.0, &i64::from(limit)],
+               where id < $3 and execution_id is null and ended_at < $1 order by id limit $2
+               for update skip locked)) returning id",
+            &[&before.0, &i64::from(limit), &oldest_id(before)],
         )
         .await?;
     let mut ids: Vec<Uuid> = lone.iter().map(|row| row.get(0)).collect();
     let executions: Vec<Uuid> = tx
         .query(
             "delete from execution where id = any(array(select id from execution
-               where state in (3, 4, 5) and ended_at < $1 and open = 0 limit $2 for update skip locked)) returning id",
-            &[&before.0, &i64::from(limit.div_ceil(100))],
+               where id < $3 and state in (3, 4, 5) and ended_at < $1 and open = 0 order by id limit $2
+               for update skip locked)) returning id",
+            &[&before.0, &i64::from(limit.div_ceil(100)), &oldest_id(before)],
         )
         .await?
         .iter()
@@ -259,7 +261,8 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
     tx.execute("delete from task where id = any($1)", &[&ids]).await?;
     tx.execute(
-        "delete from feed where id = any(array(select id from feed where at < $1 order by id limit $2))",
+        "delete from feed where id = any(array(
+           select id from (select id, at from feed order by id limit $2) oldest where at < $1))",
         &[&before.0, &i64::from(limit)],
     )
     .await?;

@@ -64,7 +64,7 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
 
 pub fn apply(
     tx: &mut Tx<'_>,
-    commits: Vec<Prepared>,
+    commits: &[Prepared],
     on_behalf_of: Option<Loop>,
     now: Timestamp,
 ) -> Result<Vec<Applied>, StoreError> {
@@ -85,8 +85,8 @@ pub fn apply(
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
         answers.push(match commit {
-            Prepared::Lone(it) => lone.apply(tx, *it)?,
-            Prepared::Whole(commit) => apply_whole(tx, &commit)?,
+            Prepared::Lone(it) => lone.apply(tx, it)?,
+            Prepared::Whole(commit) => apply_whole(tx, commit)?,
         });
     }
     Ok(answers)
@@ -102,20 +102,19 @@ struct LoneStatements<'a> {
 
 impl LoneStatements<'_> {
     /// The guarded row goes first, so there is nothing to take back when it has moved on.
-    fn apply(&mut self, tx: &mut Tx<'_>, it: PreparedLone) -> Result<Applied, StoreError> {
-        match it.after {
+    fn apply(&mut self, tx: &mut Tx<'_>, it: &PreparedLone) -> Result<Applied, StoreError> {
+        match &it.after {
             After::Open(row) => {
-                if !update_open_with(&mut self.update, &row, it.expected_version)? {
+                if !update_open_with(&mut self.update, row, it.expected_version)? {
                     return Ok(Applied::Stale);
                 }
             }
-            After::Done(mut row) => {
+            After::Done(row) => {
                 let key = (it.id.as_bytes().as_slice(), it.expected_version);
                 let deleted: Option<(Option<i32>, i16)> =
                     self.delete.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
                 let Some((policy, dedupe)) = deleted else { return Ok(Applied::Stale) };
-                row.policy = policy;
-                insert_done_with(&mut self.done, &row)?;
+                insert_done_with(&mut self.done, row, policy)?;
                 if dedupe != 0 {
                     free_key(tx.connection, it.id)?;
                 }
@@ -240,7 +239,7 @@ fn finish(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applie
         .query_row((id.as_bytes().as_slice(), write.expected_version), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let Some((policy, dedupe)) = deleted else { return Ok(Err(Applied::Stale)) };
-    insert_done(tx.connection, &DoneRow::new(&write.after, lane, policy))?;
+    insert_done(tx.connection, &DoneRow::new(&write.after, lane, policy), policy)?;
     if dedupe != 0 {
         free_key(tx.connection, id)?;
     }

@@ -51,8 +51,6 @@ pub struct SqliteStore {
     readers: Option<setup::Readers>,
     dictionary: Arc<Dictionary>,
     wakes: tokio::sync::watch::Sender<u64>,
-    /// Held as long as the store is: nobody else may open the file.
-    _lock: Option<std::fs::File>,
 }
 
 impl SqliteStore {
@@ -67,12 +65,12 @@ impl SqliteStore {
             _ => None,
         };
         let writer = if options.inline {
-            Writer::inline(connection, dictionary.clone())
+            Writer::inline(connection, dictionary.clone(), lock)
         } else {
-            Writer::spawn(connection, dictionary.clone(), options.path.clone())?
+            Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, dictionary, wakes, _lock: lock })
+        Ok(SqliteStore { writer, readers, dictionary, wakes })
     }
 
     /// Runs a read on a reader connection, or on the writer's where there is none.
@@ -83,7 +81,13 @@ impl SqliteStore {
         let dictionary = self.dictionary.clone();
         match &self.readers {
             Some(readers) => readers.run(move |connection| work(connection, &dictionary)).await,
-            None => self.writer.run(move |tx| work(tx.connection, &dictionary)).await,
+            None => {
+                let mut work = Some(work);
+                let again = || StoreError::Unavailable("a read runs once".into());
+                self.writer
+                    .run(move |tx| work.take().ok_or_else(again).and_then(|work| work(tx.connection, &dictionary)))
+                    .await
+            }
         }
     }
 }
@@ -109,7 +113,7 @@ impl Store for SqliteStore {
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
         let prepared = apply::prepare(&self.dictionary, commits)?;
-        self.writer.run(move |tx| apply::apply(tx, prepared, on_behalf_of, now)).await
+        self.writer.run(move |tx| apply::apply(tx, &prepared, on_behalf_of, now)).await
     }
 
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {

@@ -139,16 +139,17 @@ pub fn update_open_with(statement: &mut Statement<'_>, row: &OpenRow, expected_v
     Ok(statement.raw_execute()? == 1)
 }
 
-pub fn insert_done(connection: &Connection, row: &DoneRow) -> rusqlite::Result<()> {
-    insert_done_with(&mut *connection.prepare_cached(&INSERT_DONE)?, row)
+pub fn insert_done(connection: &Connection, row: &DoneRow, policy: Option<i32>) -> rusqlite::Result<()> {
+    insert_done_with(&mut *connection.prepare_cached(&INSERT_DONE)?, row, policy)
 }
 
-pub fn insert_done_with(statement: &mut Statement<'_>, row: &DoneRow) -> rusqlite::Result<()> {
+/// The policy is what the open row had: only the store knows its number.
+pub fn insert_done_with(statement: &mut Statement<'_>, row: &DoneRow, policy: Option<i32>) -> rusqlite::Result<()> {
     let mut to = Binder { statement, next: 0 };
     to.uuid(row.id)?;
     to.bind(row.lane)?;
     to.maybe_uuid(row.execution_id)?;
-    to.bind(row.policy)?;
+    to.bind(policy)?;
     to.bind(row.state)?;
     to.bind(row.version)?;
     to.bind(row.seq)?;

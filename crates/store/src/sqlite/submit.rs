@@ -1,7 +1,5 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
-use std::sync::Arc;
-
 use comeback_core::{EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
@@ -18,42 +16,20 @@ use crate::types::*;
 /// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
 pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
-    let mut namespaces: Vec<String> = Vec::new();
-    let mut lanes: Vec<Arc<Lane>> = Vec::new();
-    let mut policies: Vec<PolicyText> = Vec::new();
-    for submission in submissions {
-        if dictionary.namespace(&submission.namespace).is_none() {
-            namespaces.push(submission.namespace.clone());
-        }
-        for new in &submission.tasks {
-            if dictionary.lane_id(&new.task.lane).is_none() && !lanes.contains(&new.task.lane) {
-                lanes.push(new.task.lane.clone());
-            }
-            if let Some(policy) = &new.policy {
-                let text = PolicyText::of(policy);
-                if dictionary.policy_id(&text.digest).is_none() {
-                    policies.push(text);
-                }
-            }
-        }
-    }
-    if namespaces.is_empty() && lanes.is_empty() && policies.is_empty() {
-        return Ok(());
-    }
-    namespaces.extend(lanes.iter().map(|lane| lane.namespace.clone()));
+    let Some(news) = dictionary.news(submissions) else { return Ok(()) };
     let learnt = store
         .writer
         .run(move |tx| {
             let mut learnt = (Vec::new(), Vec::new(), Vec::new());
-            for name in namespaces {
-                learnt.0.push((namespace_id(tx.connection, &name)?, name));
+            for name in &news.namespaces {
+                learnt.0.push((namespace_id(tx.connection, name)?, name.clone()));
             }
-            for lane in lanes {
+            for lane in &news.lanes {
                 let namespace = namespace_id(tx.connection, &lane.namespace)?;
-                learnt.1.push((lane_id(tx.connection, namespace, &lane)?, namespace, lane));
+                learnt.1.push((lane_id(tx.connection, namespace, lane)?, namespace, lane.clone()));
             }
-            for policy in policies {
-                learnt.2.push((policy_id(tx.connection, &policy)?, policy.body));
+            for policy in &news.policies {
+                learnt.2.push((policy_id(tx.connection, policy)?, policy.body.clone()));
             }
             Ok(learnt)
         })
@@ -196,13 +172,8 @@ fn open_duplicate(connection: &Connection, namespace: i32, key: &str) -> Result<
 fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreError> {
     let NewTask { task, policy, body } = new;
     let lane = tx.dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a lane that was just learnt"))?;
-    let policy = match policy {
-        None => None,
-        Some(policy) => {
-            let known = tx.dictionary.policy_id(&PolicyText::of(policy).digest);
-            Some(known.ok_or_else(|| corrupt("a policy that was just learnt"))?)
-        }
-    };
+    let known = |policy| tx.dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
+    let policy = policy.as_ref().map(known).transpose()?;
     let fixed = Fixed { hard_deadline: body.hard_deadline, dedupe: body.dedupe_key.is_some() };
     let row = OpenRow::new(task, lane, policy, fixed);
     let mut statement = tx.connection.prepare_cached(

@@ -7,7 +7,7 @@ use super::apply::{append, load_execution, write_execution};
 use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
 use crate::StoreError;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, oldest_id};
 use crate::types::*;
 
 pub fn heartbeat(tx: &mut Tx<'_>, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
@@ -124,8 +124,10 @@ fn write_promotion(connection: &Connection, after: &Task) -> rusqlite::Result<()
 pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
     let lone: Vec<[u8; 16]> = tx
         .connection
-        .prepare_cached("select id from task_done where execution_id is null and ended_at < ?1 order by id limit ?2")?
-        .query_map((before.0, limit), |row| row.get(0))?
+        .prepare_cached(
+            "select id from task_done where id < ?3 and execution_id is null and ended_at < ?1 order by id limit ?2",
+        )?
+        .query_map((before.0, limit, oldest_id(before).as_bytes().as_slice()), |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let mut pruned = 0;
     for id in &lone {
@@ -134,8 +136,11 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
     }
     let executions: Vec<[u8; 16]> = tx
         .connection
-        .prepare_cached("select id from execution where state in (3, 4, 5) and ended_at < ?1 and open = 0 limit ?2")?
-        .query_map((before.0, limit.div_ceil(100)), |row| row.get(0))?
+        .prepare_cached(
+            "select id from execution
+             where id < ?3 and state in (3, 4, 5) and ended_at < ?1 and open = 0 order by id limit ?2",
+        )?
+        .query_map((before.0, limit.div_ceil(100), oldest_id(before).as_bytes().as_slice()), |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for execution in &executions {
         let tasks: Vec<[u8; 16]> = tx
@@ -152,7 +157,10 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
         tx.connection.prepare_cached("delete from execution where id = ?1")?.execute([execution.as_slice()])?;
     }
     tx.connection
-        .prepare_cached("delete from feed where id in (select id from feed where at < ?1 order by id limit ?2)")?
+        .prepare_cached(
+            "delete from feed where id in
+               (select id from (select id, at from feed order by id limit ?2) where at < ?1)",
+        )?
         .execute((before.0, limit))?;
     tx.connection
         .prepare_cached(

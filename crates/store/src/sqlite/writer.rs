@@ -1,7 +1,9 @@
 //! The one thread that writes: it takes what has gathered, puts it into one transaction, and answers after the commit.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use comeback_core::Record;
 use parking_lot::Mutex;
@@ -68,25 +70,24 @@ impl FeedBuffer {
 }
 
 pub trait Command: Send {
-    /// Whether it worked; if not, what it did is rolled back and its neighbours go on.
+    /// Whether it worked; if not, what it did is rolled back and its neighbours go on. It may be asked again.
     fn run(&mut self, tx: &mut Tx<'_>) -> bool;
     fn answer(self: Box<Self>, commit: Result<(), &StoreError>);
 }
 
 struct Waiting<F, T> {
-    work: Option<F>,
+    work: F,
     result: Option<Result<T, StoreError>>,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
 
 impl<F, T> Command for Waiting<F, T>
 where
-    F: FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send,
+    F: FnMut(&mut Tx<'_>) -> Result<T, StoreError> + Send,
     T: Send,
 {
     fn run(&mut self, tx: &mut Tx<'_>) -> bool {
-        let Some(work) = self.work.take() else { return false };
-        let result = work(tx);
+        let result = (self.work)(tx);
         let worked = result.is_ok();
         self.result = Some(result);
         worked
@@ -111,54 +112,74 @@ fn copy_of(error: &StoreError) -> StoreError {
 }
 
 pub enum Writer {
-    Thread { commands: mpsc::Sender<Box<dyn Command>> },
+    Thread { commands: Option<mpsc::Sender<Box<dyn Command>>>, thread: Option<JoinHandle<()>> },
     Inline { state: Box<Mutex<Inline>> },
 }
 
 pub struct Inline {
     connection: Connection,
     dictionary: Arc<Dictionary>,
+    _lock: Option<File>,
 }
 
 impl Writer {
-    pub fn inline(connection: Connection, dictionary: Arc<Dictionary>) -> Writer {
-        Writer::Inline { state: Box::new(Mutex::new(Inline { connection, dictionary })) }
+    pub fn inline(connection: Connection, dictionary: Arc<Dictionary>, lock: Option<File>) -> Writer {
+        Writer::Inline { state: Box::new(Mutex::new(Inline { connection, dictionary, _lock: lock })) }
     }
 
     pub fn spawn(
         connection: Connection,
         dictionary: Arc<Dictionary>,
         path: Option<PathBuf>,
+        lock: Option<File>,
     ) -> Result<Writer, StoreError> {
         let (commands, receiver) = mpsc::channel(MAX_WAITING);
-        std::thread::Builder::new()
+        let write = move || {
+            write_until_closed(connection, &dictionary, receiver, path);
+            // Held until the last word is written: nobody else may open the file before.
+            drop(lock);
+        };
+        let thread = std::thread::Builder::new()
             .name("comeback-writer".into())
-            .spawn(move || write_until_closed(connection, &dictionary, receiver, path))
+            .spawn(write)
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        Ok(Writer::Thread { commands })
+        Ok(Writer::Thread { commands: Some(commands), thread: Some(thread) })
     }
 
     pub async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
     where
-        F: FnOnce(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+        F: FnMut(&mut Tx<'_>) -> Result<T, StoreError> + Send + 'static,
         T: Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let command: Box<dyn Command> = Box::new(Waiting { work: Some(work), result: None, reply });
+        let command: Box<dyn Command> = Box::new(Waiting { work, result: None, reply });
         match self {
             Writer::Inline { state } => {
                 let mut state = state.lock();
-                let Inline { connection, dictionary } = &mut *state;
+                let Inline { connection, dictionary, .. } = &mut *state;
                 let mut commands = vec![command];
                 let outcome = transact(connection, dictionary, &mut commands);
                 finish(commands, outcome.as_ref());
             }
-            Writer::Thread { commands } => {
+            Writer::Thread { commands, .. } => {
                 let closed = || StoreError::Unavailable("the writer has stopped".into());
+                let commands = commands.as_ref().ok_or_else(closed)?;
                 commands.send(command).await.map_err(|_| closed())?;
             }
         }
         answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer has stopped".into())))
+    }
+}
+
+impl Drop for Writer {
+    /// Returns when the last word is written and the file is free for another.
+    fn drop(&mut self) {
+        if let Writer::Thread { commands, thread } = self {
+            drop(commands.take());
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+        }
     }
 }
 
@@ -193,7 +214,8 @@ fn finish(commands: Vec<Box<dyn Command>>, outcome: Result<&(), &StoreError>) {
     }
 }
 
-/// One transaction for all: a command that fails is taken back alone.
+/// One transaction for all. A command that fails takes the others back with it, and they run again with marks between them, so
+/// that it is taken back alone: marks cost a copy of every page that is touched, and hardly any command ever fails.
 fn transact(
     connection: &mut Connection,
     dictionary: &Dictionary,
@@ -201,16 +223,46 @@ fn transact(
 ) -> Result<(), StoreError> {
     let mut feed = FeedBuffer::default();
     connection.execute_batch("begin immediate")?;
+    let all_worked =
+        commands.iter_mut().all(|command| command.run(&mut Tx { connection, dictionary, feed: &mut feed }));
+    if all_worked {
+        return commit(connection, feed);
+    }
+    connection.execute_batch("rollback")?;
+    if commands.len() == 1 {
+        return Ok(());
+    }
+    let mut feed = FeedBuffer::default();
+    connection.execute_batch("begin immediate")?;
+    match run_marked(connection, dictionary, commands, &mut feed) {
+        Ok(()) => commit(connection, feed),
+        Err(error) => {
+            // A transaction that stays open would keep every later one from beginning.
+            let _ = connection.execute_batch("rollback");
+            Err(StoreError::Unavailable(error.to_string()))
+        }
+    }
+}
+
+fn run_marked(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    commands: &mut [Box<dyn Command>],
+    feed: &mut FeedBuffer,
+) -> rusqlite::Result<()> {
     for command in commands.iter_mut() {
         let mark = feed.items.len();
-        let savepoint = connection.prepare_cached("savepoint command")?.execute(());
-        let worked = savepoint.is_ok() && command.run(&mut Tx { connection, dictionary, feed: &mut feed });
-        if !worked {
+        connection.prepare_cached("savepoint command")?.execute(())?;
+        if !command.run(&mut Tx { connection, dictionary, feed }) {
             feed.items.truncate(mark);
             connection.prepare_cached("rollback to command")?.execute(())?;
         }
         connection.prepare_cached("release command")?.execute(())?;
     }
+    Ok(())
+}
+
+fn commit(connection: &Connection, mut feed: FeedBuffer) -> Result<(), StoreError> {
     let committed = feed.flush(connection).and_then(|()| connection.execute_batch("commit"));
     if let Err(error) = committed {
         let unknown = connection.is_autocommit();
