@@ -373,34 +373,20 @@ async fn pause_a_loop(sim: &Sim, rng: &mut Rng) -> Outcome {
         *under_way -= 1;
         turn == Some(*ever)
     };
-    let before = engine.now();
-    if rng.percent(40) {
-        if engine.resume_loop(name).await.is_ok() {
-            let mut ledger = sim.ledger.lock();
-            alone(&mut ledger);
-            for pause in ledger.pauses.iter_mut().filter(|pause| pause.name == name) {
-                pause.until = pause.until.min(before);
-            }
-        } else {
-            // Whether it was resumed is not known: nothing more is claimed about it.
-            let mut ledger = sim.ledger.lock();
-            alone(&mut ledger);
-            ledger.pauses.retain(|pause| pause.name != name);
-        }
-        return Ok(());
-    }
-    let span = Millis(1_000 + rng.below(40_000));
-    let paused = engine.pause_loop(name, Some(span), None, None).await;
+    // Whatever comes of it, the pause before is over at some moment from now on. Verdicts that were under way carry the time at
+    // which they were taken, so nothing more is claimed about that pause.
+    let turned = if rng.percent(40) {
+        engine.resume_loop(name).await.map(|()| None)
+    } else {
+        let span = Millis(1_000 + rng.below(40_000));
+        engine.pause_loop(name, Some(span), None, None).await.map(Some)
+    };
     let acknowledged = engine.now();
     let mut ledger = sim.ledger.lock();
     let alone = alone(&mut ledger);
-    // A new pause replaces the old one, whatever became of it, at some moment since it was asked for.
-    for pause in ledger.pauses.iter_mut().filter(|pause| pause.name == name) {
-        pause.until = pause.until.min(before);
-    }
-    match paused {
-        Ok(pause) if alone => ledger.pauses.push(PausedLoop { name, from: acknowledged, until: pause.until }),
-        _ => ledger.pauses.retain(|pause| pause.name != name),
+    ledger.pauses.retain(|pause| pause.name != name);
+    if let (Ok(Some(pause)), true) = (turned, alone) {
+        ledger.pauses.push(PausedLoop { name, from: acknowledged, until: pause.until });
     }
     Ok(())
 }
