@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::StoreError;
 
-const READY: i16 = 1;
-const RETRY_DUE: i16 = 2;
+pub const READY: i16 = 1;
+pub const RETRY_DUE: i16 = 2;
 pub const STARTED: i16 = 4;
 
 /// One row of `task_open`.

@@ -36,7 +36,7 @@ pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) 
     let mut feed = Feed { events: Vec::new(), next: after };
     for row in rows_from(&tx, start).await? {
         if store.dictionary.namespace_name(row.namespace).is_none() {
-            learn::refresh(&store.pools.read, &store.dictionary).await?;
+            learn::refresh(&store.pools.learn, &store.dictionary).await?;
         }
         let namespace =
             store.dictionary.namespace_name(row.namespace).ok_or_else(|| corrupt("a namespace in the feed"))?;

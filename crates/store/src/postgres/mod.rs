@@ -41,8 +41,8 @@ impl PostgresStore {
         setup::migrate(options).await?;
         let pools = setup::pools(options).await?;
         let dictionary = Arc::new(Dictionary::default());
-        learn::refresh(&pools.read, &dictionary).await?;
-        let wake = wake::Wake::start(options.clone(), pools.read.clone(), dictionary.clone());
+        learn::refresh(&pools.learn, &dictionary).await?;
+        let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
         Ok(PostgresStore { pools, dictionary, wake })
     }
 

@@ -117,7 +117,7 @@ async fn execution_in(
         None => Ok(None),
         Some(row) => {
             if store.dictionary.namespace_name(row.get(1)).is_none() {
-                learn::refresh(&store.pools.read, &store.dictionary).await?;
+                learn::refresh(&store.pools.learn, &store.dictionary).await?;
             }
             read_execution(store, &row).map(|(execution, _)| Some(execution))
         }

@@ -13,7 +13,7 @@ use super::apply::{append, lock_executions, update_open, write_executions, write
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, oldest_id};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id};
 use crate::types::*;
 
 /// Extends what is still held by the number it names. The expiry is compared in a way that no index offers itself for:
@@ -66,11 +66,11 @@ pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) ->
 }
 
 /// Lone tasks whose small events are carried: one statement moves them all.
-fn promotion(index_condition: &str, bit: u8) -> String {
+fn promotion(index_condition: &str, event: i16) -> String {
     format!(
         "with u as (
            update task_open o set state = 1, version = o.version + 1, seq = o.seq + 1,
-             unwritten = (o.unwritten | {bit})::int2, ready_at = greatest($1, o.updated_at),
+             unwritten = (o.unwritten | {event})::int2, ready_at = greatest($1, o.updated_at),
              updated_at = greatest($1, o.updated_at), due = null, next_retry_at = null,
              start_at = null, held_until = null, held_by = null
            where o.id = any(array(select id from task_open where {index_condition} and hold = 0 and due <= $1
@@ -84,8 +84,8 @@ fn promotion(index_condition: &str, bit: u8) -> String {
     )
 }
 
-pub static RETRIES: LazyLock<String> = LazyLock::new(|| promotion("state = 4", 2));
-pub static STARTS: LazyLock<String> = LazyLock::new(|| promotion("state = 0 and due is not null", 1));
+pub static RETRIES: LazyLock<String> = LazyLock::new(|| promotion("state = 4", RETRY_DUE));
+pub static STARTS: LazyLock<String> = LazyLock::new(|| promotion("state = 0 and due is not null", READY));
 
 pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
     let (name, sql) = match what {
@@ -107,11 +107,11 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
         promoted.lanes.extend(store.dictionary.lane(row.get(0)));
     }
     if !slow.is_empty() {
-        promote_step_by_step(store, &tx, what, now, limit, &mut promoted).await?;
+        promote_step_by_step(store, &tx, what, &slow, now, limit, &mut promoted).await?;
     }
     tx.commit().await?;
     if rows.iter().any(|row| store.dictionary.lane(row.get(0)).is_none()) {
-        learn::refresh(&store.pools.read, &store.dictionary).await?;
+        learn::refresh(&store.pools.learn, &store.dictionary).await?;
         promoted.lanes.extend(rows.iter().filter_map(|row| store.dictionary.lane(row.get(0))));
     }
     Ok(promoted)
@@ -122,6 +122,7 @@ async fn promote_step_by_step(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     what: Promote,
+    slow: &[i32],
     now: Timestamp,
     limit: u32,
     promoted: &mut Promoted,
@@ -132,11 +133,11 @@ async fn promote_step_by_step(
     };
     let due = format!(
         "{condition} and o.hold = 0 and o.due <= $1 and (o.expires_at is null or o.expires_at > $1)
-         and (o.execution_id is not null or o.lane in (select id from lane where executor = 2))"
+         and o.lane = any($3::int4[])"
     );
     let sql = format!("select o.id, o.execution_id from task_open o where {due} order by o.due, o.id limit $2");
     let statement = tx.prepare_cached(&sql).await?;
-    let candidates = tx.query(&statement, &[&now.0, &i64::from(limit)]).await?;
+    let candidates = tx.query(&statement, &[&now.0, &i64::from(limit), &slow]).await?;
     if candidates.is_empty() {
         return Ok(());
     }
@@ -149,7 +150,7 @@ async fn promote_step_by_step(
         columns("o", &OPEN_COLUMNS)
     );
     let statement = tx.prepare_cached(&sql).await?;
-    let rows = tx.query(&statement, &[&now.0, &ids]).await?;
+    let rows = tx.query(&statement, &[&now.0, &ids, &slow]).await?;
     let open: Vec<OpenRow> = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<_, _>>()?;
     let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
     let mut writes = Vec::new();
