@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::stories;
 use crate::world::*;
-use comeback_core::{Millis, OnUnmet, Speaker, TaskId, When};
+use comeback_core::transition::Act;
+use comeback_core::{Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
+use comeback_engine::store::{ListQuery, Loop};
 use comeback_engine::{
     CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report, ReportEnd, ReportError,
     Settle, Submit, TaskSpec,
@@ -70,6 +72,59 @@ stories! {
             let error = engine.submit(Submit::one(name, TaskSpec::new("k"))).await.unwrap_err();
             assert_eq!(faults(&error), ["namespace"]);
         }
+    }
+
+    /// PostgreSQL reads no JSON with a zero character: it must never get one.
+    fn an_error_with_a_zero_character_can_still_be_listed(place) {
+        let engine = place.engine().await;
+        submit(&engine, spec("k", json!({}))).await;
+        let leased = lease_one(&engine).await;
+        let result = Some(json!({"body": "a\0b"}));
+        let failure = Failure { result, code: Some("\0".into()), ..Failure::new(Trigger::Error, "boom\0boom") };
+        report(&engine, &leased, ReportEnd::Failed(failure)).await.unwrap();
+        let query = ListQuery {
+            filter: comeback_core::filter::Filter::parse("boom", engine.now()).unwrap(),
+            sort: comeback_core::filter::Sort::Submitted,
+            limit: 10,
+            after: None,
+            now: engine.now(),
+        };
+        let listed = engine.store().list("default", &query).await.unwrap();
+        assert_eq!(listed.items[0].last_error.as_deref(), Some("boom\u{fffd}boom"));
+    }
+
+    fn a_bad_execution_is_refused(place) {
+        let engine = place.engine().await;
+        let long = "x".repeat(300);
+        let cases = [
+            (ExecutionSpec { name: Some(String::new()), ..ExecutionSpec::default() }, "execution.name"),
+            (ExecutionSpec { external_id: Some(long.clone()), ..ExecutionSpec::default() }, "execution.external_id"),
+            (ExecutionSpec { labels: [(long, String::new())].into(), ..ExecutionSpec::default() }, "execution.labels."),
+        ];
+        for (execution, path) in cases {
+            let one = Submit { execution: Some(execution), ..Submit::one("default", TaskSpec::new("k")) };
+            let error = engine.submit(one).await.unwrap_err();
+            assert!(faults(&error)[0].starts_with(path), "{error}");
+        }
+        let empty = Submit { namespace: "default".into(), execution: Some(ExecutionSpec::default()), ..Submit::default() };
+        assert_eq!(faults(&engine.submit(empty).await.unwrap_err()), ["tasks"]);
+    }
+
+    fn a_bad_act_is_refused(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("k", json!({}))).await;
+        for (act, path) in [
+            (Act { by: Some("a\0".into()), note: None }, "by"),
+            (Act { by: None, note: Some("n".repeat(5_000)) }, "note"),
+            (Act { by: None, note: Some("\0".into()) }, "note"),
+        ] {
+            assert_eq!(faults(&engine.cancel("default", id, act.clone()).await.unwrap_err()), [path]);
+            let error = engine.pause_loop(Loop::Reap, None, act.note.clone(), act.by.clone()).await.unwrap_err();
+            assert_eq!(faults(&error), [path]);
+        }
+        assert_eq!(state(&engine, id).await, State::Pending);
+        let worker = LeaseRequest::new("default", "w\0");
+        assert_eq!(faults(&engine.lease(worker).await.unwrap_err()), ["worker"]);
     }
 
     fn too_many_tasks_are_refused_before_anything_is_read(place) {
