@@ -29,6 +29,8 @@ pub trait Words {
     fn contains(&self, text: &str, part_mark: &str) -> String;
     fn starts_with(&self, text: &str, part_mark: &str) -> String;
     fn id_text(&self, column: &str) -> String;
+    /// The message in a stored error.
+    fn message(&self, error: &str) -> String;
 }
 
 /// Which half of the tasks a statement is about.
@@ -266,15 +268,22 @@ impl Builder<'_> {
         let mark = self.bind(Bind::Text(word.to_lowercase()));
         let bare: String = word.to_lowercase().chars().filter(|c| *c != '-').collect();
         let id_mark = self.bind(Bind::Text(bare));
-        let last_error = "coalesce((select h.error from history h where h.subject = o.id and h.error is not null
-            order by h.seq desc limit 1), '')";
+        let last_error = last_error(self.words);
         Truth::When(format!(
             "({} or {} or {})",
             self.words.contains(&self.words.id_text("t.id"), &id_mark),
             self.words.contains("coalesce(t.name, '')", &mark),
-            self.words.contains(last_error, &mark),
+            self.words.contains(&format!("coalesce({last_error}, '')"), &mark),
         ))
     }
+}
+
+/// What the latest error of the task `o` said.
+pub fn last_error(words: &dyn Words) -> String {
+    format!(
+        "(select {} from history h where h.subject = o.id and h.error is not null order by h.seq desc limit 1)",
+        words.message("h.error")
+    )
 }
 
 fn numbers(column: &str, values: impl Iterator<Item = i64>) -> Truth {

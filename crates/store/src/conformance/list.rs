@@ -190,6 +190,9 @@ cases! { "list";
         check(&w, &text.to_uppercase(), &[z.pending]).await;
         check(&w, &z.pending.short(), &[z.pending]).await;
         check(&w, "%", &[]).await;
+        // What was said is searched, not how it is stored.
+        check(&w, "message", &[]).await;
+        check(&w, "trigger", &[]).await;
     }
 
     fn an_execution_finds_its_tasks(w) {

@@ -38,6 +38,10 @@ impl Words for PostgresWords {
     fn id_text(&self, column: &str) -> String {
         format!("replace({column}::text, '-', '')")
     }
+
+    fn message(&self, error: &str) -> String {
+        format!("{error}::json ->> 'message'")
+    }
 }
 
 pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
@@ -65,9 +69,9 @@ async fn half_list(
     };
     let sql = format!(
         "select {own}, ({key})::int8, t.key, t.name, t.labels::text, t.external_id,
-           (select h.error::json ->> 'message' from history h where h.subject = o.id and h.error is not null
-             order by h.seq desc limit 1)
+           {last_error}
          from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
+        last_error = query::last_error(&PostgresWords),
         key = statement.key,
         condition = statement.condition,
         order = statement.order,

@@ -32,6 +32,10 @@ impl Words for SqliteWords {
     fn id_text(&self, column: &str) -> String {
         format!("hex({column})")
     }
+
+    fn message(&self, error: &str) -> String {
+        format!("{error} ->> '$.message'")
+    }
 }
 
 pub fn list(
@@ -62,9 +66,9 @@ fn half_list(
     };
     let sql = format!(
         "select {own}, {key}, t.key, t.name, t.labels, t.external_id,
-           (select json_extract(h.error, '$.message') from history h where h.subject = o.id and h.error is not null
-             order by h.seq desc limit 1)
+           {last_error}
          from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
+        last_error = query::last_error(&SqliteWords),
         key = statement.key,
         condition = statement.condition,
         order = statement.order,
