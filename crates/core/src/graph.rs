@@ -343,29 +343,38 @@ impl Working {
         Ok(())
     }
 
-    /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it.
+    /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it:
+    /// its parents count it as over, and only the end of another child can make dead ends of them.
     fn tell_parent(
         &mut self,
         parent: TaskId,
         now: Timestamp,
         ends: &mut VecDeque<(TaskId, State)>,
     ) -> Result<(), Halt> {
-        self.touch(parent, now, |task| {
-            task.children_left = task.children_left.saturating_sub(1);
-            task.state.is_open()
-        });
+        self.count_child_over(parent, now);
         let Some(task) = self.task(parent) else { return Ok(()) };
         if task.state.is_terminal() || task.children_left > 0 {
             return Ok(());
         }
         let barrier = task.dead_end_barrier;
         let change = transition::cancel(task, Reason::DeadEnd, &Act::default(), now)?;
-        let mut own_ends = VecDeque::new();
-        self.take(change, &mut own_ends);
         if !barrier {
-            ends.extend(own_ends);
+            self.take(change, ends);
+            return Ok(());
+        }
+        self.take(change, &mut VecDeque::new());
+        self.need_neighbours(parent)?;
+        for edge in self.into.get(&parent).cloned().unwrap_or_default() {
+            self.count_child_over(edge.from, now);
         }
         Ok(())
+    }
+
+    fn count_child_over(&mut self, parent: TaskId, now: Timestamp) {
+        self.touch(parent, now, |task| {
+            task.children_left = task.children_left.saturating_sub(1);
+            task.state.is_open()
+        });
     }
 
     fn cancel_open(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {

@@ -226,6 +226,12 @@ fn dead_ends_are_canceled_up_to_a_barrier() {
     let mut world = World::with(&["top", "barrier", "leaf"], &["top>barrier", "barrier>leaf"], on);
     world.cancel("leaf");
     assert_eq!((world.state("barrier"), world.state("top")), (State::Canceled, State::Pending));
+    let edges = ["top>barrier", "top>other", "barrier>leaf"];
+    let mut world = World::with(&["top", "barrier", "other", "leaf"], &edges, on);
+    world.cancel("leaf");
+    assert_eq!((world.state("barrier"), world.state("top")), (State::Canceled, State::Pending));
+    world.cancel("other");
+    assert_eq!(world.state("top"), State::Canceled, "the canceled barrier is one child less");
     let mut off = World::new(&["top", "leaf"], &["top>leaf"]);
     off.cancel("leaf");
     assert_eq!(off.state("top"), State::Pending);
