@@ -221,14 +221,18 @@ impl<'a> Change<'a> {
         if !keep_counters {
             self.after.counters = Counters::default();
         }
-        // A deadline that has passed would end the new cycle at once: it gets the span it had.
+        self.renew_deadline();
+        self.record.cycle = self.after.cycle;
+        self.record.attempt = self.after.counters.attempt;
+    }
+
+    /// A deadline that has passed would end the new beginning at once: it gets the span it had.
+    fn renew_deadline(&mut self) {
         if let Some(expires_at) = self.after.expires_at
             && expires_at <= self.now
         {
             self.after.expires_at = Some(self.now + expires_at.since(self.before.submitted_at));
         }
-        self.record.cycle = self.after.cycle;
-        self.record.attempt = self.after.counters.attempt;
     }
 }
 
@@ -509,6 +513,25 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
     let cycle = change.after.cycle;
     act.mark(&mut change, json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters}));
     change.finish(Line::T19, State::Pending, "retried")
+}
+
+/// E7: a task of an execution that goes on waits for its needs again, with a new cycle where its own was used up.
+pub(crate) fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) -> Step {
+    let mut change = Change::of(task, now);
+    if new_cycle {
+        change.new_cycle(false);
+    }
+    change.renew_deadline();
+    let after = &mut change.after;
+    after.state = State::Waiting;
+    after.reason = None;
+    after.ended_at = None;
+    after.started_at = None;
+    after.updated_at = change.now;
+    change.event(EventKind::TaskReopened);
+    let cycle = change.after.cycle;
+    act.mark(&mut change, json!({"cycle": cycle}));
+    Step { after: change.after, record: Some(change.record) }
 }
 
 /// Active, but nobody can be behind it any more.

@@ -284,6 +284,90 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
     assert_eq!(world.execution(), ExecutionState::Succeeded);
 }
 
+/// E4, E7: what failing fast took along goes on as it was: what had begun is ready, the rest waits.
+#[test]
+fn a_reopening_brings_back_what_failing_fast_took_along() {
+    let fast = |execution| Execution { fail_fast: true, ..execution };
+    let whole = |world: &mut World| world.work.retry_failed(&Act::default(), T0).expect("reopens");
+    let one = |world: &mut World| {
+        let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+        world.work.reopen(retried, T0).expect("reopens");
+    };
+    let ways: [&dyn Fn(&mut World); 2] = [&whole, &one];
+    for retry in ways {
+        let mut world = World::with(&["a", "b", "c", "done", "d"], &["b>c", "a>d", "done>d"], fast);
+        world.succeed("done");
+        world.settle("b", End::Failed(error("x")), Some(native(json!({}))));
+        world.fail("a");
+        assert_eq!(world.execution(), ExecutionState::Failed);
+        retry(&mut world);
+        let states = ["a", "b", "c", "d"].map(|name| world.state(name));
+        assert_eq!(states, [State::Pending, State::Pending, State::Waiting, State::Waiting]);
+        assert_eq!(world.task("b").counters.attempt, 1, "its budget is what it was");
+        assert_eq!((world.work.execution().open, world.work.execution().unhandled), (4, 0));
+        for name in ["a", "b", "c", "d"] {
+            world.succeed(name);
+        }
+        assert_eq!(world.execution(), ExecutionState::Succeeded);
+    }
+}
+
+/// While another failure stays, failing fast would end what comes back at once.
+#[test]
+fn a_reopening_beside_a_failure_that_stays_brings_back_no_siblings() {
+    let fast = |execution| Execution { fail_fast: true, ..execution };
+    let mut world = World::with(&["a", "cleanup", "b", "c"], &["a!cleanup"], fast);
+    world.fail("a");
+    world.succeed("cleanup");
+    world.fail("b");
+    assert_eq!((world.state("c"), world.execution()), (State::Canceled, ExecutionState::Failed));
+    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    assert_eq!(world.state("c"), State::Canceled, "b still stands");
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    assert_eq!((world.state("b"), world.state("c")), (State::Pending, State::Pending));
+}
+
+/// F1-12, E7: a parent that was canceled for having nothing left to work for has it again.
+#[test]
+fn a_reopening_brings_back_dead_ends_above() {
+    let on = |execution| Execution { dead_end_cancel: true, ..execution };
+    let mut world = World::with(&["top", "mid", "leaf", "other"], &["top>mid", "mid>leaf", "other>leaf f"], on);
+    world.fail("other");
+    assert_eq!(["top", "mid"].map(|name| world.task(name).reason), [Some(Reason::DeadEnd); 2]);
+    let retried = transition::manual_retry(&world.task("other"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    let states = ["top", "mid", "leaf", "other"].map(|name| world.state(name));
+    assert_eq!(states, [State::Pending, State::Waiting, State::Waiting, State::Pending]);
+    for name in ["top", "mid", "other", "leaf"] {
+        world.succeed(name);
+    }
+    assert_eq!(world.execution(), ExecutionState::Succeeded);
+}
+
+/// E7: what comes after a task that is tried again waits for it, with a budget of its own.
+#[test]
+fn a_failed_handler_waits_for_the_task_it_handles() {
+    let failed = |policy: Option<Policy>| {
+        let mut world = World::new(&["a", "handler", "late"], &["a!handler", "handler!late"]);
+        world.fail("a");
+        world.settle("handler", End::Failed(error("x")), policy);
+        world.fail("late");
+        assert_eq!(world.execution(), ExecutionState::Failed);
+        world.work.retry_failed(&Act { by: Some("ana".into()), note: None }, T0).expect("reopens");
+        world
+    };
+    let mut world = failed(Some(native(json!({"max_retries": 0}))));
+    let states = ["a", "handler", "late"].map(|name| (world.state(name), world.task(name).cycle));
+    assert_eq!(states, [(State::Pending, 1), (State::Waiting, 1), (State::Waiting, 1)]);
+    world.succeed("a");
+    assert_eq!((world.state("handler"), world.state("late")), (State::Skipped, State::Skipped));
+    assert_eq!(world.execution(), ExecutionState::Succeeded);
+    let mut again = failed(None);
+    again.fail("a");
+    assert_eq!(again.state("handler"), State::Pending);
+}
+
 /// What another failure keeps from ever starting stays given up.
 #[test]
 fn a_reopening_does_not_wake_what_has_no_hope() {
