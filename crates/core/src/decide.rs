@@ -44,11 +44,12 @@ pub enum Speaker {
     Lease(u32),
     /// A callback that names the run it was started for.
     Run(u32),
-    /// A callback that names the attempt it was started for.
+    /// A callback that names the attempt it was started for. It speaks only while attempts and runs go together: after a
+    /// loss, a throttle, a snooze or a manual retry an attempt's number no longer names one run (model A12, X1-6).
     Attempt(u32),
     /// A callback of an old kind that names nothing (X1-6).
     Anyone,
-    /// One of the server's own loops; the version guards it.
+    /// One of the server's own loops; what it says must be so by the task's own times, and the version guards it.
     Server,
 }
 
@@ -86,6 +87,9 @@ pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<
     let task = &snapshot.task;
     let now = task.time(now);
     may_speak(task, outcome.speaker, now)?; // 1
+    if outcome.speaker == Speaker::Server {
+        is_so(task, &outcome.end, now)?;
+    }
     match &outcome.end {
         End::Succeeded { result } => succeed(task, result.clone(), now),
         End::Failed(failure) => Bad::new(snapshot, failure.clone(), now).failed(),
@@ -115,11 +119,22 @@ fn may_speak(task: &Task, speaker: Speaker, now: Timestamp) -> Result<(), Reject
     let entitled = match speaker {
         Speaker::Lease(number) => number == lease.number && live,
         Speaker::Run(number) => number == run,
-        Speaker::Attempt(number) => number == task.counters.attempt,
+        Speaker::Attempt(number) => number == task.counters.attempt && run == task.attempt_number(),
         Speaker::Anyone => true,
         Speaker::Server => true,
     };
     if entitled { Ok(()) } else { Err(Rejection::LeaseLost) }
+}
+
+/// A loop may have looked before a heartbeat came: what it says is measured against the task as it is now.
+fn is_so(task: &Task, end: &End, now: Timestamp) -> Result<(), Rejection> {
+    let has_passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+    let so = match end {
+        End::Lost(_) => has_passed(task.lease.as_ref().and_then(|lease| lease.expires_at)),
+        End::Failed(failure) if failure.trigger == Trigger::Timeout => has_passed(task.timeout_at),
+        _ => true,
+    };
+    if so { Ok(()) } else { Err(Rejection::NotDue) }
 }
 
 /// T9.

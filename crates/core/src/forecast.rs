@@ -88,7 +88,7 @@ pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Tim
             }
         }
         running = false;
-        let end = Outcome { speaker: Speaker::Server, end: End::Failed(failure.clone()) };
+        let end = Outcome { speaker: Speaker::Anyone, end: End::Failed(failure.clone()) };
         match decide(&future, &end, clock) {
             Err(_) => return forecast,
             Ok(change) => {

@@ -62,6 +62,9 @@ pub enum Rejection {
     LeaseLost,
     #[error("the task was canceled")]
     TaskCanceled,
+    /// The time that this would follow from has not come.
+    #[error("it is not time for that")]
+    NotDue,
     /// Not possible from where the task is.
     #[error("a task that is {state} cannot be {verb}")]
     WrongState { state: State, verb: &'static str },
@@ -410,9 +413,10 @@ pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
 /// a paused task is told when it is resumed.
 pub fn expire(task: &Task, hard: bool, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
-    let due = task.expires_at.is_some_and(|at| at <= now);
-    let spared = task.state == State::Paused || (task.state.is_active() && !hard);
-    if !due || spared {
+    if task.expires_at.is_none_or(|at| at > now) {
+        return Err(Rejection::NotDue);
+    }
+    if task.state == State::Paused || (task.state.is_active() && !hard) {
         return Err(Rejection::WrongState { state: task.state, verb: "expired" });
     }
     expire_now(task, now)

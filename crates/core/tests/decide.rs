@@ -213,18 +213,20 @@ fn losses_have_their_own_counter_and_limit() {
     };
     // A2: the default with a policy repeats, uncounted, three times; the fourth is a poison pill.
     let mut snapshot = running(Some(native(json!({}))));
-    let mut now = T0;
+    let lease = Millis::from_secs(60);
+    let mut now = T0 + lease;
     for n in 0..3_u64 {
         let change = lose(&snapshot, now);
         assert_eq!(change.after().counters, Counters { lost: n as u32 + 1, ..Counters::default() });
         assert_eq!(change.after().next_retry_at, Some(now + Millis::from_secs(5 << n)));
-        (snapshot, now) = come_back(&after(&snapshot, &change));
+        let (again, leased_at) = come_back(&after(&snapshot, &change));
+        (snapshot, now) = (again, leased_at + lease);
     }
     let change = lose(&snapshot, now);
     assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::Lost)));
     assert_eq!(change.record().events.last(), Some(&EventKind::TaskFailed));
 
-    let first = |policy: Value| lose(&running(common::policy(Dialect::Native, &policy)), T0);
+    let first = |policy: Value| lose(&running(common::policy(Dialect::Native, &policy)), T0 + lease);
     assert_eq!(first(json!(null)).after().state, State::Failed);
     assert_eq!(first(json!({"on_lost": "fail"})).after().reason, Some(Reason::OnLostFail));
     let counted = first(json!({"on_lost": "count"}));
@@ -242,10 +244,11 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     let claimed = lease(&hook, T0);
     assert_eq!((claimed.task.state, claimed.task.run), (State::Claimed, 0));
     let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
-    let change = decide::decide(&claimed, &lost, T0).expect("given back");
+    let late = T0 + Millis::from_secs(60);
+    let change = decide::decide(&claimed, &lost, late).expect("given back");
     assert_eq!((change.after().state, change.after().counters), (State::Pending, Counters::default()));
     let sent = Snapshot { task: transition::hook_sending(&claimed.task, T0).expect("claimed"), ..claimed.clone() };
-    let change = decide::decide(&sent, &lost, T0).expect("lost");
+    let change = decide::decide(&sent, &lost, late).expect("lost");
     assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
     // F1-10: the callee may answer before the start call returned.
     let early = Outcome { speaker: Speaker::Run(1), end: End::Succeeded { result: None } };
@@ -361,6 +364,65 @@ fn only_the_live_lease_may_speak() {
     let gone = after(&snapshot, &canceled);
     let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Released };
     assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
+}
+
+/// X1-6, A12: an attempt's number names one run only until the two part.
+#[test]
+fn an_attempt_speaks_only_while_it_names_one_run() {
+    let speaks = |snapshot: &Snapshot, attempt, now| {
+        let outcome = Outcome { speaker: Speaker::Attempt(attempt), end: End::Succeeded { result: None } };
+        decide::decide(snapshot, &outcome, now).is_ok()
+    };
+    let first = running(Some(native(json!({}))));
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..class(Class::RateLimited) };
+    let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let expired = T0 + Millis::from_secs(60);
+    let failed = end(&first, End::Failed(error("x")), T0);
+    let partings = [
+        ("throttle", end(&first, End::Failed(limited), T0)),
+        ("snooze", end(&first, End::Snoozed { delay: Millis::from_secs(1) }, T0)),
+        ("loss", decide::decide(&first, &lost, expired).expect("lost")),
+        ("manual retry", transition::manual_retry(failed.after(), false, &transition::Act::default(), T0).unwrap()),
+    ];
+    for (what, change) in partings {
+        let later = after(&first, &change);
+        let (second, now) =
+            if later.task.state == State::Pending { (lease(&later, T0), T0) } else { come_back(&later) };
+        assert_eq!((second.task.counters.attempt, second.task.run), (0, 2), "{what}");
+        assert!(!speaks(&second, 0, now), "{what}: the first run's callback is stale");
+        let (third, now) = come_back(&after(&second, &end(&second, End::Failed(error("x")), now)));
+        assert!(!speaks(&third, 0, now) && !speaks(&third, 1, now), "{what}: parted for good");
+        let by_run = Outcome { speaker: Speaker::Run(3), end: End::Succeeded { result: None } };
+        assert!(decide::decide(&third, &by_run, now).is_ok(), "{what}: its run still does");
+    }
+    let (second, now) = come_back(&after(&first, &failed));
+    assert!(speaks(&second, 1, now) && !speaks(&second, 0, now), "a counted retry keeps them together");
+}
+
+/// A loop that looked before a heartbeat must not win after it.
+#[test]
+fn the_server_says_only_what_is_so() {
+    let second = Millis::from_secs(1);
+    let mut timed = pending(Some(native(json!({}))));
+    timed.task.timeout = Some(Millis::from_secs(30));
+    let run = lease(&timed, T0);
+    let say = |end: End, now| {
+        decide::decide(&run, &Outcome { speaker: Speaker::Server, end }, now).map(|change| change.after().state)
+    };
+    let idle = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
+    let (timeout, expiry) = (T0 + Millis::from_secs(30), T0 + Millis::from_secs(60));
+    assert_eq!(say(idle(), timeout - second), Err(Rejection::NotDue));
+    assert_eq!(say(idle(), timeout), Ok(State::RetryPending));
+    for trigger in [Trigger::LeaseExpired, Trigger::Stuck] {
+        assert_eq!(say(End::Lost(trigger), expiry - second), Err(Rejection::NotDue));
+        assert_eq!(say(End::Lost(trigger), expiry), Ok(State::RetryPending));
+    }
+    let boundless = running(None);
+    let outcome = Outcome { speaker: Speaker::Server, end: idle() };
+    assert_eq!(decide::decide(&boundless, &outcome, expiry), Err(Rejection::NotDue), "it has no timeout");
+    let mine = Outcome { speaker: Speaker::Lease(1), end: idle() };
+    assert!(decide::decide(&run, &mine, T0).is_ok(), "a worker may report a timeout of its own");
+    assert_eq!(transition::expire(&run.task, true, T0), Err(Rejection::NotDue));
 }
 
 /// Model §3.1, notes: a run under way when its task is paused may still end.

@@ -156,7 +156,15 @@ impl Life {
             }
             Happening::Succeed => drop(self.end(mine, End::Succeeded { result: None })),
             Happening::Fail(failure) => self.fail(mine, failure),
-            Happening::Lose => drop(self.end(Speaker::Server, End::Lost(Trigger::LeaseExpired))),
+            Happening::Lose => {
+                let lost = End::Lost(Trigger::LeaseExpired);
+                if let Some(until) = task.lease.as_ref().and_then(|lease| lease.expires_at).filter(|until| *until > now)
+                {
+                    assert!(self.end(Speaker::Server, lost.clone()).is_none(), "a live lease is not lost");
+                    self.now = until;
+                }
+                drop(self.end(Speaker::Server, lost));
+            }
             Happening::Snooze(ms) => drop(self.end(mine, End::Snoozed { delay: Millis(*ms) })),
             Happening::Release => {
                 if self.end(mine, End::Released).is_some() {
