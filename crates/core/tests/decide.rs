@@ -100,6 +100,31 @@ fn specific_beats_general() {
     );
 }
 
+/// S2-62 to S2-67, S2-18: seed 002 sorts by the kind of the exception, with no class stated.
+#[test]
+fn the_job_preset_knows_what_is_not_worth_a_retry() {
+    let decided = |kind: &str| {
+        let failure = Failure { error_type: Some(kind.into()), ..error("") };
+        let change = end(&running(Some(native(json!({"preset": "job"})))), End::Failed(failure), T0);
+        change.record().decision.as_ref().map(|decision| decision.reason)
+    };
+    for kind in ["java.net.SocketTimeoutException", "java.net.ConnectException", "java.io.IOException", "Unheard"] {
+        assert_eq!(decided(kind), Some(Reason::Retry), "{kind}");
+    }
+    for kind in [
+        "java.lang.IllegalArgumentException",
+        "IllegalArgumentException",
+        "java.lang.SecurityException",
+        "java.lang.IllegalStateException",
+        "InsufficientCreditsException",
+    ] {
+        assert_eq!(decided(kind), Some(Reason::Ignored), "{kind}");
+    }
+    let coded = Failure { code: Some("INSUFFICIENT_CREDITS".into()), ..error("") };
+    let change = end(&running(Some(native(json!({"preset": "job"})))), End::Failed(coded), T0);
+    assert_eq!(change.after().reason, Some(Reason::Ignored));
+}
+
 #[test]
 fn expressions_allow_and_stop() {
     check(json!({"retry_when": "status >= 500"}), status(503), retried(Some("retry_when"))); // S4-10
