@@ -100,6 +100,78 @@ fn specific_beats_general() {
     );
 }
 
+/// X0-11: whatever the policy lists by itself, a name or a trigger, is closer than the built-in map of statuses.
+#[test]
+fn a_listed_name_beats_the_built_in_map() {
+    let refused_start = Failure { trigger: Trigger::StartFailed, ..status(404) };
+    let matched = Some("retry_on[0] \"start_failed\"");
+    check(json!({"retry_on": ["webhook_failure"]}), refused_start.clone(), retried(matched)); // S1-26
+    check(json!({}), refused_start.clone(), refused(Reason::Final, None));
+    check(json!({"retry_on": ["timeout"]}), refused_start.clone(), refused(Reason::Final, None));
+    check(json!({"retry_on": ["final"]}), status(404), refused(Reason::Final, None));
+    let stated = Failure { class: Some(Class::Final), ..refused_start };
+    check(json!({"retry_on": ["webhook_failure"]}), stated, refused(Reason::Final, None)); // D-10
+    let named = Failure { error_type: Some("IoError".into()), ..status(404) };
+    check(json!({"retry_on": ["IoError"]}), named.clone(), retried(Some("retry_on[0] \"IoError\"")));
+    check(
+        json!({"retry_on": ["IoError"], "ignore": ["4xx"]}),
+        named,
+        refused(Reason::Ignored, Some("ignore[0] \"4xx\"")),
+    );
+}
+
+/// D-10: with `override_final` the failure is retried as what it then is; a list may call it by either name.
+#[test]
+fn an_overridden_class_is_on_the_list_under_both_names() {
+    for name in ["retryable", "final"] {
+        let policy = json!({"override_final": true, "retry_on": [name]});
+        let change = end(&running(Some(native(policy))), End::Failed(class(Class::Final)), T0);
+        assert_eq!(change.after().state, State::RetryPending, "{name}");
+    }
+    let policy = json!({"override_final": true, "retry_on": ["timeout"]});
+    check(policy, class(Class::Final), refused(Reason::NotListed, None));
+    let policy = json!({"override_final": true, "ignore": ["retryable"]});
+    check(policy, class(Class::Final), refused(Reason::Ignored, Some("ignore[0] \"retryable\"")));
+}
+
+/// A11, I-13, X1-12: a server's limit that was tightened later stands over the policy, and the reason says so.
+#[test]
+fn a_tightened_server_limit_clamps_and_says_so() {
+    let with = |policy: Value, limits| Snapshot { limits, ..running(Some(native(policy))) };
+    let decided = |snapshot: &Snapshot, now| {
+        let change = end(snapshot, End::Failed(error("x")), now);
+        let decision = change.record().decision.clone().expect("decided");
+        (change, decision)
+    };
+    let few = PolicyLimits { max_retries: 1, ..PolicyLimits::default() };
+    let snapshot = with(json!({"max_retries": 5}), few);
+    let (first, decision) = decided(&snapshot, T0);
+    assert_eq!((decision.max_retries, decision.notes), (Some(1), Vec::new()));
+    let (second, now) = come_back(&after(&snapshot, &first));
+    let (change, decision) = decided(&second, now);
+    assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::Attempts)));
+    assert_eq!(decision.notes, ["the server's limit of 1 stands over the policy's 5 retries"]);
+    let short = PolicyLimits { max_delay: Millis::from_secs(3), ..PolicyLimits::default() };
+    let (change, decision) = decided(&with(json!({}), short), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(3)));
+    assert_eq!(decision.notes, ["the server allows delays of 3s at most"]);
+    let own = json!({"max_delay": "2s"});
+    assert_eq!(decided(&with(own, short), T0).1.notes, Vec::<String>::new(), "the policy's own cap is shorter");
+}
+
+/// X1-5: what a hook counted adds up over its attempts, unless the policy has each begin at nothing.
+#[test]
+fn counters_survive_a_retry_unless_the_policy_resets_them() {
+    for (policy, success, failures) in [(json!({}), 2, 1), (json!({"reset_counters_on_retry": true}), 0, 0)] {
+        let mut snapshot = running(Some(native(policy.clone())));
+        snapshot.task.tally = task::Tally { expected: Some(9), success: 2, failures: 1 };
+        let change = end(&snapshot, End::Failed(error("x")), T0);
+        assert_eq!(change.after().tally, task::Tally { expected: Some(9), success, failures }, "{policy}");
+        let over = end(&snapshot, End::Failed(class(Class::Final)), T0);
+        assert_eq!(over.after().tally.success, 2, "{policy}: an end keeps what was counted");
+    }
+}
+
 /// S2-62 to S2-67, S2-18: seed 002 sorts by the kind of the exception, with no class stated.
 #[test]
 fn the_job_preset_knows_what_is_not_worth_a_retry() {
@@ -181,6 +253,18 @@ fn rules_go_first_and_the_first_match_wins() {
     check(policy.clone(), coded, Expect { state: State::Failed, reason: Reason::Rule, matched: Some("rules[4]") });
     check(policy.clone(), error("anything else"), refused(Reason::RetryWhen, None));
 
+    // A rate-limited repeat costs no attempt, but it is the rule's all the same.
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..status(503) };
+    let mut snapshot = running(Some(native(policy.clone())));
+    let mut now = T0;
+    for used in 1..=2 {
+        let change = end(&snapshot, End::Failed(limited.clone()), now);
+        assert_eq!((change.after().counters.throttled, &*change.after().rule_counts), (used, &[used][..]));
+        (snapshot, now) = come_back(&after(&snapshot, &change));
+    }
+    let last = end(&snapshot, End::Failed(limited), now);
+    assert_eq!((last.after().state, last.after().reason), (State::Dead, Some(Reason::Attempts)));
+
     // Each rule counts for itself, and its own limit ends the task.
     let mut snapshot = running(Some(native(policy)));
     let mut now = T0;
@@ -215,6 +299,9 @@ fn retry_after_is_honoured_uncounted_and_bounded() {
     let change = end(&snapshot, End::Failed(retryable), T0);
     assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(60)));
     assert_eq!(change.after().counters.attempt, 1);
+    let retryable = Failure { class: Some(Class::Retryable), ..limited(999_999) };
+    let decision = end(&snapshot, End::Failed(retryable), T0).record().decision.clone().expect("decided");
+    assert_eq!(decision.notes.len(), 1, "told once: {:?}", decision.notes);
     // Not respected: as if it had not been said.
     let deaf = running(Some(native(json!({"respect_retry_after": false}))));
     let change = end(&deaf, End::Failed(limited(600)), T0);
@@ -315,6 +402,37 @@ fn the_deadline_wins_and_a_last_try_comes_just_before() {
     assert_eq!(runs, 3, "5 s and 10 s fit into 30 s, 20 s more do not");
 }
 
+/// A4, X3-2, X2-16: not even the last try comes before it is wanted or when it is closed.
+#[test]
+fn a_last_try_keeps_away_as_asked_and_out_of_closed_windows() {
+    // T0 is 2027-01-15T08:00:00Z; the deadline is 10:00.
+    let hours = |n: u64| Millis::from_secs(n * 3_600);
+    let next = |policy: Value, after: Option<Millis>, now| {
+        let mut snapshot = running(Some(native(policy)));
+        snapshot.task.lease.as_mut().expect("leased").expires_at = None;
+        snapshot.task.expires_at = Some(T0 + hours(2));
+        let failure = Failure { retry_after: after.map(RetryAfter::Span), ..class(Class::RateLimited) };
+        let change = end(&snapshot, End::Failed(failure), now);
+        assert_eq!(change.after().next_retry_at.is_none(), change.after().reason == Some(Reason::Expired));
+        change.after().next_retry_at
+    };
+    let slow = |extra: Value| {
+        let mut policy = json!({"last_try": true, "strategy": "fixed", "delay": "1d"});
+        policy.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        policy
+    };
+    let second = Millis::from_secs(1);
+    assert_eq!(next(slow(json!({})), None, T0), Some(T0 + hours(2) - second));
+    assert_eq!(next(slow(json!({})), Some(hours(3)), T0), None, "wanted back after the deadline");
+    assert_eq!(next(slow(json!({})), Some(hours(1)), T0), Some(T0 + hours(1)), "wanted back in time");
+    let closed = slow(json!({"windows": [{"from": "09:00", "to": "12:00"}]}));
+    let before = T0 + hours(1) - Millis(1);
+    assert_eq!(next(closed.clone(), None, T0), Some(before), "the last instant that is open");
+    assert_eq!(next(closed.clone(), None, before), None, "that was the last try");
+    let shut = slow(json!({"windows": [{"from": "07:00", "to": "12:00"}]}));
+    assert_eq!(next(shut, None, T0), None, "closed until after the deadline");
+}
+
 #[test]
 fn windows_move_the_time_and_guards_hold_beside_it() {
     // T0 is 2027-01-15T08:00:00Z, a Friday.
@@ -358,6 +476,8 @@ fn snooze_and_release_cost_no_attempt() {
     let (again, now) = come_back(&after(&snapshot, &change));
     let over = end(&again, End::Snoozed { delay: Millis::ZERO }, now);
     assert_eq!((over.after().state, over.after().reason), (State::Dead, Some(Reason::SnoozedOut)));
+    let decision = over.record().decision.as_ref().expect("decided");
+    assert_eq!((decision.class, decision.trigger), (None, None), "nothing failed");
     let released = end(&snapshot, End::Released, T0);
     assert_eq!((released.after().state, released.after().counters), (State::Pending, Counters::default()));
     let no_policy = end(&running(None), End::Snoozed { delay: Millis::from_secs(1) }, T0);

@@ -201,7 +201,11 @@ impl Life {
         let Some(next) = change.after().next_retry_at else { return };
         let policy = self.snapshot.policy.clone().expect("only a policy retries");
         let delay = next.since(self.now);
-        let last_try = change.record().decision.as_ref().is_some_and(|decision| !decision.notes.is_empty());
+        let last_try = change
+            .record()
+            .decision
+            .as_ref()
+            .is_some_and(|decision| decision.notes.iter().any(|note| note.contains("last try")));
         if change.after().counters.attempt > before.counters.attempt && !last_try {
             let (low, high) = backoff::band(&policy.backoff, before.counters.attempt, &self.snapshot.limits);
             let asked = failure.retry_after.map_or(Millis::ZERO, |after| after.from_now(self.now));
