@@ -231,9 +231,9 @@ impl Record {
             kind,
             EventKind::TaskClaimed | EventKind::AttemptStarted | EventKind::AttemptSucceeded | EventKind::AttemptFailed
         );
-        if let (Value::Object(into), Some(Value::Object(extra)), false) = (&mut data, &self.data, carried) {
-            for (name, value) in extra {
-                into.insert(name.clone(), value.clone());
+        if let (Value::Object(into), false) = (&mut data, carried) {
+            if let Some(Value::Object(extra)) = &self.data {
+                into.extend(extra.iter().map(|(name, value)| (name.clone(), value.clone())));
             }
             if let Some(actor) = &self.actor {
                 into.insert("by".into(), actor.as_str().into());

@@ -169,10 +169,7 @@ impl Working {
             return Ok(());
         }
         self.cancel_open(reason, act, now)?;
-        self.record(Record {
-            actor: act.by.clone(),
-            ..Record::about_execution(self.execution.id, EventKind::ExecutionCanceled, now)
-        });
+        self.record_act(EventKind::ExecutionCanceled, act, now);
         self.execution = self.execution.moved(ExecutionState::Canceled, now);
         Ok(())
     }
@@ -188,7 +185,7 @@ impl Working {
                 changes
             });
         }
-        self.record(Record { actor: act.by.clone(), ..Record::about_execution(self.execution.id, kind, now) });
+        self.record_act(kind, act, now);
         self.execution = after;
     }
 
@@ -232,10 +229,12 @@ impl Working {
         }
         self.execution =
             self.execution.reopen(now).map_err(|_| Rejection::WrongState { state: from, verb: "retried" })?;
-        let mut record = Record::about_execution(self.execution.id, EventKind::ExecutionResumed, now);
-        record.actor.clone_from(&act.by);
-        record.data = Some(serde_json::json!({"reopened": true}));
-        self.record(record);
+        let mut data = serde_json::json!({"reopened": true});
+        if let Some(note) = &act.note {
+            data["note"] = note.as_str().into();
+        }
+        let record = Record::about_execution(self.execution.id, EventKind::ExecutionResumed, now);
+        self.record(Record { actor: act.by.clone(), data: Some(data), ..record });
         Ok(())
     }
 
@@ -307,6 +306,13 @@ impl Working {
 
     fn record(&mut self, record: Record) {
         self.records.push(record);
+    }
+
+    /// What somebody did to the whole, with who it was and what they said.
+    fn record_act(&mut self, kind: EventKind, act: &Act, now: Timestamp) {
+        let data = act.said();
+        let record = Record::about_execution(self.execution.id, kind, now);
+        self.record(Record { actor: act.by.clone(), data, ..record });
     }
 
     fn take(&mut self, change: Transition, ends: &mut VecDeque<(TaskId, State)>) {

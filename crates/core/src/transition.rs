@@ -247,6 +247,11 @@ pub struct Act {
 }
 
 impl Act {
+    /// What they say, as the data of an event that has none of its own.
+    pub(crate) fn said(&self) -> Option<Value> {
+        self.note.as_ref().map(|note| json!({"note": note}))
+    }
+
     fn mark(&self, change: &mut Change<'_>, data: Value) {
         change.record.actor.clone_from(&self.by);
         let mut data = data;
@@ -320,14 +325,15 @@ impl Step {
     }
 }
 
-/// When the present run is over: after its inactivity limit or its absolute one, whichever is first (model A14).
+/// When the present run is over: after its inactivity limit or its absolute one, whichever is first. A pause stops the
+/// first and not the second (model A14).
 pub fn run_limit(task: &Task, now: Timestamp) -> Option<Timestamp> {
-    let idle = task.timeout.map(|span| now + span);
-    let absolute = task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span);
-    match (idle, absolute) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    let idle = task.timeout.filter(|_| task.state != State::Paused).map(|span| now + span);
+    idle.into_iter().chain(attempt_limit(task)).min()
+}
+
+fn attempt_limit(task: &Task) -> Option<Timestamp> {
+    task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span)
 }
 
 /// T3 and T26: needs and time are met, it may be leased.
@@ -390,11 +396,13 @@ pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<
     change.finish(Line::T7, State::Running, "started")
 }
 
-/// T14: a retry has become due. Also what a waiting start does when its time has come (T26).
+/// T14: a retry has become due. Also what a waiting start does when its time has come (T26). What is past its deadline is
+/// over, not due (X0-8).
 pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
     let now = task.time(now);
     let to_pending = Line::T14.allows(task.state, State::Pending) || Line::T3.allows(task.state, State::Pending);
-    if !to_pending || task.execution_paused || task.due().is_none_or(|due| due > now) {
+    let over = task.expires_at.is_some_and(|at| at <= now);
+    if !to_pending || task.execution_paused || over || task.due().is_none_or(|due| due > now) {
         return Err(Rejection::WrongState { state: task.state, verb: "promoted" });
     }
     let mut step = Step::of(task, State::Pending, now);
@@ -438,7 +446,7 @@ fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
 pub fn pause(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     change.after.paused_from = Some(task.state);
-    change.after.timeout_at = None;
+    change.after.timeout_at = task.timeout_at.and_then(|_| attempt_limit(task));
     change.event(EventKind::TaskPaused);
     act.mark(&mut change, json!({"from": task.state.word()}));
     change.finish(Line::T16, State::Paused, "paused")
@@ -467,6 +475,7 @@ pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Reje
         change.new_cycle(false);
     }
     if to == State::Running {
+        change.after.state = to;
         change.after.timeout_at = run_limit(&change.after, now);
     }
     change.event(EventKind::TaskResumed);
@@ -509,6 +518,9 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
     change.after.next_retry_at = None;
     change.after.hold = None;
     change.after.reason = None;
+    // The error is in the history; the new cycle has none yet (F2-8).
+    change.after.class = None;
+    change.after.fingerprint = None;
     change.after.ended_at = None;
     change.after.started_at = None;
     change.record.ready_at = Some(now);

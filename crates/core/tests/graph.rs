@@ -262,6 +262,51 @@ fn canceling_an_execution_cancels_all_that_is_open() {
     assert_eq!((world.state("a"), world.execution()), (State::Succeeded, ExecutionState::Canceled)); // E6
 }
 
+/// What is done to the whole is told with who did it and what they said.
+#[test]
+fn an_execution_tells_who_acted_and_why() {
+    let act = Act { by: Some("ana".into()), note: Some("maintenance".into()) };
+    let mut world = World::new(&["a"], &[]);
+    let paused = world.work.execution().pause(T0).expect("open");
+    world.work.set_paused(paused, &act, T0);
+    let resumed = world.work.execution().resume(T0).expect("paused");
+    world.work.set_paused(resumed, &act, T0);
+    world.work.cancel(Reason::ExecutionCanceled, &Act { note: None, ..act.clone() }, T0).expect("loaded");
+    let mut failed = World::new(&["a"], &[]);
+    failed.fail("a");
+    failed.work.retry_failed(&act, T0).expect("reopens");
+    let commits = [world.work.into_commit(), failed.work.into_commit()];
+    let events = commits.iter().flat_map(|commit| &commit.records).flat_map(Record::expand);
+    let told: Vec<_> = events
+        .filter(|event| event.task.is_none() && event.kind != EventKind::ExecutionFailed)
+        .map(|event| (event.kind, event.data))
+        .collect();
+    use EventKind::*;
+    let both = json!({"by": "ana", "note": "maintenance"});
+    let reopened = json!({"by": "ana", "note": "maintenance", "reopened": true});
+    let expected = [
+        (ExecutionPaused, both.clone()),
+        (ExecutionResumed, both),
+        (ExecutionCanceled, json!({"by": "ana"})),
+        (ExecutionResumed, reopened),
+    ];
+    assert_eq!(told, expected);
+}
+
+/// S1-25, S1-81: a timeout that is not retried is a failure like any other for those who wait for it.
+#[test]
+fn a_terminal_timeout_propagates() {
+    let policy = Some(native(json!({"retry_on": ["explicit"]})));
+    let timeout = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
+    let mut world = World::new(&["a", "b", "cleanup"], &["a>b f", "a!cleanup"]);
+    world.settle("a", timeout(), policy);
+    let states = ["a", "b", "cleanup"].map(|name| world.state(name));
+    assert_eq!(states, [State::Failed, State::Failed, State::Pending]);
+    let mut retried = World::new(&["a", "b"], &["a>b f"]);
+    retried.settle("a", timeout(), Some(native(json!({"retry_on": ["timeout"]}))));
+    assert_eq!((retried.state("a"), retried.state("b")), (State::RetryPending, State::Waiting));
+}
+
 /// E7: a failed execution goes on, and what was given up for its parent waits again.
 #[test]
 fn a_manual_retry_reopens_what_failed_because_of_it() {
