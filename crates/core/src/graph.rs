@@ -201,7 +201,7 @@ impl Working {
     }
 
     /// E7 for the whole: every task that failed by itself is tried again. One that had come after a task that is not over
-    /// any more, a failure's handler say, waits for that task first.
+    /// any more, a failure's handler say, waits for that task first. Where none failed by itself nothing changes.
     ///
     /// The whole execution must be loaded.
     pub fn retry_failed(&mut self, act: &Act, now: Timestamp) -> Result<(), Halt> {
@@ -209,6 +209,10 @@ impl Working {
             matches!(task.state, State::Failed | State::Dead) && task.reason != Some(Reason::UpstreamFailed)
         };
         let failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        // Canceled by hand, it has nothing to try again.
+        if failed.is_empty() {
+            return Ok(());
+        }
         self.reopen_execution(act, State::Failed, now)?;
         let revived = self.given_up_for(&failed);
         let comes_after = |id: &TaskId| {

@@ -390,6 +390,17 @@ fn a_reopening_brings_back_dead_ends_above() {
     assert_eq!(world.execution(), ExecutionState::Succeeded);
 }
 
+/// T21: an execution that failed only because somebody canceled has nothing to try again.
+#[test]
+fn a_reopening_without_a_failure_changes_nothing() {
+    let mut world = World::new(&["a"], &[]);
+    world.cancel("a");
+    assert_eq!(world.execution(), ExecutionState::Failed);
+    let before = world.work.execution().clone();
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    assert_eq!((world.work.execution(), world.state("a")), (&before, State::Canceled));
+}
+
 /// E7: what comes after a task that is tried again waits for it, with a budget of its own.
 #[test]
 fn a_failed_handler_waits_for_the_task_it_handles() {
