@@ -523,7 +523,8 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
     change.after.fingerprint = None;
     change.after.ended_at = None;
     change.after.started_at = None;
-    change.record.ready_at = Some(now);
+    // When the run that is given up was ready stays told as it was.
+    change.record.ready_at = change.record.ready_at.or(Some(now));
     change.event(EventKind::TaskManualRetry);
     change.event(EventKind::TaskReady);
     let cycle = change.after.cycle;

@@ -129,6 +129,18 @@ fn a_manual_retry_starts_a_new_cycle() {
     assert_eq!(kept.after().counters.attempt, 2);
 }
 
+/// The past is not moved: a stuck run that is given up was due when it was due.
+#[test]
+fn a_manual_retry_of_a_stuck_run_keeps_the_times_of_that_run() {
+    let first = running(Some(native(json!({}))));
+    let (again, due) = come_back(&after(&first, &end(&first, End::Failed(error("x")), T0)));
+    let late = due + Millis::from_days(1);
+    let change = transition::manual_retry(&again.task, false, &Act::default(), late).unwrap();
+    let told: Vec<_> = change.record().expand().iter().map(|event| (event.kind, event.at)).collect();
+    use EventKind::*;
+    assert_eq!(told, [(TaskRetryDue, due), (AttemptStarted, due), (TaskManualRetry, late), (TaskReady, late)]);
+}
+
 /// A deadline that has passed would end the new cycle at once.
 #[test]
 fn a_manual_retry_after_the_deadline_gets_the_span_again() {
