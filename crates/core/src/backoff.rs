@@ -75,11 +75,21 @@ fn base(strategy: &Strategy, n: u32) -> Millis {
 
 /// The policy's own cap, and the server's for this kind of strategy, whichever is lower.
 fn cap(backoff: &Backoff, limits: &PolicyLimits) -> Millis {
-    let server = match backoff.strategy {
+    let server = server_cap(backoff, limits);
+    backoff.max_delay.map_or(server, |own| own.min(server))
+}
+
+fn server_cap(backoff: &Backoff, limits: &PolicyLimits) -> Millis {
+    match backoff.strategy {
         Strategy::Exponential { .. } | Strategy::Linear { .. } => limits.max_delay,
         _ => limits.max_schedule,
-    };
-    backoff.max_delay.map_or(server, |own| own.min(server))
+    }
+}
+
+/// The server's limit, where it and not the policy made this delay shorter (X1-12).
+pub fn clamped_by_server(backoff: &Backoff, parts: &DelayParts, limits: &PolicyLimits) -> Option<Millis> {
+    let server = server_cap(backoff, limits);
+    (parts.capped_ms == Some(server.0) && backoff.max_delay.is_none_or(|own| own > server)).then_some(server)
 }
 
 fn base_first(backoff: &Backoff) -> Millis {

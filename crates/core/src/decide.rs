@@ -14,7 +14,7 @@ use crate::fingerprint::fingerprint;
 use crate::guard::GuardView;
 use crate::policy::{Backoff, OnExhausted, OnExpressionError, OnLost, Policy, PolicyLimits, Rule, Then};
 use crate::reason::{Decision, DelayParts, Reason, Verdict};
-use crate::task::{State, Task};
+use crate::task::{State, Tally, Task};
 use crate::time::{Millis, Timestamp};
 use crate::transition::{Change, Line, Rejection, Transition};
 use crate::window;
@@ -44,11 +44,12 @@ pub enum Speaker {
     Lease(u32),
     /// A callback that names the run it was started for.
     Run(u32),
-    /// A callback that names the attempt it was started for.
+    /// A callback that names the attempt it was started for. It speaks only while attempts and runs go together: after a
+    /// loss, a throttle, a snooze or a manual retry an attempt's number no longer names one run (model A12, X1-6).
     Attempt(u32),
     /// A callback of an old kind that names nothing (X1-6).
     Anyone,
-    /// One of the server's own loops; the version guards it.
+    /// One of the server's own loops; what it says must be so by the task's own times, and the version guards it.
     Server,
 }
 
@@ -86,6 +87,9 @@ pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<
     let task = &snapshot.task;
     let now = task.time(now);
     may_speak(task, outcome.speaker, now)?; // 1
+    if outcome.speaker == Speaker::Server {
+        is_so(task, &outcome.end, now)?;
+    }
     match &outcome.end {
         End::Succeeded { result } => succeed(task, result.clone(), now),
         End::Failed(failure) => Bad::new(snapshot, failure.clone(), now).failed(),
@@ -115,11 +119,22 @@ fn may_speak(task: &Task, speaker: Speaker, now: Timestamp) -> Result<(), Reject
     let entitled = match speaker {
         Speaker::Lease(number) => number == lease.number && live,
         Speaker::Run(number) => number == run,
-        Speaker::Attempt(number) => number == task.counters.attempt,
+        Speaker::Attempt(number) => number == task.counters.attempt && run == task.attempt_number(),
         Speaker::Anyone => true,
         Speaker::Server => true,
     };
     if entitled { Ok(()) } else { Err(Rejection::LeaseLost) }
+}
+
+/// A loop may have looked before a heartbeat came: what it says is measured against the task as it is now.
+fn is_so(task: &Task, end: &End, now: Timestamp) -> Result<(), Rejection> {
+    let has_passed = |at: Option<Timestamp>| at.is_some_and(|at| at <= now);
+    let so = match end {
+        End::Lost(_) => has_passed(task.lease.as_ref().and_then(|lease| lease.expires_at)),
+        End::Failed(failure) if failure.trigger == Trigger::Timeout => has_passed(task.timeout_at),
+        _ => true,
+    };
+    if so { Ok(()) } else { Err(Rejection::NotDue) }
 }
 
 /// T9.
@@ -198,7 +213,7 @@ impl<'a> Bad<'a> {
         match policy.on_lost {
             OnLost::Fail => self.refuse(Reason::OnLostFail),
             OnLost::Park => self.park(Counted::Lost),
-            OnLost::Count => self.counted(policy, None),
+            OnLost::Count => self.counted(policy, None, None),
             OnLost::Retry if self.task().counters.lost >= policy.max_lost => self.exhaust(policy, Reason::Lost),
             OnLost::Retry => {
                 let n = self.task().counters.lost;
@@ -214,14 +229,17 @@ impl<'a> Bad<'a> {
             self.matched = Some(format!("rules[{index}]")); // 4
             return self.by_rule(policy, index, rule);
         }
-        let listed = policy.retry_on.as_deref().map(|list| closest(list, &self.failure, self.class));
-        let asked_for = listed.flatten().is_some_and(|(_, fit)| fit >= Fit::StatusClass);
+        let on_list = |class| policy.retry_on.as_deref().and_then(|list| closest(list, &self.failure, class));
+        let mut listed = on_list(self.class);
         if self.class == Class::Final {
             let stated = self.failure.class.is_some();
-            // The built-in map is the most general opinion there is: a status the policy lists by itself is closer.
+            // The built-in map is the most general opinion there is: what the policy lists by itself is closer (X0-11).
+            let asked_for = listed.is_some_and(|(_, fit)| fit > Fit::Class);
             if !policy.override_final && (stated || !asked_for) {
                 return self.refuse(Reason::Final); // 5
             }
+            // Whoever lists the class means what is retried as such, by whichever of its two names.
+            listed = listed.into_iter().chain(on_list(Class::Retryable)).max_by_key(|(_, fit)| *fit);
             self.class = Class::Retryable;
         }
         if let Some(stop) = &policy.stop_when
@@ -231,18 +249,14 @@ impl<'a> Bad<'a> {
         }
         let ignored = closest(&policy.ignore, &self.failure, self.class);
         if let Some((index, fit)) = ignored
-            && listed.flatten().is_none_or(|(_, listed_fit)| fit >= listed_fit)
+            && listed.is_none_or(|(_, listed_fit)| fit >= listed_fit)
         {
             self.matched = Some(format!("ignore[{index}] \"{}\"", policy.ignore[index]));
             return self.refuse(Reason::Ignored); // 7
         }
-        match listed {
-            Some(None) => return self.refuse(Reason::NotListed), // 8
-            Some(Some((index, _))) => {
-                let matcher = policy.retry_on.as_deref().and_then(|list| list.get(index));
-                self.matched = matcher.map(|matcher| format!("retry_on[{index}] \"{matcher}\""));
-            }
-            None => {}
+        if let Some(list) = &policy.retry_on {
+            let Some((index, _)) = listed else { return self.refuse(Reason::NotListed) }; // 8
+            self.matched = list.get(index).map(|matcher| format!("retry_on[{index}] \"{matcher}\""));
         }
         if let Some(retry) = &policy.retry_when
             && !self.holds(retry, "retry_when", policy.on_expression_error == OnExpressionError::Open)
@@ -308,9 +322,10 @@ impl<'a> Bad<'a> {
                     total_ms: asked.0,
                     ..DelayParts::default()
                 });
-                self.repeat(policy, Counted::Throttled, Reason::RateLimited)
+                let index = rule.map(|(index, _)| index);
+                self.repeat_with(policy, Counted::Throttled, Reason::RateLimited, index)
             }
-            _ => self.counted(policy, rule),
+            _ => self.counted(policy, rule, asked),
         }
     }
 
@@ -324,9 +339,19 @@ impl<'a> Bad<'a> {
     }
 
     /// 11 and 12: a retry that counts.
-    fn counted(mut self, policy: &'a Policy, rule: Option<(usize, &'a Rule)>) -> Result<Transition, Rejection> {
+    fn counted(
+        mut self,
+        policy: &'a Policy,
+        rule: Option<(usize, &'a Rule)>,
+        asked: Option<Millis>,
+    ) -> Result<Transition, Rejection> {
         let attempt = self.task().counters.attempt;
-        if attempt >= policy.max_retries {
+        let most = self.most_retries(policy);
+        if attempt >= most {
+            if most < policy.max_retries {
+                let own = policy.max_retries;
+                self.notes.push(format!("the server's limit of {most} stands over the policy's {own} retries"));
+            }
             return self.exhaust(policy, Reason::Attempts); // 11
         }
         let mut parts = match rule.and_then(|(index, rule)| rule.backoff.as_ref().map(|own| (index, own))) {
@@ -336,7 +361,7 @@ impl<'a> Bad<'a> {
                 self.backoff(own, used, Stream::Rule(u32::try_from(index).unwrap_or(u32::MAX)))
             }
         };
-        if let Some(asked) = self.retry_after(policy) {
+        if let Some(asked) = asked {
             parts.retry_after_ms = Some(asked.0);
             parts.total_ms = parts.total_ms.max(asked.0);
         }
@@ -347,9 +372,19 @@ impl<'a> Bad<'a> {
         self.repeat(policy, Counted::Attempt, Reason::Retry)
     }
 
-    fn backoff(&self, backoff: &Backoff, n: u32, stream: Stream) -> DelayParts {
+    /// A limit that was tightened after the policy was made stands over it (model A11, I-13).
+    fn most_retries(&self, policy: &Policy) -> u32 {
+        policy.max_retries.min(self.snapshot.limits.max_retries)
+    }
+
+    fn backoff(&mut self, backoff: &Backoff, n: u32, stream: Stream) -> DelayParts {
         let draw = Draw { task: self.task().id, cycle: self.task().cycle, stream };
-        backoff::delay(backoff, n, draw, &self.snapshot.limits)
+        let limits = &self.snapshot.limits;
+        let parts = backoff::delay(backoff, n, draw, limits);
+        if let Some(limit) = backoff::clamped_by_server(backoff, &parts, limits) {
+            self.notes.push(format!("the server allows delays of {limit} at most"));
+        }
+        parts
     }
 
     /// T22: the worker asked for a pause of its own choosing.
@@ -364,7 +399,8 @@ impl<'a> Bad<'a> {
         };
         let (task, now) = (self.task(), self.now);
         if task.counters.snoozed >= policy.max_snoozes {
-            let decision = self.decision(policy, Verdict::Exhaust, Reason::SnoozedOut, task.counters);
+            let mut decision = self.decision(policy, Verdict::Exhaust, Reason::SnoozedOut, task.counters);
+            (decision.class, decision.trigger) = (None, None);
             let mut change = Change::of(task, now);
             change.end_attempt(AttemptOutcome::Snoozed);
             change.record.decision = Some(decision);
@@ -434,11 +470,10 @@ impl<'a> Bad<'a> {
         if let Some(deadline) = deadline
             && due >= deadline
         {
-            let last = deadline - LAST_TRY_MARGIN; // 14
-            if !policy.last_try || now >= last {
+            let Some(last) = self.last_try(policy, &parts, deadline) else {
                 self.delay = Some(parts);
-                return self.exhaust(policy, Reason::Expired);
-            }
+                return self.exhaust(policy, Reason::Expired); // 14
+            };
             due = last;
             self.notes.push("moved to just before the deadline, as the last try".into());
         }
@@ -477,6 +512,10 @@ impl<'a> Bad<'a> {
         change.after.counters = counters;
         change.after.next_retry_at = Some(due);
         change.after.hold = hold;
+        if policy.reset_counters_on_retry {
+            // What was expected still is: only what this run has counted goes with it (X1-5).
+            change.after.tally = Tally { expected: task.tally.expected, ..Tally::default() };
+        }
         if let Some(index) = rule {
             let counts = &mut change.after.rule_counts;
             counts.resize(counts.len().max(index + 1), 0);
@@ -492,6 +531,13 @@ impl<'a> Bad<'a> {
         };
         change.event(event);
         change.finish_unless_paused(line, State::RetryPending)
+    }
+
+    /// One run just before the deadline, but neither before the other side wants us back (model A4) nor in a closed window.
+    fn last_try(&self, policy: &Policy, parts: &DelayParts, deadline: Timestamp) -> Option<Timestamp> {
+        let last = window::last_open(&policy.windows, deadline - LAST_TRY_MARGIN).filter(|_| policy.last_try)?;
+        let wanted_back = self.now + Millis(parts.retry_after_ms.unwrap_or(0));
+        (last > self.now && last >= wanted_back).then_some(last)
     }
 
     /// The instant after which nothing may start: the task's own, the policy's, and its patience since the first failure.
@@ -576,7 +622,10 @@ impl<'a> Bad<'a> {
     }
 
     fn decision(&self, policy: &Policy, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
-        Decision { max_retries: Some(policy.max_retries), ..self.decision_without_policy(verdict, reason, after) }
+        Decision {
+            max_retries: Some(self.most_retries(policy)),
+            ..self.decision_without_policy(verdict, reason, after)
+        }
     }
 
     fn decision_without_policy(&self, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {

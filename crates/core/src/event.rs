@@ -3,6 +3,7 @@
 //! A record is written in the same transaction as the change it tells of. It may stand for several events in a row,
 //! because most of what happens to a task happens together; a reader never sees the packing.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -168,12 +169,16 @@ impl Record {
     pub fn expand(&self) -> Vec<Event> {
         let start = self.events.iter().position(|kind| *kind == EventKind::AttemptStarted);
         let numbered = self.events.iter().zip(self.seq..).enumerate();
-        numbered.map(|(i, (kind, seq))| self.event(*kind, seq, start.is_some_and(|start| i < start))).collect()
+        numbered.map(|(i, (kind, seq))| self.event(*kind, seq, start.map(|start| i.cmp(&start)))).collect()
     }
 
-    fn event(&self, kind: EventKind, seq: u32, before_start: bool) -> Event {
+    /// `place`: on which side of the start of the attempt it stands, where this record tells of one.
+    fn event(&self, kind: EventKind, seq: u32, place: Option<Ordering>) -> Event {
+        let before_start = place == Some(Ordering::Less);
         let of_execution = self.execution.is_some_and(|execution| execution.0 == self.subject);
         let at = match kind {
+            // Ready again, after the run that this record ends.
+            EventKind::TaskReady if place == Some(Ordering::Greater) => self.at,
             EventKind::TaskReady | EventKind::TaskRetryDue => self.ready_at.unwrap_or(self.at),
             EventKind::AttemptStarted => self.started_at.unwrap_or(self.at),
             _ => self.at,
@@ -231,9 +236,9 @@ impl Record {
             kind,
             EventKind::TaskClaimed | EventKind::AttemptStarted | EventKind::AttemptSucceeded | EventKind::AttemptFailed
         );
-        if let (Value::Object(into), Some(Value::Object(extra)), false) = (&mut data, &self.data, carried) {
-            for (name, value) in extra {
-                into.insert(name.clone(), value.clone());
+        if let (Value::Object(into), false) = (&mut data, carried) {
+            if let Some(Value::Object(extra)) = &self.data {
+                into.extend(extra.iter().map(|(name, value)| (name.clone(), value.clone())));
             }
             if let Some(actor) = &self.actor {
                 into.insert("by".into(), actor.as_str().into());

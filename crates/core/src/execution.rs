@@ -145,7 +145,7 @@ pub fn retry_execution(
     limits: &PolicyLimits,
     now: Timestamp,
 ) -> ExecutionRetry {
-    if retries >= policy.max_retries {
+    if retries >= policy.max_retries.min(limits.max_retries) {
         return ExecutionRetry::Exhausted;
     }
     let draw = Draw { task: TaskId(root.0), cycle: 0, stream: Stream::Retry };
@@ -199,5 +199,7 @@ mod tests {
         assert_eq!(next(0), ExecutionRetry::At { due: Timestamp(60_000), retry: 1 });
         assert_eq!(next(2), ExecutionRetry::At { due: Timestamp(240_000), retry: 3 });
         assert_eq!(next(3), ExecutionRetry::Exhausted);
+        let tight = PolicyLimits { max_retries: 1, ..PolicyLimits::default() };
+        assert_eq!(retry_execution(root, 1, &policy, &tight, Timestamp(0)), ExecutionRetry::Exhausted);
     }
 }

@@ -16,7 +16,7 @@ const MAX_SOURCE: usize = 16 * 1024;
 const MAX_NESTING: usize = 100;
 
 /// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "error",
     "message",
     "error_type",
@@ -33,6 +33,7 @@ pub const NAMES: [&str; 16] = [
     "execution_id",
     "task_id",
     "node_id",
+    "event_type",
 ];
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
@@ -134,6 +135,8 @@ impl Scope<'_> {
             ("execution_id", Value::from(self.execution_id.as_str())),
             ("task_id", Value::from(self.task_id.as_str())),
             ("node_id", Value::from(self.task_id.as_str())),
+            // Seed 004's own word for the event that asks: a failed attempt (F4-11, S4-4).
+            ("event_type", Value::from("action_error")),
         ]))
     }
 }
@@ -243,6 +246,7 @@ mod tests {
         check("'yes'", true);
         check("'no'", false);
         check("trigger == 'timeout'", false);
+        check("event_type == 'action_error'", true);
     }
 
     #[test]

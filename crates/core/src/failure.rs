@@ -138,7 +138,9 @@ pub enum Matcher {
 /// How closely a matcher fits; the closer one wins (rulings X0-11, D-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
-    Family,
+    /// It says no more than the class that was found for the failure anyway.
+    Class,
+    Trigger,
     Name,
     StatusClass,
     Exact,
@@ -185,8 +187,8 @@ impl Matcher {
             Matcher::StatusClass(hundreds) => {
                 (failure.status.map(|status| status / 100) == Some(*hundreds)).then_some(Fit::StatusClass)
             }
-            Matcher::Trigger(trigger) => (failure.trigger == *trigger).then_some(Fit::Family),
-            Matcher::Class(wanted) => (class == *wanted).then_some(Fit::Family),
+            Matcher::Trigger(trigger) => (failure.trigger == *trigger).then_some(Fit::Trigger),
+            Matcher::Class(wanted) => (class == *wanted).then_some(Fit::Class),
             Matcher::Name(name) => {
                 if failure.code.as_deref() == Some(name) {
                     Some(Fit::Exact)

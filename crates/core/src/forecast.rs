@@ -60,17 +60,18 @@ pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Tim
     }
     loop {
         if !running {
-            if let Some(due) = future.task.due() {
-                clock = clock.max(due);
-                match transition::promote(&future.task, clock) {
-                    Ok(step) => future.task = step.after,
-                    Err(_) => return forecast,
-                }
-            }
+            let due = future.task.due();
+            clock = clock.max(due.unwrap_or(clock));
             if let Some(deadline) = future.task.expires_at.filter(|deadline| *deadline <= clock) {
                 forecast.gives_up_at = Some(deadline);
                 forecast.then = Some((State::Dead, Reason::Expired));
                 return forecast;
+            }
+            if due.is_some() {
+                match transition::promote(&future.task, clock) {
+                    Ok(step) => future.task = step.after,
+                    Err(_) => return forecast,
+                }
             }
             if forecast.attempts.len() >= at_most {
                 return forecast;
@@ -88,7 +89,7 @@ pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Tim
             }
         }
         running = false;
-        let end = Outcome { speaker: Speaker::Server, end: End::Failed(failure.clone()) };
+        let end = Outcome { speaker: Speaker::Anyone, end: End::Failed(failure.clone()) };
         match decide(&future, &end, clock) {
             Err(_) => return forecast,
             Ok(change) => {

@@ -169,10 +169,7 @@ impl Working {
             return Ok(());
         }
         self.cancel_open(reason, act, now)?;
-        self.record(Record {
-            actor: act.by.clone(),
-            ..Record::about_execution(self.execution.id, EventKind::ExecutionCanceled, now)
-        });
+        self.record_act(EventKind::ExecutionCanceled, act, now);
         self.execution = self.execution.moved(ExecutionState::Canceled, now);
         Ok(())
     }
@@ -188,7 +185,7 @@ impl Working {
                 changes
             });
         }
-        self.record(Record { actor: act.by.clone(), ..Record::about_execution(self.execution.id, kind, now) });
+        self.record_act(kind, act, now);
         self.execution = after;
     }
 
@@ -196,25 +193,95 @@ impl Working {
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
-        let was_over = self.execution.state.is_terminal();
-        if was_over {
-            self.execution = self
-                .execution
-                .reopen(now)
-                .map_err(|_| Rejection::WrongState { state: retried.from(), verb: "retried" })?;
-            let mut record = Record::about_execution(self.execution.id, EventKind::ExecutionResumed, now);
-            record.data = Some(serde_json::json!({"reopened": true}));
-            self.record(record);
-        }
+        let act = Act { by: retried.record().actor.clone(), note: None };
         let root = retried.after().id;
-        self.revive_descendants(root, now);
-        self.take(retried, &mut VecDeque::new());
+        self.reopen_execution(&act, retried.from(), now)?;
+        let revived = self.given_up_for(&BTreeSet::from([root]));
+        self.bring_back(vec![retried], &BTreeSet::new(), &revived, &act, now)
+    }
+
+    /// E7 for the whole: every task that failed by itself is tried again. One that had come after a task that is not over
+    /// any more, a failure's handler say, waits for that task first. Where none failed by itself nothing changes.
+    ///
+    /// The whole execution must be loaded.
+    pub fn retry_failed(&mut self, act: &Act, now: Timestamp) -> Result<(), Halt> {
+        let failed_itself = |task: &&Task| {
+            matches!(task.state, State::Failed | State::Dead) && task.reason != Some(Reason::UpstreamFailed)
+        };
+        let failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        // Canceled by hand, it has nothing to try again.
+        if failed.is_empty() {
+            return Ok(());
+        }
+        self.reopen_execution(act, State::Failed, now)?;
+        let revived = self.given_up_for(&failed);
+        let comes_after = |id: &TaskId| {
+            self.in_edges(*id).iter().any(|edge| failed.contains(&edge.from) || revived.contains(&edge.from))
+        };
+        let waiting: BTreeSet<TaskId> = failed.iter().copied().filter(comes_after).collect();
+        let retried = failed
+            .difference(&waiting)
+            .filter_map(|id| self.task(*id))
+            .map(|task| transition::manual_retry(task, false, act, now))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.bring_back(retried, &waiting, &revived, act, now)
+    }
+
+    fn reopen_execution(&mut self, act: &Act, from: State, now: Timestamp) -> Result<(), Halt> {
+        if !self.execution.state.is_terminal() {
+            return Ok(());
+        }
+        self.execution =
+            self.execution.reopen(now).map_err(|_| Rejection::WrongState { state: from, verb: "retried" })?;
+        let mut data = serde_json::json!({"reopened": true});
+        if let Some(note) = &act.note {
+            data["note"] = note.as_str().into();
+        }
+        let record = Record::about_execution(self.execution.id, EventKind::ExecutionResumed, now);
+        self.record(Record { actor: act.by.clone(), data: Some(data), ..record });
+        Ok(())
+    }
+
+    /// Some are tried again now, some when their needs are met once more: those in `waiting` with a new cycle, those in
+    /// `revived` as they were.
+    fn bring_back(
+        &mut self,
+        retried: Vec<Transition>,
+        waiting: &BTreeSet<TaskId>,
+        revived: &BTreeSet<TaskId>,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<(), Halt> {
+        for id in waiting.union(revived) {
+            let Some(task) = self.task(*id) else { continue };
+            let step = transition::reopen(task, waiting.contains(id), act, now);
+            self.records.extend(step.record);
+            self.touch(*id, now, |task| {
+                *task = step.after;
+                true
+            });
+        }
+        let back: Vec<TaskId> =
+            waiting.union(revived).copied().chain(retried.iter().map(|change| change.after().id)).collect();
+        for change in retried {
+            self.take(change, &mut VecDeque::new());
+        }
         let paused = self.execution.state == ExecutionState::Paused;
-        self.touch(root, now, |task| {
-            task.execution_paused = paused;
-            true
-        });
+        for id in &back {
+            self.touch(*id, now, |task| {
+                task.execution_paused = paused;
+                true
+            });
+        }
         self.recount();
+        for id in back {
+            let Some(task) = self.task(id) else { continue };
+            let time_has_come = task.start_at.is_none_or(|at| at <= now);
+            if task.state == State::Waiting && task.needs_left == 0 && time_has_come {
+                let change = transition::ready(task, now)?;
+                self.take(change, &mut VecDeque::new());
+            }
+        }
         Ok(())
     }
 
@@ -243,6 +310,13 @@ impl Working {
 
     fn record(&mut self, record: Record) {
         self.records.push(record);
+    }
+
+    /// What somebody did to the whole, with who it was and what they said.
+    fn record_act(&mut self, kind: EventKind, act: &Act, now: Timestamp) {
+        let data = act.said();
+        let record = Record::about_execution(self.execution.id, kind, now);
+        self.record(Record { actor: act.by.clone(), data, ..record });
     }
 
     fn take(&mut self, change: Transition, ends: &mut VecDeque<(TaskId, State)>) {
@@ -343,29 +417,38 @@ impl Working {
         Ok(())
     }
 
-    /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it.
+    /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it:
+    /// its parents count it as over, and only the end of another child can make dead ends of them.
     fn tell_parent(
         &mut self,
         parent: TaskId,
         now: Timestamp,
         ends: &mut VecDeque<(TaskId, State)>,
     ) -> Result<(), Halt> {
-        self.touch(parent, now, |task| {
-            task.children_left = task.children_left.saturating_sub(1);
-            task.state.is_open()
-        });
+        self.count_child_over(parent, now);
         let Some(task) = self.task(parent) else { return Ok(()) };
         if task.state.is_terminal() || task.children_left > 0 {
             return Ok(());
         }
         let barrier = task.dead_end_barrier;
         let change = transition::cancel(task, Reason::DeadEnd, &Act::default(), now)?;
-        let mut own_ends = VecDeque::new();
-        self.take(change, &mut own_ends);
         if !barrier {
-            ends.extend(own_ends);
+            self.take(change, ends);
+            return Ok(());
+        }
+        self.take(change, &mut VecDeque::new());
+        self.need_neighbours(parent)?;
+        for edge in self.into.get(&parent).cloned().unwrap_or_default() {
+            self.count_child_over(edge.from, now);
         }
         Ok(())
+    }
+
+    fn count_child_over(&mut self, parent: TaskId, now: Timestamp) {
+        self.touch(parent, now, |task| {
+            task.children_left = task.children_left.saturating_sub(1);
+            task.state.is_open()
+        });
     }
 
     fn cancel_open(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
@@ -387,7 +470,7 @@ impl Working {
         if let Some((_, _, task)) = self.tasks.get_mut(&id)
             && change(task)
         {
-            task.updated_at = now;
+            task.updated_at = task.time(now);
             self.changed.insert(id);
         }
     }
@@ -413,64 +496,63 @@ impl Working {
         }
     }
 
-    /// Descendants that ended only because of the task that is tried again wait again. One that another end keeps from ever
-    /// starting stays given up.
-    fn revive_descendants(&mut self, root: TaskId, now: Timestamp) {
-        let mut revived = self.given_up_below(root);
-        loop {
-            let hopeless: Vec<TaskId> =
-                revived.iter().copied().filter(|id| self.is_hopeless(*id, root, &revived)).collect();
-            if hopeless.is_empty() {
-                break;
-            }
-            for id in hopeless {
-                revived.remove(&id);
-            }
+    /// What ended only because of these: below them what never had its chance, above them what had nothing left to work
+    /// for, and beside them what their failure took along. One that another end keeps from ever starting, or from ever
+    /// leading anywhere, stays given up.
+    fn given_up_for(&self, roots: &BTreeSet<TaskId>) -> BTreeSet<TaskId> {
+        let ended_for = |id: TaskId, reasons: &[Reason]| {
+            let task = self.task(id).filter(|task| task.state.is_terminal() && !roots.contains(&id));
+            task.and_then(|task| task.reason).is_some_and(|reason| reasons.contains(&reason))
+        };
+        const NO_CHANCE: [Reason; 4] =
+            [Reason::UpstreamFailed, Reason::UpstreamUnmet, Reason::FailFast, Reason::DeadEnd];
+        let mut found: BTreeSet<TaskId> = BTreeSet::new();
+        let mut queue: VecDeque<TaskId> = roots.iter().copied().collect();
+        if !self.another_failure_stays(roots) {
+            found.extend(self.tasks.keys().copied().filter(|id| ended_for(*id, &[Reason::FailFast])));
+            queue.extend(&found);
         }
-        let paused = self.execution.state == ExecutionState::Paused;
-        for id in revived {
-            let Some(task) = self.task(id) else { continue };
-            let mut record = Record::about(task, now);
-            record.events.push(EventKind::TaskReopened);
-            self.records.push(record);
-            self.touch(id, now, |task| {
-                task.state = State::Waiting;
-                task.execution_paused = paused;
-                task.reason = None;
-                task.ended_at = None;
-                task.started_at = None;
-                true
-            });
-        }
-    }
-
-    /// Everything below that ended without ever having had its chance.
-    fn given_up_below(&self, root: TaskId) -> BTreeSet<TaskId> {
-        let mut found = BTreeSet::new();
-        let mut queue = VecDeque::from([root]);
         while let Some(id) = queue.pop_front() {
-            for edge in self.out.get(&id).into_iter().flatten() {
-                let given_up = self.task(edge.to).is_some_and(|child| {
-                    let for_another = matches!(
-                        child.reason,
-                        Some(Reason::UpstreamFailed | Reason::UpstreamUnmet | Reason::FailFast | Reason::DeadEnd)
-                    );
-                    child.state.is_terminal() && for_another
-                });
-                if given_up && edge.to != root && found.insert(edge.to) {
-                    queue.push_back(edge.to);
+            let below = self.out_edges(id).iter().map(|edge| edge.to).filter(|id| ended_for(*id, &NO_CHANCE));
+            let above = self.in_edges(id).iter().map(|edge| edge.from).filter(|id| ended_for(*id, &[Reason::DeadEnd]));
+            for id in below.chain(above) {
+                if found.insert(id) {
+                    queue.push_back(id);
                 }
             }
         }
-        found
+        loop {
+            let hopeless: Vec<TaskId> =
+                found.iter().copied().filter(|id| self.is_hopeless(*id, roots, &found)).collect();
+            if hopeless.is_empty() {
+                return found;
+            }
+            for id in hopeless {
+                found.remove(&id);
+            }
+        }
     }
 
-    /// Whether a need of this task was refused for good by an end that is not taken back.
-    fn is_hopeless(&self, id: TaskId, root: TaskId, revived: &BTreeSet<TaskId>) -> bool {
-        self.into.get(&id).into_iter().flatten().any(|edge| {
-            let stays = edge.from != root && !revived.contains(&edge.from);
-            stays && self.task(edge.from).is_some_and(|from| from.state.is_terminal() && !edge.is_met_by(from.state))
+    /// Whether a failure that nobody handled stands beside these: then failing fast would take everything along again.
+    fn another_failure_stays(&self, roots: &BTreeSet<TaskId>) -> bool {
+        self.tasks().any(|task| {
+            let for_another = matches!(task.reason, Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd));
+            task.state.is_failure()
+                && !for_another
+                && !roots.contains(&task.id)
+                && !self.is_handled(task.id, task.state)
         })
+    }
+
+    /// Whether a need of this task was refused for good by an end that is not taken back, or it would be a dead end again.
+    fn is_hopeless(&self, id: TaskId, roots: &BTreeSet<TaskId>, revived: &BTreeSet<TaskId>) -> bool {
+        let over = |id: TaskId| {
+            let stays = !roots.contains(&id) && !revived.contains(&id);
+            self.task(id).map(|task| task.state).filter(|state| stays && state.is_terminal())
+        };
+        let dead_end = self.task(id).is_some_and(|task| task.reason == Some(Reason::DeadEnd));
+        self.in_edges(id).iter().any(|edge| over(edge.from).is_some_and(|end| !edge.is_met_by(end)))
+            || (dead_end && self.out_edges(id).iter().all(|edge| over(edge.to).is_some()))
     }
 
     /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more. A child that had

@@ -265,7 +265,7 @@ impl Policy {
                 jitter,
             },
             retry_on: None,
-            ignore: Vec::new(),
+            ignore: if of == Dialect::Job { seed_002_refusals() } else { Vec::new() },
             retry_when: None,
             stop_when: None,
             on_expression_error: OnExpressionError::Closed,
@@ -310,6 +310,9 @@ impl Policy {
             if rule.delay.is_some_and(|delay| delay > limits.max_schedule) {
                 faults.push(format!("{path}.delay"), format!("at most {} is allowed here", limits.max_schedule));
             }
+        }
+        if self.timeout == Some(Millis::ZERO) {
+            faults.push("timeout", "must be more than nothing: every run would be over as it starts");
         }
         if self.rules.len() > 100 {
             faults.push("rules", "at most 100 rules are allowed");
@@ -405,6 +408,21 @@ impl Backoff {
         }
         put("jitter", self.jitter.word().into());
     }
+}
+
+/// Seed 002 decides by the kind of the exception: what the caller did wrong is not tried again (S2-18, S2-65 to S2-67).
+fn seed_002_refusals() -> Vec<Matcher> {
+    const KINDS: [&str; 7] = [
+        "IllegalArgumentException",
+        "java.lang.IllegalArgumentException",
+        "SecurityException",
+        "java.lang.SecurityException",
+        "IllegalStateException",
+        "java.lang.IllegalStateException",
+        "InsufficientCreditsException",
+    ];
+    const CODES: [&str; 4] = ["ILLEGAL_ARGUMENT", "SECURITY", "ILLEGAL_STATE", "INSUFFICIENT_CREDITS"];
+    KINDS.into_iter().chain(CODES).map(|name| Matcher::Name(name.to_owned())).collect()
 }
 
 /// The normalised form: what is stored, what `retry` shows, and what the native dialect reads back to the same policy.

@@ -132,7 +132,10 @@ impl Replayed {
                 self.enter(to);
                 self.next_retry_at = instant(&event.data, "next_retry_at").filter(|_| to == State::RetryPending);
             }
-            TaskReopened if self.state.is_terminal() => self.enter(State::Waiting),
+            TaskReopened if self.state.is_terminal() => {
+                self.start_cycle(&event.data, false);
+                self.enter(State::Waiting);
+            }
             TaskLateResult if self.state == State::Canceled => {}
             _ => return Err(wrong),
         }

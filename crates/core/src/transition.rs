@@ -62,6 +62,9 @@ pub enum Rejection {
     LeaseLost,
     #[error("the task was canceled")]
     TaskCanceled,
+    /// The time that this would follow from has not come.
+    #[error("it is not time for that")]
+    NotDue,
     /// Not possible from where the task is.
     #[error("a task that is {state} cannot be {verb}")]
     WrongState { state: State, verb: &'static str },
@@ -221,14 +224,18 @@ impl<'a> Change<'a> {
         if !keep_counters {
             self.after.counters = Counters::default();
         }
-        // A deadline that has passed would end the new cycle at once: it gets the span it had.
+        self.renew_deadline();
+        self.record.cycle = self.after.cycle;
+        self.record.attempt = self.after.counters.attempt;
+    }
+
+    /// A deadline that has passed would end the new beginning at once: it gets the span it had.
+    fn renew_deadline(&mut self) {
         if let Some(expires_at) = self.after.expires_at
             && expires_at <= self.now
         {
             self.after.expires_at = Some(self.now + expires_at.since(self.before.submitted_at));
         }
-        self.record.cycle = self.after.cycle;
-        self.record.attempt = self.after.counters.attempt;
     }
 }
 
@@ -240,6 +247,11 @@ pub struct Act {
 }
 
 impl Act {
+    /// What they say, as the data of an event that has none of its own.
+    pub(crate) fn said(&self) -> Option<Value> {
+        self.note.as_ref().map(|note| json!({"note": note}))
+    }
+
     fn mark(&self, change: &mut Change<'_>, data: Value) {
         change.record.actor.clone_from(&self.by);
         let mut data = data;
@@ -313,14 +325,15 @@ impl Step {
     }
 }
 
-/// When the present run is over: after its inactivity limit or its absolute one, whichever is first (model A14).
+/// When the present run is over: after its inactivity limit or its absolute one, whichever is first. A pause stops the
+/// first and not the second (model A14).
 pub fn run_limit(task: &Task, now: Timestamp) -> Option<Timestamp> {
-    let idle = task.timeout.map(|span| now + span);
-    let absolute = task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span);
-    match (idle, absolute) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    let idle = task.timeout.filter(|_| task.state != State::Paused).map(|span| now + span);
+    idle.into_iter().chain(attempt_limit(task)).min()
+}
+
+fn attempt_limit(task: &Task) -> Option<Timestamp> {
+    task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span)
 }
 
 /// T3 and T26: needs and time are met, it may be leased.
@@ -383,11 +396,13 @@ pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<
     change.finish(Line::T7, State::Running, "started")
 }
 
-/// T14: a retry has become due. Also what a waiting start does when its time has come (T26).
+/// T14: a retry has become due. Also what a waiting start does when its time has come (T26). What is past its deadline is
+/// over, not due (X0-8).
 pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
     let now = task.time(now);
     let to_pending = Line::T14.allows(task.state, State::Pending) || Line::T3.allows(task.state, State::Pending);
-    if !to_pending || task.execution_paused || task.due().is_none_or(|due| due > now) {
+    let over = task.expires_at.is_some_and(|at| at <= now);
+    if !to_pending || task.execution_paused || over || task.due().is_none_or(|due| due > now) {
         return Err(Rejection::WrongState { state: task.state, verb: "promoted" });
     }
     let mut step = Step::of(task, State::Pending, now);
@@ -406,9 +421,10 @@ pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
 /// a paused task is told when it is resumed.
 pub fn expire(task: &Task, hard: bool, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
-    let due = task.expires_at.is_some_and(|at| at <= now);
-    let spared = task.state == State::Paused || (task.state.is_active() && !hard);
-    if !due || spared {
+    if task.expires_at.is_none_or(|at| at > now) {
+        return Err(Rejection::NotDue);
+    }
+    if task.state == State::Paused || (task.state.is_active() && !hard) {
         return Err(Rejection::WrongState { state: task.state, verb: "expired" });
     }
     expire_now(task, now)
@@ -430,7 +446,7 @@ fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
 pub fn pause(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = Change::of(task, now);
     change.after.paused_from = Some(task.state);
-    change.after.timeout_at = None;
+    change.after.timeout_at = task.timeout_at.and_then(|_| attempt_limit(task));
     change.event(EventKind::TaskPaused);
     act.mark(&mut change, json!({"from": task.state.word()}));
     change.finish(Line::T16, State::Paused, "paused")
@@ -459,6 +475,7 @@ pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Reje
         change.new_cycle(false);
     }
     if to == State::Running {
+        change.after.state = to;
         change.after.timeout_at = run_limit(&change.after, now);
     }
     change.event(EventKind::TaskResumed);
@@ -501,14 +518,37 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
     change.after.next_retry_at = None;
     change.after.hold = None;
     change.after.reason = None;
+    // The error is in the history; the new cycle has none yet (F2-8).
+    change.after.class = None;
+    change.after.fingerprint = None;
     change.after.ended_at = None;
     change.after.started_at = None;
-    change.record.ready_at = Some(now);
+    // When the run that is given up was ready stays told as it was.
+    change.record.ready_at = change.record.ready_at.or(Some(now));
     change.event(EventKind::TaskManualRetry);
     change.event(EventKind::TaskReady);
     let cycle = change.after.cycle;
     act.mark(&mut change, json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters}));
     change.finish(Line::T19, State::Pending, "retried")
+}
+
+/// E7: a task of an execution that goes on waits for its needs again, with a new cycle where its own was used up.
+pub(crate) fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) -> Step {
+    let mut change = Change::of(task, now);
+    if new_cycle {
+        change.new_cycle(false);
+    }
+    change.renew_deadline();
+    let after = &mut change.after;
+    after.state = State::Waiting;
+    after.reason = None;
+    after.ended_at = None;
+    after.started_at = None;
+    after.updated_at = change.now;
+    change.event(EventKind::TaskReopened);
+    let cycle = change.after.cycle;
+    act.mark(&mut change, json!({"cycle": cycle}));
+    Step { after: change.after, record: Some(change.record) }
 }
 
 /// Active, but nobody can be behind it any more.

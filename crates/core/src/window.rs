@@ -4,7 +4,7 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{ToSpan, Zoned};
 
-use crate::time::Timestamp;
+use crate::time::{Millis, Timestamp};
 
 /// One closed time: every week between two times of day on some days, or once between two instants.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +32,7 @@ const MAX_PUSHES: u32 = 750;
 pub fn open_at(windows: &[Window], due: Timestamp) -> Option<Timestamp> {
     let mut at = due;
     for _ in 0..MAX_PUSHES {
-        match windows.iter().filter_map(|window| window.end_if_closed(at)).max() {
+        match windows.iter().filter_map(|window| window.closed_around(at)).map(|(_, end)| end).max() {
             None => return Some(at),
             Some(end) => at = end,
         }
@@ -40,18 +40,30 @@ pub fn open_at(windows: &[Window], due: Timestamp) -> Option<Timestamp> {
     None
 }
 
+/// The last instant at or before `at` that no window closes; nothing when there is none within reach.
+pub fn last_open(windows: &[Window], at: Timestamp) -> Option<Timestamp> {
+    let mut at = at;
+    for _ in 0..MAX_PUSHES {
+        match windows.iter().filter_map(|window| window.closed_around(at)).map(|(start, _)| start).min() {
+            None => return Some(at),
+            Some(start) => at = start - Millis(1),
+        }
+    }
+    None
+}
+
 impl Window {
-    /// The end of this window when `at` is inside it.
-    fn end_if_closed(&self, at: Timestamp) -> Option<Timestamp> {
+    /// Where this window begins and ends when `at` is inside it.
+    fn closed_around(&self, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
         match self {
-            Window::Once { from, to } => (*from <= at && at < *to).then_some(*to),
-            Window::Weekly(weekly) => weekly.end_if_closed(at),
+            Window::Once { from, to } => (*from <= at && at < *to).then_some((*from, *to)),
+            Window::Weekly(weekly) => weekly.closed_around(at),
         }
     }
 }
 
 impl Weekly {
-    fn end_if_closed(&self, at: Timestamp) -> Option<Timestamp> {
+    fn closed_around(&self, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
         let local = at.to_jiff().to_zoned(self.zone.clone());
         let overnight = self.to <= self.from;
         [0_i64, -1].into_iter().filter(|days_back| overnight || *days_back == 0).find_map(|days_back| {
@@ -62,7 +74,7 @@ impl Weekly {
             let last_day = if overnight { day.checked_add(1.days()).ok()? } else { day };
             let opens = self.instant(day.to_datetime(self.from))?;
             let closes = self.instant(last_day.to_datetime(self.to))?;
-            (opens <= at && at < closes).then_some(closes)
+            (opens <= at && at < closes).then_some((opens, closes))
         })
     }
 
@@ -110,6 +122,8 @@ mod tests {
         assert_eq!(open_at(&nights, at("2026-11-13T23:00:00Z")), Some(at("2026-11-14T08:00:00Z")));
         assert_eq!(open_at(&nights, at("2026-11-14T05:00:00Z")), Some(at("2026-11-14T08:00:00Z")));
         assert_eq!(open_at(&nights, at("2026-11-14T23:00:00Z")), Some(at("2026-11-14T23:00:00Z")));
+        assert_eq!(last_open(&nights, at("2026-11-14T07:00:00Z")), Some(at("2026-11-13T21:59:59.999Z")));
+        assert_eq!(last_open(&nights, at("2026-11-14T08:00:00Z")), Some(at("2026-11-14T08:00:00Z")));
     }
 
     #[test]
@@ -125,6 +139,7 @@ mod tests {
         let all: Vec<&str> = DAYS.to_vec();
         let closed = [weekly(&all, "00:00", "12:00", "UTC"), weekly(&all, "12:00", "00:00", "UTC")];
         assert_eq!(open_at(&closed, at("2026-11-16T08:00:00Z")), None);
+        assert_eq!(last_open(&closed, at("2026-11-16T08:00:00Z")), None);
         let once = [Window::Once { from: at("2026-11-16T08:00:00Z"), to: at("2026-12-01T00:00:00Z") }];
         assert_eq!(open_at(&once, at("2026-11-20T00:00:00Z")), Some(at("2026-12-01T00:00:00Z")));
     }

@@ -100,6 +100,103 @@ fn specific_beats_general() {
     );
 }
 
+/// X0-11: whatever the policy lists by itself, a name or a trigger, is closer than the built-in map of statuses.
+#[test]
+fn a_listed_name_beats_the_built_in_map() {
+    let refused_start = Failure { trigger: Trigger::StartFailed, ..status(404) };
+    let matched = Some("retry_on[0] \"start_failed\"");
+    check(json!({"retry_on": ["webhook_failure"]}), refused_start.clone(), retried(matched)); // S1-26
+    check(json!({}), refused_start.clone(), refused(Reason::Final, None));
+    check(json!({"retry_on": ["timeout"]}), refused_start.clone(), refused(Reason::Final, None));
+    check(json!({"retry_on": ["final"]}), status(404), refused(Reason::Final, None));
+    let stated = Failure { class: Some(Class::Final), ..refused_start };
+    check(json!({"retry_on": ["webhook_failure"]}), stated, refused(Reason::Final, None)); // D-10
+    let named = Failure { error_type: Some("IoError".into()), ..status(404) };
+    check(json!({"retry_on": ["IoError"]}), named.clone(), retried(Some("retry_on[0] \"IoError\"")));
+    check(
+        json!({"retry_on": ["IoError"], "ignore": ["4xx"]}),
+        named,
+        refused(Reason::Ignored, Some("ignore[0] \"4xx\"")),
+    );
+}
+
+/// D-10: with `override_final` the failure is retried as what it then is; a list may call it by either name.
+#[test]
+fn an_overridden_class_is_on_the_list_under_both_names() {
+    for name in ["retryable", "final"] {
+        let policy = json!({"override_final": true, "retry_on": [name]});
+        let change = end(&running(Some(native(policy))), End::Failed(class(Class::Final)), T0);
+        assert_eq!(change.after().state, State::RetryPending, "{name}");
+    }
+    let policy = json!({"override_final": true, "retry_on": ["timeout"]});
+    check(policy, class(Class::Final), refused(Reason::NotListed, None));
+    let policy = json!({"override_final": true, "ignore": ["retryable"]});
+    check(policy, class(Class::Final), refused(Reason::Ignored, Some("ignore[0] \"retryable\"")));
+}
+
+/// A11, I-13, X1-12: a server's limit that was tightened later stands over the policy, and the reason says so.
+#[test]
+fn a_tightened_server_limit_clamps_and_says_so() {
+    let with = |policy: Value, limits| Snapshot { limits, ..running(Some(native(policy))) };
+    let decided = |snapshot: &Snapshot, now| {
+        let change = end(snapshot, End::Failed(error("x")), now);
+        let decision = change.record().decision.clone().expect("decided");
+        (change, decision)
+    };
+    let few = PolicyLimits { max_retries: 1, ..PolicyLimits::default() };
+    let snapshot = with(json!({"max_retries": 5}), few);
+    let (first, decision) = decided(&snapshot, T0);
+    assert_eq!((decision.max_retries, decision.notes), (Some(1), Vec::new()));
+    let (second, now) = come_back(&after(&snapshot, &first));
+    let (change, decision) = decided(&second, now);
+    assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::Attempts)));
+    assert_eq!(decision.notes, ["the server's limit of 1 stands over the policy's 5 retries"]);
+    let short = PolicyLimits { max_delay: Millis::from_secs(3), ..PolicyLimits::default() };
+    let (change, decision) = decided(&with(json!({}), short), T0);
+    assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(3)));
+    assert_eq!(decision.notes, ["the server allows delays of 3s at most"]);
+    let own = json!({"max_delay": "2s"});
+    assert_eq!(decided(&with(own, short), T0).1.notes, Vec::<String>::new(), "the policy's own cap is shorter");
+}
+
+/// X1-5: what a hook counted adds up over its attempts, unless the policy has each begin at nothing.
+#[test]
+fn counters_survive_a_retry_unless_the_policy_resets_them() {
+    for (policy, success, failures) in [(json!({}), 2, 1), (json!({"reset_counters_on_retry": true}), 0, 0)] {
+        let mut snapshot = running(Some(native(policy.clone())));
+        snapshot.task.tally = task::Tally { expected: Some(9), success: 2, failures: 1 };
+        let change = end(&snapshot, End::Failed(error("x")), T0);
+        assert_eq!(change.after().tally, task::Tally { expected: Some(9), success, failures }, "{policy}");
+        let over = end(&snapshot, End::Failed(class(Class::Final)), T0);
+        assert_eq!(over.after().tally.success, 2, "{policy}: an end keeps what was counted");
+    }
+}
+
+/// S2-62 to S2-67, S2-18: seed 002 sorts by the kind of the exception, with no class stated.
+#[test]
+fn the_job_preset_knows_what_is_not_worth_a_retry() {
+    let decided = |kind: &str| {
+        let failure = Failure { error_type: Some(kind.into()), ..error("") };
+        let change = end(&running(Some(native(json!({"preset": "job"})))), End::Failed(failure), T0);
+        change.record().decision.as_ref().map(|decision| decision.reason)
+    };
+    for kind in ["java.net.SocketTimeoutException", "java.net.ConnectException", "java.io.IOException", "Unheard"] {
+        assert_eq!(decided(kind), Some(Reason::Retry), "{kind}");
+    }
+    for kind in [
+        "java.lang.IllegalArgumentException",
+        "IllegalArgumentException",
+        "java.lang.SecurityException",
+        "java.lang.IllegalStateException",
+        "InsufficientCreditsException",
+    ] {
+        assert_eq!(decided(kind), Some(Reason::Ignored), "{kind}");
+    }
+    let coded = Failure { code: Some("INSUFFICIENT_CREDITS".into()), ..error("") };
+    let change = end(&running(Some(native(json!({"preset": "job"})))), End::Failed(coded), T0);
+    assert_eq!(change.after().reason, Some(Reason::Ignored));
+}
+
 #[test]
 fn expressions_allow_and_stop() {
     check(json!({"retry_when": "status >= 500"}), status(503), retried(Some("retry_when"))); // S4-10
@@ -156,6 +253,18 @@ fn rules_go_first_and_the_first_match_wins() {
     check(policy.clone(), coded, Expect { state: State::Failed, reason: Reason::Rule, matched: Some("rules[4]") });
     check(policy.clone(), error("anything else"), refused(Reason::RetryWhen, None));
 
+    // A rate-limited repeat costs no attempt, but it is the rule's all the same.
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..status(503) };
+    let mut snapshot = running(Some(native(policy.clone())));
+    let mut now = T0;
+    for used in 1..=2 {
+        let change = end(&snapshot, End::Failed(limited.clone()), now);
+        assert_eq!((change.after().counters.throttled, &*change.after().rule_counts), (used, &[used][..]));
+        (snapshot, now) = come_back(&after(&snapshot, &change));
+    }
+    let last = end(&snapshot, End::Failed(limited), now);
+    assert_eq!((last.after().state, last.after().reason), (State::Dead, Some(Reason::Attempts)));
+
     // Each rule counts for itself, and its own limit ends the task.
     let mut snapshot = running(Some(native(policy)));
     let mut now = T0;
@@ -190,6 +299,9 @@ fn retry_after_is_honoured_uncounted_and_bounded() {
     let change = end(&snapshot, End::Failed(retryable), T0);
     assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(60)));
     assert_eq!(change.after().counters.attempt, 1);
+    let retryable = Failure { class: Some(Class::Retryable), ..limited(999_999) };
+    let decision = end(&snapshot, End::Failed(retryable), T0).record().decision.clone().expect("decided");
+    assert_eq!(decision.notes.len(), 1, "told once: {:?}", decision.notes);
     // Not respected: as if it had not been said.
     let deaf = running(Some(native(json!({"respect_retry_after": false}))));
     let change = end(&deaf, End::Failed(limited(600)), T0);
@@ -213,18 +325,20 @@ fn losses_have_their_own_counter_and_limit() {
     };
     // A2: the default with a policy repeats, uncounted, three times; the fourth is a poison pill.
     let mut snapshot = running(Some(native(json!({}))));
-    let mut now = T0;
+    let lease = Millis::from_secs(60);
+    let mut now = T0 + lease;
     for n in 0..3_u64 {
         let change = lose(&snapshot, now);
         assert_eq!(change.after().counters, Counters { lost: n as u32 + 1, ..Counters::default() });
         assert_eq!(change.after().next_retry_at, Some(now + Millis::from_secs(5 << n)));
-        (snapshot, now) = come_back(&after(&snapshot, &change));
+        let (again, leased_at) = come_back(&after(&snapshot, &change));
+        (snapshot, now) = (again, leased_at + lease);
     }
     let change = lose(&snapshot, now);
     assert_eq!((change.after().state, change.after().reason), (State::Dead, Some(Reason::Lost)));
     assert_eq!(change.record().events.last(), Some(&EventKind::TaskFailed));
 
-    let first = |policy: Value| lose(&running(common::policy(Dialect::Native, &policy)), T0);
+    let first = |policy: Value| lose(&running(common::policy(Dialect::Native, &policy)), T0 + lease);
     assert_eq!(first(json!(null)).after().state, State::Failed);
     assert_eq!(first(json!({"on_lost": "fail"})).after().reason, Some(Reason::OnLostFail));
     let counted = first(json!({"on_lost": "count"}));
@@ -242,10 +356,11 @@ fn a_claim_that_was_never_sent_is_simply_given_back() {
     let claimed = lease(&hook, T0);
     assert_eq!((claimed.task.state, claimed.task.run), (State::Claimed, 0));
     let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
-    let change = decide::decide(&claimed, &lost, T0).expect("given back");
+    let late = T0 + Millis::from_secs(60);
+    let change = decide::decide(&claimed, &lost, late).expect("given back");
     assert_eq!((change.after().state, change.after().counters), (State::Pending, Counters::default()));
     let sent = Snapshot { task: transition::hook_sending(&claimed.task, T0).expect("claimed"), ..claimed.clone() };
-    let change = decide::decide(&sent, &lost, T0).expect("lost");
+    let change = decide::decide(&sent, &lost, late).expect("lost");
     assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
     // F1-10: the callee may answer before the start call returned.
     let early = Outcome { speaker: Speaker::Run(1), end: End::Succeeded { result: None } };
@@ -285,6 +400,37 @@ fn the_deadline_wins_and_a_last_try_comes_just_before() {
         runs += 1;
     }
     assert_eq!(runs, 3, "5 s and 10 s fit into 30 s, 20 s more do not");
+}
+
+/// A4, X3-2, X2-16: not even the last try comes before it is wanted or when it is closed.
+#[test]
+fn a_last_try_keeps_away_as_asked_and_out_of_closed_windows() {
+    // T0 is 2027-01-15T08:00:00Z; the deadline is 10:00.
+    let hours = |n: u64| Millis::from_secs(n * 3_600);
+    let next = |policy: Value, after: Option<Millis>, now| {
+        let mut snapshot = running(Some(native(policy)));
+        snapshot.task.lease.as_mut().expect("leased").expires_at = None;
+        snapshot.task.expires_at = Some(T0 + hours(2));
+        let failure = Failure { retry_after: after.map(RetryAfter::Span), ..class(Class::RateLimited) };
+        let change = end(&snapshot, End::Failed(failure), now);
+        assert_eq!(change.after().next_retry_at.is_none(), change.after().reason == Some(Reason::Expired));
+        change.after().next_retry_at
+    };
+    let slow = |extra: Value| {
+        let mut policy = json!({"last_try": true, "strategy": "fixed", "delay": "1d"});
+        policy.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
+        policy
+    };
+    let second = Millis::from_secs(1);
+    assert_eq!(next(slow(json!({})), None, T0), Some(T0 + hours(2) - second));
+    assert_eq!(next(slow(json!({})), Some(hours(3)), T0), None, "wanted back after the deadline");
+    assert_eq!(next(slow(json!({})), Some(hours(1)), T0), Some(T0 + hours(1)), "wanted back in time");
+    let closed = slow(json!({"windows": [{"from": "09:00", "to": "12:00"}]}));
+    let before = T0 + hours(1) - Millis(1);
+    assert_eq!(next(closed.clone(), None, T0), Some(before), "the last instant that is open");
+    assert_eq!(next(closed.clone(), None, before), None, "that was the last try");
+    let shut = slow(json!({"windows": [{"from": "07:00", "to": "12:00"}]}));
+    assert_eq!(next(shut, None, T0), None, "closed until after the deadline");
 }
 
 #[test]
@@ -330,6 +476,8 @@ fn snooze_and_release_cost_no_attempt() {
     let (again, now) = come_back(&after(&snapshot, &change));
     let over = end(&again, End::Snoozed { delay: Millis::ZERO }, now);
     assert_eq!((over.after().state, over.after().reason), (State::Dead, Some(Reason::SnoozedOut)));
+    let decision = over.record().decision.as_ref().expect("decided");
+    assert_eq!((decision.class, decision.trigger), (None, None), "nothing failed");
     let released = end(&snapshot, End::Released, T0);
     assert_eq!((released.after().state, released.after().counters), (State::Pending, Counters::default()));
     let no_policy = end(&running(None), End::Snoozed { delay: Millis::from_secs(1) }, T0);
@@ -361,6 +509,65 @@ fn only_the_live_lease_may_speak() {
     let gone = after(&snapshot, &canceled);
     let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Released };
     assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
+}
+
+/// X1-6, A12: an attempt's number names one run only until the two part.
+#[test]
+fn an_attempt_speaks_only_while_it_names_one_run() {
+    let speaks = |snapshot: &Snapshot, attempt, now| {
+        let outcome = Outcome { speaker: Speaker::Attempt(attempt), end: End::Succeeded { result: None } };
+        decide::decide(snapshot, &outcome, now).is_ok()
+    };
+    let first = running(Some(native(json!({}))));
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(1))), ..class(Class::RateLimited) };
+    let lost = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    let expired = T0 + Millis::from_secs(60);
+    let failed = end(&first, End::Failed(error("x")), T0);
+    let partings = [
+        ("throttle", end(&first, End::Failed(limited), T0)),
+        ("snooze", end(&first, End::Snoozed { delay: Millis::from_secs(1) }, T0)),
+        ("loss", decide::decide(&first, &lost, expired).expect("lost")),
+        ("manual retry", transition::manual_retry(failed.after(), false, &transition::Act::default(), T0).unwrap()),
+    ];
+    for (what, change) in partings {
+        let later = after(&first, &change);
+        let (second, now) =
+            if later.task.state == State::Pending { (lease(&later, T0), T0) } else { come_back(&later) };
+        assert_eq!((second.task.counters.attempt, second.task.run), (0, 2), "{what}");
+        assert!(!speaks(&second, 0, now), "{what}: the first run's callback is stale");
+        let (third, now) = come_back(&after(&second, &end(&second, End::Failed(error("x")), now)));
+        assert!(!speaks(&third, 0, now) && !speaks(&third, 1, now), "{what}: parted for good");
+        let by_run = Outcome { speaker: Speaker::Run(3), end: End::Succeeded { result: None } };
+        assert!(decide::decide(&third, &by_run, now).is_ok(), "{what}: its run still does");
+    }
+    let (second, now) = come_back(&after(&first, &failed));
+    assert!(speaks(&second, 1, now) && !speaks(&second, 0, now), "a counted retry keeps them together");
+}
+
+/// A loop that looked before a heartbeat must not win after it.
+#[test]
+fn the_server_says_only_what_is_so() {
+    let second = Millis::from_secs(1);
+    let mut timed = pending(Some(native(json!({}))));
+    timed.task.timeout = Some(Millis::from_secs(30));
+    let run = lease(&timed, T0);
+    let say = |end: End, now| {
+        decide::decide(&run, &Outcome { speaker: Speaker::Server, end }, now).map(|change| change.after().state)
+    };
+    let idle = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
+    let (timeout, expiry) = (T0 + Millis::from_secs(30), T0 + Millis::from_secs(60));
+    assert_eq!(say(idle(), timeout - second), Err(Rejection::NotDue));
+    assert_eq!(say(idle(), timeout), Ok(State::RetryPending));
+    for trigger in [Trigger::LeaseExpired, Trigger::Stuck] {
+        assert_eq!(say(End::Lost(trigger), expiry - second), Err(Rejection::NotDue));
+        assert_eq!(say(End::Lost(trigger), expiry), Ok(State::RetryPending));
+    }
+    let boundless = running(None);
+    let outcome = Outcome { speaker: Speaker::Server, end: idle() };
+    assert_eq!(decide::decide(&boundless, &outcome, expiry), Err(Rejection::NotDue), "it has no timeout");
+    let mine = Outcome { speaker: Speaker::Lease(1), end: idle() };
+    assert!(decide::decide(&run, &mine, T0).is_ok(), "a worker may report a timeout of its own");
+    assert_eq!(transition::expire(&run.task, true, T0), Err(Rejection::NotDue));
 }
 
 /// Model §3.1, notes: a run under way when its task is paused may still end.

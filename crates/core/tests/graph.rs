@@ -226,6 +226,12 @@ fn dead_ends_are_canceled_up_to_a_barrier() {
     let mut world = World::with(&["top", "barrier", "leaf"], &["top>barrier", "barrier>leaf"], on);
     world.cancel("leaf");
     assert_eq!((world.state("barrier"), world.state("top")), (State::Canceled, State::Pending));
+    let edges = ["top>barrier", "top>other", "barrier>leaf"];
+    let mut world = World::with(&["top", "barrier", "other", "leaf"], &edges, on);
+    world.cancel("leaf");
+    assert_eq!((world.state("barrier"), world.state("top")), (State::Canceled, State::Pending));
+    world.cancel("other");
+    assert_eq!(world.state("top"), State::Canceled, "the canceled barrier is one child less");
     let mut off = World::new(&["top", "leaf"], &["top>leaf"]);
     off.cancel("leaf");
     assert_eq!(off.state("top"), State::Pending);
@@ -256,6 +262,51 @@ fn canceling_an_execution_cancels_all_that_is_open() {
     assert_eq!((world.state("a"), world.execution()), (State::Succeeded, ExecutionState::Canceled)); // E6
 }
 
+/// What is done to the whole is told with who did it and what they said.
+#[test]
+fn an_execution_tells_who_acted_and_why() {
+    let act = Act { by: Some("ana".into()), note: Some("maintenance".into()) };
+    let mut world = World::new(&["a"], &[]);
+    let paused = world.work.execution().pause(T0).expect("open");
+    world.work.set_paused(paused, &act, T0);
+    let resumed = world.work.execution().resume(T0).expect("paused");
+    world.work.set_paused(resumed, &act, T0);
+    world.work.cancel(Reason::ExecutionCanceled, &Act { note: None, ..act.clone() }, T0).expect("loaded");
+    let mut failed = World::new(&["a"], &[]);
+    failed.fail("a");
+    failed.work.retry_failed(&act, T0).expect("reopens");
+    let commits = [world.work.into_commit(), failed.work.into_commit()];
+    let events = commits.iter().flat_map(|commit| &commit.records).flat_map(Record::expand);
+    let told: Vec<_> = events
+        .filter(|event| event.task.is_none() && event.kind != EventKind::ExecutionFailed)
+        .map(|event| (event.kind, event.data))
+        .collect();
+    use EventKind::*;
+    let both = json!({"by": "ana", "note": "maintenance"});
+    let reopened = json!({"by": "ana", "note": "maintenance", "reopened": true});
+    let expected = [
+        (ExecutionPaused, both.clone()),
+        (ExecutionResumed, both),
+        (ExecutionCanceled, json!({"by": "ana"})),
+        (ExecutionResumed, reopened),
+    ];
+    assert_eq!(told, expected);
+}
+
+/// S1-25, S1-81: a timeout that is not retried is a failure like any other for those who wait for it.
+#[test]
+fn a_terminal_timeout_propagates() {
+    let policy = Some(native(json!({"retry_on": ["explicit"]})));
+    let timeout = || End::Failed(Failure::new(Trigger::Timeout, "idle"));
+    let mut world = World::new(&["a", "b", "cleanup"], &["a>b f", "a!cleanup"]);
+    world.settle("a", timeout(), policy);
+    let states = ["a", "b", "cleanup"].map(|name| world.state(name));
+    assert_eq!(states, [State::Failed, State::Failed, State::Pending]);
+    let mut retried = World::new(&["a", "b"], &["a>b f"]);
+    retried.settle("a", timeout(), Some(native(json!({"retry_on": ["timeout"]}))));
+    assert_eq!((retried.state("a"), retried.state("b")), (State::RetryPending, State::Waiting));
+}
+
 /// E7: a failed execution goes on, and what was given up for its parent waits again.
 #[test]
 fn a_manual_retry_reopens_what_failed_because_of_it() {
@@ -276,6 +327,101 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
         world.succeed(name);
     }
     assert_eq!(world.execution(), ExecutionState::Succeeded);
+}
+
+/// E4, E7: what failing fast took along goes on as it was: what had begun is ready, the rest waits.
+#[test]
+fn a_reopening_brings_back_what_failing_fast_took_along() {
+    let fast = |execution| Execution { fail_fast: true, ..execution };
+    let whole = |world: &mut World| world.work.retry_failed(&Act::default(), T0).expect("reopens");
+    let one = |world: &mut World| {
+        let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+        world.work.reopen(retried, T0).expect("reopens");
+    };
+    let ways: [&dyn Fn(&mut World); 2] = [&whole, &one];
+    for retry in ways {
+        let mut world = World::with(&["a", "b", "c", "done", "d"], &["b>c", "a>d", "done>d"], fast);
+        world.succeed("done");
+        world.settle("b", End::Failed(error("x")), Some(native(json!({}))));
+        world.fail("a");
+        assert_eq!(world.execution(), ExecutionState::Failed);
+        retry(&mut world);
+        let states = ["a", "b", "c", "d"].map(|name| world.state(name));
+        assert_eq!(states, [State::Pending, State::Pending, State::Waiting, State::Waiting]);
+        assert_eq!(world.task("b").counters.attempt, 1, "its budget is what it was");
+        assert_eq!((world.work.execution().open, world.work.execution().unhandled), (4, 0));
+        for name in ["a", "b", "c", "d"] {
+            world.succeed(name);
+        }
+        assert_eq!(world.execution(), ExecutionState::Succeeded);
+    }
+}
+
+/// While another failure stays, failing fast would end what comes back at once.
+#[test]
+fn a_reopening_beside_a_failure_that_stays_brings_back_no_siblings() {
+    let fast = |execution| Execution { fail_fast: true, ..execution };
+    let mut world = World::with(&["a", "cleanup", "b", "c"], &["a!cleanup"], fast);
+    world.fail("a");
+    world.succeed("cleanup");
+    world.fail("b");
+    assert_eq!((world.state("c"), world.execution()), (State::Canceled, ExecutionState::Failed));
+    let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    assert_eq!(world.state("c"), State::Canceled, "b still stands");
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    assert_eq!((world.state("b"), world.state("c")), (State::Pending, State::Pending));
+}
+
+/// F1-12, E7: a parent that was canceled for having nothing left to work for has it again.
+#[test]
+fn a_reopening_brings_back_dead_ends_above() {
+    let on = |execution| Execution { dead_end_cancel: true, ..execution };
+    let mut world = World::with(&["top", "mid", "leaf", "other"], &["top>mid", "mid>leaf", "other>leaf f"], on);
+    world.fail("other");
+    assert_eq!(["top", "mid"].map(|name| world.task(name).reason), [Some(Reason::DeadEnd); 2]);
+    let retried = transition::manual_retry(&world.task("other"), false, &Act::default(), T0).expect("failed");
+    world.work.reopen(retried, T0).expect("reopens");
+    let states = ["top", "mid", "leaf", "other"].map(|name| world.state(name));
+    assert_eq!(states, [State::Pending, State::Waiting, State::Waiting, State::Pending]);
+    for name in ["top", "mid", "other", "leaf"] {
+        world.succeed(name);
+    }
+    assert_eq!(world.execution(), ExecutionState::Succeeded);
+}
+
+/// T21: an execution that failed only because somebody canceled has nothing to try again.
+#[test]
+fn a_reopening_without_a_failure_changes_nothing() {
+    let mut world = World::new(&["a"], &[]);
+    world.cancel("a");
+    assert_eq!(world.execution(), ExecutionState::Failed);
+    let before = world.work.execution().clone();
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    assert_eq!((world.work.execution(), world.state("a")), (&before, State::Canceled));
+}
+
+/// E7: what comes after a task that is tried again waits for it, with a budget of its own.
+#[test]
+fn a_failed_handler_waits_for_the_task_it_handles() {
+    let failed = |policy: Option<Policy>| {
+        let mut world = World::new(&["a", "handler", "late"], &["a!handler", "handler!late"]);
+        world.fail("a");
+        world.settle("handler", End::Failed(error("x")), policy);
+        world.fail("late");
+        assert_eq!(world.execution(), ExecutionState::Failed);
+        world.work.retry_failed(&Act { by: Some("ana".into()), note: None }, T0).expect("reopens");
+        world
+    };
+    let mut world = failed(Some(native(json!({"max_retries": 0}))));
+    let states = ["a", "handler", "late"].map(|name| (world.state(name), world.task(name).cycle));
+    assert_eq!(states, [(State::Pending, 1), (State::Waiting, 1), (State::Waiting, 1)]);
+    world.succeed("a");
+    assert_eq!((world.state("handler"), world.state("late")), (State::Skipped, State::Skipped));
+    assert_eq!(world.execution(), ExecutionState::Succeeded);
+    let mut again = failed(None);
+    again.fail("a");
+    assert_eq!(again.state("handler"), State::Pending);
 }
 
 /// What another failure keeps from ever starting stays given up.

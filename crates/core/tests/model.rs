@@ -184,6 +184,7 @@ impl ReferenceStateMachine for Reference {
             Verb::Promote => {
                 if let Where::RetryAt(due) = it.place
                     && due <= it.now
+                    && it.now < it.deadline
                     && !it.paused
                 {
                     it.place = Where::Ready;

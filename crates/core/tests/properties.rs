@@ -156,7 +156,15 @@ impl Life {
             }
             Happening::Succeed => drop(self.end(mine, End::Succeeded { result: None })),
             Happening::Fail(failure) => self.fail(mine, failure),
-            Happening::Lose => drop(self.end(Speaker::Server, End::Lost(Trigger::LeaseExpired))),
+            Happening::Lose => {
+                let lost = End::Lost(Trigger::LeaseExpired);
+                if let Some(until) = task.lease.as_ref().and_then(|lease| lease.expires_at).filter(|until| *until > now)
+                {
+                    assert!(self.end(Speaker::Server, lost.clone()).is_none(), "a live lease is not lost");
+                    self.now = until;
+                }
+                drop(self.end(Speaker::Server, lost));
+            }
             Happening::Snooze(ms) => drop(self.end(mine, End::Snoozed { delay: Millis(*ms) })),
             Happening::Release => {
                 if self.end(mine, End::Released).is_some() {
@@ -193,7 +201,11 @@ impl Life {
         let Some(next) = change.after().next_retry_at else { return };
         let policy = self.snapshot.policy.clone().expect("only a policy retries");
         let delay = next.since(self.now);
-        let last_try = change.record().decision.as_ref().is_some_and(|decision| !decision.notes.is_empty());
+        let last_try = change
+            .record()
+            .decision
+            .as_ref()
+            .is_some_and(|decision| decision.notes.iter().any(|note| note.contains("last try")));
         if change.after().counters.attempt > before.counters.attempt && !last_try {
             let (low, high) = backoff::band(&policy.backoff, before.counters.attempt, &self.snapshot.limits);
             let asked = failure.retry_after.map_or(Millis::ZERO, |after| after.from_now(self.now));

@@ -120,11 +120,25 @@ fn a_manual_retry_starts_a_new_cycle() {
     let task = change.after();
     assert_eq!((task.state, task.cycle, task.run, task.counters), (State::Pending, 1, 3, Counters::default()));
     assert_eq!((task.ended_at, task.reason), (None, None));
+    assert!(dead.task.class.is_some() && dead.task.fingerprint.is_some());
+    assert_eq!((task.class, task.fingerprint), (None, None), "F2-8: the error is cleared");
     let events = change.record().expand();
     assert_eq!(events[0].kind, EventKind::TaskManualRetry);
     assert_eq!((events[0].data["by"].as_str(), events[0].data["note"].as_str()), (Some("ana"), Some("fixed upstream")));
     let kept = transition::manual_retry(&dead.task, true, &act, T0).unwrap();
     assert_eq!(kept.after().counters.attempt, 2);
+}
+
+/// The past is not moved: a stuck run that is given up was due when it was due.
+#[test]
+fn a_manual_retry_of_a_stuck_run_keeps_the_times_of_that_run() {
+    let first = running(Some(native(json!({}))));
+    let (again, due) = come_back(&after(&first, &end(&first, End::Failed(error("x")), T0)));
+    let late = due + Millis::from_days(1);
+    let change = transition::manual_retry(&again.task, false, &Act::default(), late).unwrap();
+    let told: Vec<_> = change.record().expand().iter().map(|event| (event.kind, event.at)).collect();
+    use EventKind::*;
+    assert_eq!(told, [(TaskRetryDue, due), (AttemptStarted, due), (TaskManualRetry, late), (TaskReady, late)]);
 }
 
 /// A deadline that has passed would end the new cycle at once.
@@ -180,9 +194,33 @@ fn pause_keeps_the_due_time_and_stops_only_the_timeout() {
     let run = lease(&timed, T0).task;
     assert_eq!(run.timeout_at, Some(T0 + Millis::from_secs(20)), "the earlier limit wins");
     let paused = transition::pause(&run, &Act::default(), T0).unwrap().into_parts().0;
-    assert_eq!(paused.timeout_at, None);
+    let absolute = Some(T0 + Millis::from_secs(20));
+    assert_eq!(paused.timeout_at, absolute, "A14: an attempt's deadline goes on");
     let resumed = transition::resume(&paused, &Act::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
-    assert_eq!(resumed.timeout_at, Some(T0 + Millis::from_secs(20)));
+    assert_eq!(resumed.timeout_at, absolute);
+    let idle = Outcome { speaker: Speaker::Server, end: End::Failed(Failure::new(Trigger::Timeout, "too long")) };
+    let late = Snapshot { task: paused, ..pending(Some(native(json!({})))) };
+    let change = decide::decide(&late, &idle, T0 + Millis::from_secs(20)).unwrap();
+    assert_eq!((change.after().state, change.after().paused_from), (State::Paused, Some(State::RetryPending)));
+
+    timed.task.attempt_deadline = None;
+    let run = lease(&timed, T0).task;
+    let paused = transition::pause(&run, &Act::default(), T0).unwrap().into_parts().0;
+    assert_eq!(paused.timeout_at, None, "inactivity is not measured while paused");
+    assert_eq!(transition::run_limit(&paused, T0), None, "nor does a heartbeat begin to");
+    let resumed = transition::resume(&paused, &Act::default(), T0 + Millis::from_secs(5)).unwrap().into_parts().0;
+    assert_eq!(resumed.timeout_at, Some(T0 + Millis::from_secs(35)));
+}
+
+/// X0-8: what is past its deadline is not offered any more, whoever asks.
+#[test]
+fn a_retry_that_is_due_after_the_deadline_is_not_promoted() {
+    let mut task = in_state(State::RetryPending);
+    let due = task.due().unwrap();
+    task.expires_at = Some(due + Millis(1));
+    assert!(transition::promote(&task, due).is_ok());
+    assert!(transition::promote(&task, due + Millis(1)).is_err());
+    assert_eq!(transition::expire(&task, false, due + Millis(1)).unwrap().line(), Line::T15);
 }
 
 #[test]
@@ -224,6 +262,23 @@ fn the_log_tells_the_whole_story_in_order() {
     assert_eq!(story(End::Succeeded { result: None }), good);
     expected.extend(["attempt.failed", "task.retry_exhausted", "task.failed"]);
     assert_eq!(story(End::Failed(status(503))), expected);
+}
+
+/// S1-80: a start call that failed is tried again, and the second try may go well.
+#[test]
+fn a_hook_whose_start_failed_is_started_again() {
+    let mut snapshot = pending(policy(Dialect::Task, &json!({"max_retries": 3})));
+    snapshot.task.lane = std::sync::Arc::new(Lane { executor: Executor::Hook, ..Lane::default() });
+    let claimed = lease(&snapshot, T0);
+    let refused = Failure::new(Trigger::StartFailed, "connection refused");
+    let outcome = Outcome { speaker: Speaker::Server, end: End::Failed(refused) };
+    let change = decide::decide(&claimed, &outcome, T0).unwrap();
+    assert_eq!((change.after().state, change.after().counters.attempt), (State::RetryPending, 1));
+    let (again, now) = come_back(&after(&claimed, &change));
+    let started = transition::hook_started(&again.task, Millis::from_secs(1_800), now).unwrap();
+    let answer = Outcome { speaker: Speaker::Attempt(1), end: End::Succeeded { result: None } };
+    let change = decide::decide(&after(&again, &started), &answer, now).unwrap();
+    assert_eq!((change.after().state, change.after().counters.attempt), (State::Succeeded, 1));
 }
 
 /// S1-76: pending, claimed, running, retry_pending(1), … succeeded, for a hook.

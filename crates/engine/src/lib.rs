@@ -159,6 +159,8 @@ pub enum CommandError {
 impl From<Rejection> for CommandError {
     fn from(rejection: Rejection) -> Self {
         match rejection {
+            // Only the loops are told so, and they look again.
+            Rejection::NotDue => CommandError::Conflict,
             Rejection::LeaseLost => CommandError::LeaseLost,
             Rejection::TaskCanceled => CommandError::TaskCanceled,
             Rejection::WrongState { state, verb } => CommandError::WrongState { state, verb },

@@ -38,6 +38,11 @@ impl<'a> Fields<'a> {
         self.left.contains_key(name)
     }
 
+    /// Whether any spelling that `duration` reads is there.
+    pub fn has_duration(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| UNITS.iter().any(|(unit, _)| self.has(&format!("{name}{unit}"))))
+    }
+
     pub fn ignore(&mut self, name: &str) {
         self.left.remove(name);
     }

@@ -38,6 +38,9 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
         },
         _ => return Err(Invalid::one("", "must be an object, true, false or a number of executions")),
     };
+    if dialect == Dialect::Task && !value.is_object() {
+        check_seed_001(&policy)?;
+    }
     policy.check(limits)?;
     Ok(Some(policy))
 }
@@ -71,7 +74,11 @@ fn parse_object(value: &Value, outer: Dialect) -> Result<Option<Policy>, Invalid
         fields.ignore("job_type");
     }
     if dialect == Dialect::Task {
-        check_seed_001(&mut fields, &policy);
+        bound_by_seed_001(&mut policy.backoff);
+        policy.rules.iter_mut().filter_map(|rule| rule.backoff.as_mut()).for_each(bound_by_seed_001);
+        if let Err(faults) = check_seed_001(&policy) {
+            fields.absorb("", faults);
+        }
     }
     fields.finish()?;
     Ok(enabled.then_some(policy))
@@ -152,21 +159,61 @@ fn read_limits(fields: &mut Fields<'_>, policy: &mut Policy) {
         fields.boolean(&["reset_counters_on_retry"]).unwrap_or(policy.reset_counters_on_retry);
 }
 
+const SEED_001_SHORTEST: Millis = Millis::from_secs(1);
+const SEED_001_LONGEST: Millis = Millis::from_secs(3_600);
+
+/// A curve that grows without a cap of its own stays within the seed's.
+fn bound_by_seed_001(backoff: &mut Backoff) {
+    if matches!(backoff.strategy, Strategy::Exponential { .. } | Strategy::Linear { .. }) {
+        backoff.max_delay.get_or_insert(SEED_001_LONGEST);
+    }
+}
+
 /// The bounds that seed 001 puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
-fn check_seed_001(fields: &mut Fields<'_>, policy: &Policy) {
+fn check_seed_001(policy: &Policy) -> Result<(), Invalid> {
+    let mut faults = Invalid::default();
     if !(1..=10).contains(&policy.max_retries) {
-        fields.fault("max_retries", "must be between 1 and 10");
+        faults.push("max_retries", "must be between 1 and 10");
     }
-    let cap = policy.backoff.max_delay.unwrap_or(Millis::from_secs(3_600));
-    if cap > Millis::from_secs(3_600) {
-        fields.fault("max_delay_secs", "may be one hour at most");
+    check_seed_001_delays(&policy.backoff, &mut faults);
+    for (i, own) in policy.rules.iter().enumerate().filter_map(|(i, rule)| Some((i, rule.backoff.as_ref()?))) {
+        let mut part = Invalid::default();
+        check_seed_001_delays(own, &mut part);
+        faults.absorb(&format!("rules[{i}]"), part);
     }
-    if let Strategy::Exponential { initial, .. } = policy.backoff.strategy {
-        if initial < Millis::from_secs(1) {
-            fields.fault("initial_delay_secs", "must be one second or more");
+    faults.or(())
+}
+
+fn check_seed_001_delays(backoff: &Backoff, faults: &mut Invalid) {
+    let cap = backoff.max_delay.unwrap_or(SEED_001_LONGEST);
+    if cap > SEED_001_LONGEST {
+        faults.push("max_delay_secs", "may be one hour at most");
+    }
+    let mut check = |path: String, delay: Millis| {
+        if delay < SEED_001_SHORTEST {
+            faults.push(path, "must be one second or more");
+        } else if delay > SEED_001_LONGEST {
+            faults.push(path, "may be one hour at most");
+        } else if delay > cap {
+            faults.push(path, "must not be longer than max_delay_secs");
         }
-        if initial > cap {
-            fields.fault("initial_delay_secs", "must not be longer than max_delay_secs");
+    };
+    match &backoff.strategy {
+        Strategy::Exponential { initial, .. } | Strategy::Linear { initial, .. } => {
+            check("initial_delay_secs".into(), *initial);
+        }
+        Strategy::Fixed { delay, first } => {
+            check("delay_secs".into(), *delay);
+            if let Some(first) = first {
+                check("initial_delay_secs".into(), *first);
+            }
+        }
+        // Every retry but the first would come at once.
+        Strategy::Immediate { .. } => check("strategy".into(), Millis::ZERO),
+        Strategy::Schedule(entries) => {
+            for (i, entry) in entries.iter().enumerate() {
+                check(format!("schedule[{i}]"), entry.delay);
+            }
         }
     }
 }

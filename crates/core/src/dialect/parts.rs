@@ -20,14 +20,19 @@ enum Shape {
     Schedule,
 }
 
+const STRATEGIES: [&str; 4] = ["strategy", "retry_strategy", "backoff_strategy", "backoff"];
+const MULTIPLIERS: [&str; 2] = ["multiplier", "backoff_multiplier"];
+const INITIAL_DELAYS: [&str; 2] = ["initial_delay", "initial_backoff"];
+const MAX_DELAYS: [&str; 2] = ["max_delay", "max_backoff"];
+
 /// Reads whatever of a backoff is there; what is not keeps the value of `base`.
 pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Backoff {
     let explicit = shape(fields);
     let schedule = schedule(fields);
     let initial = initial_delay(fields);
     let delay = fields.duration(&["delay"]);
-    let multiplier = fields.number(&["multiplier", "backoff_multiplier"]);
-    let max_delay = fields.duration(&["max_delay", "max_backoff"]);
+    let multiplier = fields.number(&MULTIPLIERS);
+    let max_delay = fields.duration(&MAX_DELAYS);
     let jitter = fields.take("jitter").and_then(|(name, value)| {
         let jitter = super::jitter_of(value);
         if jitter.is_none() {
@@ -41,6 +46,8 @@ pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Bac
         None if initial.is_none() && delay.is_none() && multiplier.is_none() => base.strategy.clone(),
         Some(Shape::Immediate) => Strategy::Immediate { first: initial.or(delay).filter(|first| first.0 > 0) },
         Some(Shape::Fixed) => {
+            // In seed 000's rows 0 is the column's default and says nothing; its fixed delay is constant (S0-15, S0-34).
+            let initial = initial.filter(|first| dialect != Dialect::Workflow || *first > Millis::ZERO);
             let own = delay.or(initial).unwrap_or_else(|| super::default_fixed(dialect, super::initial_of(base)));
             Strategy::Fixed { delay: own, first: initial.filter(|first| delay.is_some() && *first != own) }
         }
@@ -88,7 +95,7 @@ fn shape(fields: &mut Fields<'_>) -> Option<Shape> {
         }
         _ => found = Some(shape),
     };
-    for name in ["strategy", "retry_strategy", "backoff_strategy", "backoff"] {
+    for name in STRATEGIES {
         let Some((written, value)) = fields.take(name) else { continue };
         match value.as_str().and_then(shape_word) {
             Some(shape) => agree(fields, written, shape),
@@ -115,7 +122,7 @@ fn shape_word(word: &str) -> Option<Shape> {
 }
 
 fn initial_delay(fields: &mut Fields<'_>) -> Option<Millis> {
-    let named = fields.duration(&["initial_delay", "initial_backoff"]);
+    let named = fields.duration(&INITIAL_DELAYS);
     let wait = fields.millis("wait_duration");
     if let (Some(a), Some(b)) = (named, wait)
         && a != b
@@ -226,21 +233,14 @@ fn rule(item: &Value) -> Result<Rule, Invalid> {
     };
     let max = fields.count(&["max"]);
     let delay = if then == Then::Snooze { fields.duration(&["delay"]) } else { None };
-    const OVERRIDES: [&str; 9] = [
-        "strategy",
-        "initial_delay",
-        "initial_delay_ms",
-        "delay",
-        "delay_ms",
-        "multiplier",
-        "max_delay",
-        "schedule",
-        "jitter",
-    ];
-    let overrides = then == Then::Retry && OVERRIDES.iter().any(|name| fields.has(name));
+    let names_curve = STRATEGIES.iter().chain(&MULTIPLIERS).any(|name| fields.has(name));
+    let names_start = fields.has("wait_duration") || fields.has_duration(&INITIAL_DELAYS);
+    let has_delay = fields.has_duration(&["delay"]);
+    let others = ["exponential_backoff", "schedule", "custom_schedule", "jitter"].iter().any(|name| fields.has(name));
+    let overrides = names_curve || names_start || has_delay || others || fields.has_duration(&MAX_DELAYS);
     let base = crate::Policy::preset(Dialect::Native).backoff;
-    let backoff = overrides.then(|| {
-        let only_delay = fields.has("delay") && !fields.has("strategy") && !fields.has("initial_delay");
+    let backoff = (then == Then::Retry && overrides).then(|| {
+        let only_delay = has_delay && !names_curve && !names_start && !fields.has("exponential_backoff");
         let read = backoff(&mut fields, &base, Dialect::Native);
         match read.strategy {
             // `then: retry, delay: 30s` means that delay every time.

@@ -127,6 +127,55 @@ fn the_maximum_counts_what_its_dialect_counts() {
     assert_eq!(retries(Dialect::Native, json!({"dialect": "workflow", "maxAttempts": 5})), 5);
 }
 
+/// S0-15, S0-34, X0-19, F0-16: what a seed-000 document means by the delays it gives and leaves out.
+#[test]
+fn seed_000_has_delays_of_its_own() {
+    let delays = |dialect, value: Value| {
+        let policy = read(dialect, value).expect("a policy");
+        let draw = crate::backoff::Draw {
+            task: crate::TaskId(uuid::Uuid::nil()),
+            cycle: 0,
+            stream: crate::backoff::Stream::Retry,
+        };
+        [0, 1, 2].map(|n| crate::backoff::delay(&policy.backoff, n, draw, &PolicyLimits::default()).total_ms / 1_000)
+    };
+    let workflow = |value| delays(Dialect::Workflow, value);
+    assert_eq!(workflow(json!({"strategy": "fixed_delay", "delaySeconds": 60, "initialDelaySeconds": 0})), [60; 3]);
+    assert_eq!(workflow(json!({"strategy": "fixed_delay", "delaySeconds": 60, "initialDelaySeconds": 5})), [5, 60, 60]);
+    assert_eq!(workflow(json!({"strategy": "fixed_delay", "initialDelaySeconds": 0})), [300; 3]);
+    assert_eq!(workflow(json!({"strategy": "fixed_delay"})), [300; 3]);
+    assert_eq!(workflow(json!({"strategy": "custom", "customSchedule": {"attempts": []}})), [86_400; 3]);
+    assert_eq!(workflow(json!({"strategy": "custom"})), [86_400; 3]);
+    assert_eq!(workflow(json!({"strategy": "exponential_backoff"})), [60, 120, 240]);
+    assert_eq!(workflow(json!({"strategy": "immediate", "initialDelaySeconds": 7})), [7, 0, 0]);
+    assert_eq!(workflow(json!({"strategy": "immediate"})), [0; 3]);
+    let native = |value| delays(Dialect::Native, value);
+    assert_eq!(native(json!({"strategy": "fixed", "delay": 60, "initial_delay": 0})), [0, 60, 60]);
+}
+
+/// A rule that names a delay and no curve means that delay every time, in whatever unit.
+#[test]
+fn a_rules_delay_is_fixed_in_every_unit() {
+    let strategy = |rule: Value| {
+        let policy = native(json!({"rules": [rule]}));
+        policy.rules[0].backoff.as_ref().map(|own| own.strategy.clone())
+    };
+    let fixed = Some(Strategy::Fixed { delay: Millis::from_secs(30), first: None });
+    for (name, value) in [
+        ("delay", json!("30s")),
+        ("delay", json!(30)),
+        ("delay_secs", json!(30)),
+        ("delaySeconds", json!(30)),
+        ("delay_ms", json!(30_000)),
+    ] {
+        assert_eq!(strategy(json!({"then": "retry", name: value})), fixed, "{name}");
+    }
+    let grows = Some(Strategy::Exponential { initial: Millis::from_secs(30), multiplier: 3.0 });
+    assert_eq!(strategy(json!({"then": "retry", "delay_secs": 30, "multiplier": 3})), grows);
+    assert_eq!(strategy(json!({"then": "retry", "initial_delay_secs": 30, "backoffMultiplier": 3})), grows);
+    assert_eq!(strategy(json!({"then": "retry", "max": 3})), None);
+}
+
 #[test]
 fn every_other_field_is_read() {
     let policy = native(json!({
@@ -186,6 +235,7 @@ fn conflicts_and_unknown_fields_are_named() {
     check(json!({"schedule": [{"attempt": 2, "delay": 1}, {"attempt": 2, "delay": 1}]}), &["schedule[1].attempt"]);
     check(json!({"schedule": {"attempts": [{"attempt": 0, "delay": 1}]}}), &["schedule[0].attempt"]);
     check(json!({"on_lost": "shrug"}), &["on_lost"]);
+    check(json!({"timeout": 0}), &["timeout"]);
     check(json!({"preset": "grand"}), &["preset"]);
     check(json!("exp"), &[""]);
     check(json!([1]), &[""]);
@@ -205,6 +255,19 @@ fn seed_001_keeps_its_own_bounds() {
     check(json!({"max_retries": 3, "max_delay_secs": 3601}), &["max_delay_secs"]);
     check(json!({"max_retries": 3, "initial_delay_secs": 20, "max_delay_secs": 10}), &["initial_delay_secs"]);
     check(json!({"max_retries": 3, "retry_on": []}), &["retry_on"]);
+    check(json!(1), &["max_retries"]);
+    check(json!(50), &["max_retries"]);
+    assert_eq!(read(Dialect::Task, json!(4)).expect("a policy").max_retries, 3);
+    // Whatever the strategy: no delay is shorter than a second or longer than an hour.
+    check(json!({"strategy": "immediate"}), &["strategy"]);
+    check(json!({"strategy": "fixed", "delay": "500ms"}), &["delay_secs"]);
+    check(json!({"strategy": "fixed", "delay": "2h"}), &["delay_secs"]);
+    check(json!({"strategy": "fixed", "delay": "1m", "initial_delay": 0}), &["initial_delay_secs"]);
+    check(json!({"strategy": "linear", "initial_delay": 0, "delay": 5}), &["initial_delay_secs"]);
+    check(json!({"schedule": ["1s", "2h"], "max_retries": 2}), &["schedule[1]"]);
+    check(json!({"rules": [{"then": "retry", "delay": 0}]}), &["rules[0].delay_secs"]);
+    let uncapped = read(Dialect::Task, json!({"preset": "workflow", "max_retries": 9})).expect("a policy");
+    assert_eq!(uncapped.backoff.max_delay, Some(Millis::from_secs(3_600)));
     assert!(
         read(Dialect::Task, json!({"max_retries": 3, "retry_on": ["timeout", "webhook_failure", "explicit"]}))
             .is_some()

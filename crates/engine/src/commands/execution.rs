@@ -1,9 +1,7 @@
 //! Cancel, pause, resume and retry a whole execution.
 
-use std::collections::BTreeMap;
-
 use comeback_core::transition::Act;
-use comeback_core::{Commit, ExecutionId, ExecutionState, Reason, State, TaskId, Working, transition};
+use comeback_core::{Commit, ExecutionId, ExecutionState, Reason, Working};
 use comeback_store::{Applied, Subject};
 
 use crate::road::open_graph;
@@ -58,7 +56,7 @@ impl Engine {
         .await
     }
 
-    /// E7: every task that failed is tried again, and what was given up because of them waits again. Results are kept.
+    /// E7: every task that failed is tried again, and what was given up because of them goes on. Results are kept.
     pub async fn retry_execution(
         &self,
         namespace: &str,
@@ -69,17 +67,7 @@ impl Engine {
             if working.execution().state != ExecutionState::Failed {
                 return Err(wrong(working, "retried"));
             }
-            let mut failed: BTreeMap<TaskId, _> = BTreeMap::new();
-            for task in working.tasks().filter(|task| matches!(task.state, State::Failed | State::Dead)) {
-                if task.reason != Some(Reason::UpstreamFailed) {
-                    failed.insert(task.id, task.clone());
-                }
-            }
-            for task in failed.values() {
-                let change = transition::manual_retry(task, false, &act, now)?;
-                working.reopen(change, now).map_err(|_| CommandError::Conflict)?;
-            }
-            Ok(())
+            working.retry_failed(&act, now).map_err(|_| CommandError::Conflict)
         })
         .await
     }

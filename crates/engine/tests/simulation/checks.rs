@@ -127,7 +127,7 @@ fn check_starts(sim: &Sim, stored: &Stored, events: &[Event]) -> Result<(), Stri
             | EventKind::TaskThrottled
             | EventKind::TaskSnoozed
             | EventKind::TaskRescheduled => not_before = due,
-            EventKind::TaskManualRetry => not_before = None,
+            EventKind::TaskManualRetry | EventKind::TaskReopened => not_before = None,
             EventKind::TaskRetryDue | EventKind::AttemptStarted => {
                 let early = not_before.is_some_and(|at| event.at < at);
                 let story = || {
