@@ -6,8 +6,8 @@ use std::sync::Arc;
 use comeback_core::policy::DeadlineKind;
 use comeback_core::transition::Act;
 use comeback_core::{
-    Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
-    When,
+    Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, PolicyLimits, State, Task, TaskId,
+    Timestamp, When,
 };
 use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
 
@@ -173,7 +173,13 @@ impl Submit {
     }
 
     /// Checks everything and makes the rows; or names every fault and makes nothing.
-    pub(crate) fn plan(&self, limits: &Limits, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
+    pub(crate) fn plan(
+        &self,
+        limits: &Limits,
+        policies: &PolicyLimits,
+        ids: &Ids,
+        now: Timestamp,
+    ) -> Result<Submission, Invalid> {
         let mut faults = Invalid::default();
         limits.check_name("namespace", &self.namespace, &mut faults);
         if self.tasks.len() > limits.tasks_per_submit {
@@ -190,7 +196,7 @@ impl Submit {
             }
         }
         for (i, spec) in self.tasks.iter().enumerate() {
-            spec.check(&path(i, self.tasks.len()), limits, &mut faults);
+            spec.check(&path(i, self.tasks.len()), limits, policies, &mut faults);
         }
         let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
         if !linked {
@@ -343,7 +349,7 @@ impl Limits {
 }
 
 impl TaskSpec {
-    fn check(&self, at: &str, limits: &Limits, faults: &mut Invalid) {
+    fn check(&self, at: &str, limits: &Limits, policies: &PolicyLimits, faults: &mut Invalid) {
         let mut name = |field: &str, text: &str| limits.check_name(&format!("{at}{field}"), text, faults);
         name("kind", &self.kind);
         let optional = [
@@ -381,6 +387,11 @@ impl TaskSpec {
                 Some(span) if span > year => faults.push(format!("{at}{field}"), format!("may be {year} at most")),
                 Some(Millis(0)) if field != "delay" => faults.push(format!("{at}{field}"), "may not be zero"),
                 _ => {}
+            }
+        }
+        if let Some(Err(invalid)) = self.retry.as_ref().map(|policy| policy.check(policies)) {
+            for fault in invalid.faults {
+                faults.push(format!("{at}retry.{}", fault.path), fault.message);
             }
         }
         self.refuse_what_is_not_built(at, faults);
@@ -505,7 +516,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
     fn plan(submit: &Submit) -> Result<Submission, Vec<String>> {
-        submit.plan(&Limits::default(), &Ids::new(Some(1)), NOW).map_err(|invalid| {
+        submit.plan(&Limits::default(), &PolicyLimits::default(), &Ids::new(Some(1)), NOW).map_err(|invalid| {
             invalid.faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect()
         })
     }

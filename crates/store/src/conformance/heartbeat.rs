@@ -94,6 +94,23 @@ cases! { "heartbeat";
         assert_eq!(w.load(id).await.task.timeout_at, Some(start + Millis(25_000)));
     }
 
+    /// A14: while a run is paused nobody expects a sign of life, but its absolute limit stands. As the core has it.
+    fn a_heartbeat_of_a_paused_run_leaves_only_the_absolute_limit(w) {
+        for (timeout, deadline) in [(Some(10_000), Some(25_000)), (Some(10_000), None), (None, Some(25_000))] {
+            let mut new = w.new_task("a");
+            new.task.timeout = timeout.map(Millis);
+            new.task.attempt_deadline = deadline.map(Millis);
+            let claimed = w.running(new).await;
+            let (id, start) = (claimed.stored.task.id, w.now());
+            w.apply(transition::pause(&claimed.stored.task, &Act::default(), w.now()).unwrap()).await;
+            w.pass(8_000);
+            assert!(matches!(beat(&w, id, 1, 60_000).await, BeatAnswer::Extended(_)));
+            let task = w.load(id).await.task;
+            assert_eq!(task.timeout_at, deadline.map(|span| start + Millis(span)));
+            assert_eq!(task.timeout_at, transition::run_limit(&task, w.now()));
+        }
+    }
+
     fn progress_is_kept_until_the_next(w) {
         let claimed = w.running(w.new_task("a")).await;
         let id = claimed.stored.task.id;

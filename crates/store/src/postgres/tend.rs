@@ -20,6 +20,7 @@ use crate::types::*;
 /// the rows must be found by their ids.
 pub const BEAT: &str = "update task_open o set lease_expires = i.expires, version = o.version + 1, updated_at = greatest($6, o.updated_at),
                timeout_at = case when o.timeout_at is null then null
+                 when o.state = 5 then o.started_at + o.attempt_deadline_ms
                  else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
                progress = coalesce(i.progress, o.progress)
              from unnest($1::int4[], $2::uuid[], $3::int4[], $4::int8[], $5::text[])
