@@ -71,7 +71,8 @@ impl Place {
     pub async fn store(&self) -> Arc<dyn Store> {
         match self.backend {
             Backend::Postgres => {
-                let options = PostgresOptions { require_durability: false, ..PostgresOptions::new(self.url()) };
+                let options =
+                    PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(self.url()) };
                 Arc::new(PostgresStore::open(&options).await.expect("the store opens"))
             }
             Backend::Sqlite => {

@@ -42,6 +42,10 @@ impl PostgresStore {
         let pools = setup::pools(options).await?;
         let dictionary = Arc::new(Dictionary::default());
         learn::refresh(&pools.learn, &dictionary).await?;
+        if options.warm_up {
+            tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
+            tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
+        }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
         Ok(PostgresStore { pools, dictionary, wake })
     }
@@ -53,6 +57,20 @@ impl PostgresStore {
     async fn reader(&self) -> Result<deadpool_postgres::Object, StoreError> {
         Ok(self.pools.read.get().await?)
     }
+}
+
+/// What carries the load.
+fn hot_statements() -> Vec<&'static str> {
+    vec![
+        &submit::CREATE_PLAIN,
+        &claim::ONE_LANE,
+        &apply::SUCCESS,
+        &apply::RETRY,
+        tend::PAUSE_LOCK,
+        &tend::RETRIES,
+        &tend::STARTS,
+        tend::BEAT,
+    ]
 }
 
 #[async_trait]

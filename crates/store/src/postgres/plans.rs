@@ -8,7 +8,7 @@ use crate::conformance::postgres::Database;
 
 /// A connection with the hot settings, on a database with this many open tasks.
 async fn filled(database: &Database, rows: i32) -> Client {
-    let options = PostgresOptions { require_durability: false, ..PostgresOptions::new(database.url()) };
+    let options = PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
     super::PostgresStore::open(&options).await.expect("the store opens");
     let (client, connection) =
         options.config(HOT).expect("a configuration").connect(NoTls).await.expect("the cluster answers");

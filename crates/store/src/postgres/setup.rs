@@ -26,11 +26,20 @@ pub struct PostgresOptions {
     pub readers: usize,
     /// Refuse a server that does not flush what it acknowledges. Only tests of meaning may do without.
     pub require_durability: bool,
+    /// Connect and prepare in the background right after opening, so that the first commands need not.
+    pub warm_up: bool,
 }
 
 impl PostgresOptions {
     pub fn new(url: impl Into<String>) -> PostgresOptions {
-        PostgresOptions { url: url.into(), schema: "comeback".into(), writers: 6, readers: 4, require_durability: true }
+        PostgresOptions {
+            url: url.into(),
+            schema: "comeback".into(),
+            writers: 6,
+            readers: 4,
+            require_durability: true,
+            warm_up: true,
+        }
     }
 
     pub fn config(&self, settings: &str) -> Result<Config, StoreError> {
@@ -81,6 +90,21 @@ fn pool(config: Config, size: usize) -> Result<Pool, StoreError> {
         .recycle_timeout(Some(Duration::from_secs(5)))
         .build()
         .map_err(|error| StoreError::Unavailable(error.to_string()))
+}
+
+/// Opens every connection of a pool and prepares statements on each. Best effort: who finds a cold one warms it by using it.
+pub async fn warm(pool: Pool, statements: Vec<&'static str>) {
+    let mut held = Vec::new();
+    for _ in 0..pool.status().max_size {
+        let Ok(client) = pool.get().await else { return };
+        for statement in &statements {
+            if client.prepare_cached(statement).await.is_err() {
+                return;
+            }
+        }
+        // Kept until all are open, or the pool would give the same one again.
+        held.push(client);
+    }
 }
 
 /// A connection of its own, outside the pools.

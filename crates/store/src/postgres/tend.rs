@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use comeback_core::{Record, State, Timestamp, transition};
-use deadpool_postgres::Transaction;
+use deadpool_postgres::{Client, Transaction};
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -76,6 +77,7 @@ fn promotion(index_condition: &str, event: i16) -> String {
              start_at = null, held_until = null, held_by = null
            where o.id = any(array(select id from task_open where {index_condition} and hold = 0 and due <= $1
              and (expires_at is null or expires_at > $1) and execution_id is null and lane <> all($3::int4[])
+             and not exists (select 1 from loop_pause where name = $4 and until > $1)
              order by due, id limit $2 for update skip locked))
            returning o.id, o.seq, o.lane),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
@@ -97,25 +99,52 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
         store.dictionary.lanes_where(|lane| lane.writes_each_step()).into_iter().map(|(id, _)| id).collect();
     let mut promoted = Promoted::default();
     let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    if pause_lock(&tx, name, now).await? {
-        return Ok(promoted);
-    }
-    let statement = tx.prepare_cached(sql).await?;
-    let rows = tx.query(&statement, &[&now.0, &i64::from(limit), &slow]).await?;
+    let rows = promote_lone(&client, name, sql, &slow, now, limit).await?;
     for row in &rows {
         promoted.count += u32::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         promoted.lanes.extend(store.dictionary.lane(row.get(0)));
     }
     if !slow.is_empty() {
-        promote_step_by_step(store, &tx, what, &slow, now, limit, &mut promoted).await?;
+        let tx = client.transaction().await?;
+        if !pause_lock(&tx, name, now).await? {
+            promote_step_by_step(store, &tx, what, &slow, now, limit, &mut promoted).await?;
+            tx.commit().await?;
+        }
     }
-    tx.commit().await?;
+    drop(client);
     if rows.iter().any(|row| store.dictionary.lane(row.get(0)).is_none()) {
         learn::refresh(&store.pools.learn, &store.dictionary).await?;
         promoted.lanes.extend(rows.iter().filter_map(|row| store.dictionary.lane(row.get(0))));
     }
     Ok(promoted)
+}
+
+/// The whole transaction goes out in one write: retries that are due should not wait for round trips. The lock comes first and the
+/// pause is looked at by a statement of its own, so a pause that was acknowledged is seen.
+async fn promote_lone(
+    client: &Client,
+    name: Loop,
+    sql: &str,
+    slow_lanes: &[i32],
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Row>, StoreError> {
+    let lock = client.prepare_cached(PAUSE_LOCK).await?;
+    let statement = client.prepare_cached(sql).await?;
+    let (number, limit, word) = (lock_number(name), i64::from(limit), name.word());
+    let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
+    let params: [&(dyn ToSql + Sync); 4] = [&now.0, &limit, &slow_lanes, &word];
+    let (begun, locked, rows, committed) = tokio::join!(
+        client.batch_execute("begin"),
+        client.execute(&lock, &lock_params),
+        client.query(&statement, &params),
+        client.batch_execute("commit"),
+    );
+    begun?;
+    locked?;
+    let rows = rows?;
+    committed?;
+    Ok(rows)
 }
 
 /// Where each step is a row of history: executions first and in order, then the tasks that are still due.
@@ -194,10 +223,12 @@ fn lock_number(name: Loop) -> i64 {
     0x636f_6d65_0000_0000 + i64::try_from(place).unwrap_or(0)
 }
 
+pub const PAUSE_LOCK: &str = "select pg_advisory_xact_lock_shared($1)";
+
 /// Whether the loop is paused. If it is not, no pause can begin before this transaction ends: an acknowledged pause means that
 /// nothing of the loop is still under way anywhere (R-I16).
 pub async fn pause_lock(tx: &Transaction<'_>, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
-    let lock = tx.prepare_cached("select pg_advisory_xact_lock_shared($1)").await?;
+    let lock = tx.prepare_cached(PAUSE_LOCK).await?;
     let look = tx.prepare_cached("select exists (select 1 from loop_pause where name = $1 and until > $2)").await?;
     let number = lock_number(name);
     let word = name.word();

@@ -17,7 +17,8 @@ use lone::Lone;
 
 pub use lone::Verdict;
 #[cfg(test)]
-pub use lone::{END, MOVE, RETRY, SUCCESS};
+pub use lone::{END, MOVE};
+pub use lone::{RETRY, SUCCESS};
 pub use whole::{append, lock_executions, read_execution, update_open, write_executions, write_feed, write_plain_feed};
 
 pub async fn apply(
