@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test simulate bench bench-quick
+.PHONY: help setup serve test simulate bench bench-quick
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -7,8 +7,11 @@ help: ## what there is
 setup: ## install what the tests need and is missing
 	scripts/setup
 
+serve: ## run the server on ./comeback.db
+	cargo run --release -p comeback -- serve
+
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format lint core store engine simulation
+	scripts/with-postgres scripts/test format lint core store engine server simulation
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)

@@ -7,6 +7,7 @@ mod fields;
 mod parts;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ use crate::policy::{
 use crate::time::Millis;
 use fields::Fields;
 
-/// Reads a policy: an object, `true`, `false`, `null` or a number of executions. Nothing means no retry.
+/// Reads a policy: an object, `true`, `false`, `null`, a number of executions or, natively, the short form. Nothing means no retry.
 pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<Option<Policy>, Invalid> {
     let preset = |dialect| Policy::preset(if dialect == Dialect::Native { Dialect::Step } else { dialect });
     let policy = match value {
@@ -36,6 +37,7 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
             Some(policy) => policy,
             None => return Ok(None),
         },
+        Value::String(short) if dialect == Dialect::Native => return parse(&text::long_form(short)?, dialect, limits),
         _ => return Err(Invalid::one("", "must be an object, true, false or a number of executions")),
     };
     if dialect == Dialect::Task && !value.is_object() {

@@ -1,0 +1,184 @@
+//! Serve: opens the store, says where everything is, and runs until it is told to stop.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comeback_core::{State, Timestamp};
+use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError};
+use comeback_engine::{Clock, Engine, EngineConfig, ScaledClock, SystemClock, VirtualClock};
+use comeback_server::{App, ServeOptions};
+use tokio::net::TcpListener;
+
+use crate::args::ServeArgs;
+use crate::failure::{Failure, code};
+use crate::output;
+
+pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
+    log(&args.log_format)?;
+    let store = open(&args.db).await?;
+    let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
+    let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
+    let config = EngineConfig { instance: instance.clone(), ..EngineConfig::default() };
+    let engine = Engine::start(store, clock, config).await.map_err(|error| broken(&args.db, &error))?;
+    let app = App::new(engine.clone(), instance, virtual_clock).await.map_err(|error| broken(&args.db, &error))?;
+    let listener = listen(&args.listen, &app).await?;
+    banner(&args, &app, &listener);
+    println!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
+    let served = comeback_server::serve(app.clone(), listener, stop(), ServeOptions::default()).await;
+    served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
+    drop(app);
+    engine.close().await;
+    Ok(code::OK)
+}
+
+fn log(format: &str) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        "human" => builder.init(),
+        "json" => builder.json().init(),
+        other => {
+            return Err(
+                Failure::new(code::USAGE, format!("`{other}` is no format of a log")).remedy("--log-format human")
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_postgres(db: &str) -> bool {
+    db.starts_with("postgres://") || db.starts_with("postgresql://")
+}
+
+async fn open(db: &str) -> Result<Arc<dyn Store>, Failure> {
+    if is_postgres(db) {
+        let store = PostgresStore::open(&PostgresOptions::new(db)).await.map_err(|error| broken(db, &error))?;
+        return Ok(Arc::new(store));
+    }
+    let store = SqliteStore::open(&SqliteOptions::file(db)).map_err(|error| broken(db, &error))?;
+    Ok(Arc::new(store))
+}
+
+/// The address of a database without its password.
+fn shown(db: &str) -> String {
+    match db.split_once("://").and_then(|(scheme, rest)| rest.rsplit_once('@').map(|(_, place)| (scheme, place))) {
+        Some((scheme, place)) => format!("{scheme}://…@{place}"),
+        None => db.to_owned(),
+    }
+}
+
+fn broken(db: &str, error: &StoreError) -> Failure {
+    let failure = Failure::new(code::FAILED, format!("{} cannot be used", shown(db))).why(error.to_string());
+    match error {
+        StoreError::Locked(_) => failure.remedy("stop the other process, or use PostgreSQL: --db postgres://…"),
+        StoreError::Schema(_) => failure.remedy("use the version that made it, or a newer one"),
+        StoreError::Unavailable(_) if is_postgres(db) => {
+            failure.remedy("check that PostgreSQL runs there and lets you in")
+        }
+        _ => failure,
+    }
+}
+
+type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);
+
+async fn clock(word: &str, store: &dyn Store) -> Result<Clocks, Failure> {
+    if word == "system" {
+        return Ok((SystemClock::new(), None));
+    }
+    let now = SystemClock::new().now();
+    if word == "virtual" {
+        let kept = store.meta("virtual_clock").await.map_err(|error| broken("the database", &error))?;
+        let kept = kept.and_then(|text| text.parse().ok()).map_or(now, Timestamp);
+        let clock = VirtualClock::new(now.max(kept));
+        return Ok((clock.clone(), Some(clock)));
+    }
+    match word.strip_prefix('x').and_then(|factor| factor.parse::<f64>().ok()).filter(|factor| *factor > 0.0) {
+        Some(factor) => Ok((ScaledClock::new(now, factor), None)),
+        None => {
+            Err(Failure::new(code::USAGE, format!("`{word}` is no clock")).remedy("--clock system, virtual or x60"))
+        }
+    }
+}
+
+async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
+    let wrong = |error: std::io::Error| {
+        Failure::new(code::FAILED, format!("cannot listen on {address}: {error}"))
+            .remedy("choose another: --listen 127.0.0.1:7331")
+    };
+    let listener = TcpListener::bind(address).await.map_err(wrong)?;
+    let is_local = listener.local_addr().map_err(wrong)?.ip().is_loopback();
+    if !is_local && app.keys.is_empty() {
+        return Err(Failure::new(code::AUTH, format!("{address} can be reached from outside, and there is no key"))
+            .why("without keys everybody who can reach the server could do everything")
+            .remedy("start on loopback, make a key with `comeback key create --role admin`, then listen")
+            .remedy("or stay on loopback: --listen 127.0.0.1:7330"));
+    }
+    Ok(listener)
+}
+
+fn banner(args: &ServeArgs, app: &App, listener: &TcpListener) {
+    let address = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let data = if is_postgres(&args.db) {
+        format!("{}   durable: yes, shared by all instances", shown(&args.db))
+    } else {
+        format!("{} (SQLite, WAL)   durable: yes, survives restart", args.db)
+    };
+    let auth = if app.keys.is_empty() {
+        "none, loopback only         make a key: comeback key create --role admin"
+    } else {
+        "keys"
+    };
+    println!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
+    println!("  API         http://{address}/api/v1");
+    println!("  Data        {data}");
+    println!("  Auth        {auth}");
+    if args.clock != "system" {
+        println!("  Clock       {}", args.clock);
+    }
+}
+
+/// What a start finds: the product in one sentence.
+async fn resumed(engine: &Engine) -> Result<String, StoreError> {
+    let (counts, next) = (engine.store().counts("default").await?.by_state, engine.store().next_due().await?);
+    let of = |state: State| counts.get(&state).copied().unwrap_or(0);
+    let running = of(State::Running) + of(State::Claimed);
+    let (retries, waiting, pending) = (of(State::RetryPending), of(State::Waiting), of(State::Pending));
+    if running + retries + waiting + pending == 0 {
+        return Ok("ready: nothing is open".into());
+    }
+    let now = engine.now();
+    let mut parts = vec![format!("{running} running"), format!("{pending} pending")];
+    let overdue = next.retry.filter(|at| *at < now).map(|at| output::span(now.since(at)));
+    parts.push(match overdue {
+        Some(late) => format!("{retries} retries, overdue by up to {late}"),
+        None => format!("{retries} retries"),
+    });
+    let first = [next.retry, next.start].into_iter().flatten().filter(|at| *at >= now).min();
+    parts.push(match first {
+        Some(at) => format!("{waiting} scheduled (next in {})", output::span(at.since(now))),
+        None => format!("{waiting} scheduled"),
+    });
+    Ok(format!("resumed {}", parts.join(", ")))
+}
+
+/// SIGTERM, or Ctrl-C.
+async fn stop() {
+    let interrupt = async {
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    let terminate = async {
+        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+            Ok(mut signal) => {
+                signal.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = interrupt => {}
+        () = terminate => {}
+    }
+    eprintln!("stopping: finishing what was begun (at most {} s)", Duration::from_secs(10).as_secs());
+}

@@ -1,0 +1,403 @@
+//! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use comeback_client::{Client, Error, Outcome, Worker};
+use serde_json::{Value, json};
+
+struct Server {
+    child: Child,
+    url: String,
+    lines: Vec<String>,
+}
+
+impl Server {
+    fn start(db: &str, more: &[&str]) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--db", db])
+            .args(more)
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = Vec::new();
+        let mut reader = BufReader::new(child.stdout.take().expect("its output"));
+        loop {
+            let mut line = String::new();
+            assert!(reader.read_line(&mut line).expect("a line") > 0, "it ended before it served: {lines:?}");
+            let last = line.trim_start().starts_with("resumed") || line.trim_start().starts_with("ready");
+            lines.push(line);
+            if last {
+                break;
+            }
+        }
+        let api = lines.iter().find_map(|line| line.trim().strip_prefix("API")).expect("an address").trim().to_owned();
+        std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+        Server { child, url: api.trim_end_matches("/api/v1").to_owned(), lines }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.url.clone()).expect("an address")
+    }
+
+    fn cli(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(args)
+            .env("COMEBACK_SERVER", &self.url)
+            .output()
+            .expect("the binary runs")
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn file(folder: &Path) -> String {
+    folder.join("comeback.db").to_string_lossy().into_owned()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+async fn lease_one(client: &Client) -> Value {
+    let leased = client.lease(&json!({"worker": "w", "wait": 10})).await.expect("leased");
+    leased["leases"][0].clone()
+}
+
+async fn report(client: &Client, lease: &Value, mut report: Value) -> Value {
+    report["lease"] = lease["lease"].clone();
+    client.report(&[report]).await.expect("reported")["reports"][0].clone()
+}
+
+#[tokio::test]
+async fn a_task_fails_comes_back_and_tells_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    let task = json!({"kind": "hello", "payload": {"n": 1}, "retry": {"strategy": "fixed", "delay": "200ms", "max_retries": 3}});
+    let submitted = client.submit(&task).await.expect("submitted");
+    let id = submitted["tasks"][0]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(submitted["tasks"][0]["state"], "pending");
+
+    let lease = lease_one(&client).await;
+    assert_eq!((&lease["task"]["id"], &lease["task"]["payload"]["n"]), (&json!(id), &json!(1)));
+    let failed =
+        report(&client, &lease, json!({"outcome": "failed", "error": {"status": 503, "message": "boom"}})).await;
+    assert_eq!((&failed["state"], &failed["attempt"]), (&json!("retry_pending"), &json!(1)));
+    assert!(failed["next_retry_at"].is_string());
+    let again = report(&client, &lease, json!({"outcome": "succeeded"})).await;
+    assert_eq!(again["problem"]["error"], "LEASE_LOST", "another word about a run that is over");
+
+    let why = client.get(&format!("/api/v1/tasks/{id}/why")).await.expect("why");
+    assert!(why["text"].as_str().expect("words").contains("503"), "{why}");
+    let forecast = client.get(&format!("/api/v1/tasks/{id}/forecast")).await.expect("a forecast");
+    assert!(!forecast["attempts"].as_array().expect("attempts").is_empty());
+
+    let lease = lease_one(&client).await;
+    assert_eq!((&lease["task"]["attempt_number"], &lease["task"]["is_retry"]), (&json!(2), &json!(true)));
+    let done = report(&client, &lease, json!({"outcome": "succeeded", "result": {"ok": true}})).await;
+    assert_eq!(done["state"], "succeeded");
+    let shown = client.task(&id).await.expect("shown");
+    assert_eq!(
+        (&shown["state"], &shown["result"]["ok"], &shown["total_attempts"]),
+        (&json!("succeeded"), &json!(true), &json!(2))
+    );
+    let attempts = client.get(&format!("/api/v1/tasks/{id}/attempts")).await.expect("attempts");
+    let outcomes: Vec<&Value> = attempts["items"].as_array().expect("items").iter().map(|it| &it["outcome"]).collect();
+    assert_eq!(outcomes, ["failed", "succeeded"]);
+    let events = client.get(&format!("/api/v1/events?task_id={id}")).await.expect("events");
+    let kinds: Vec<&str> =
+        events["items"].as_array().expect("items").iter().filter_map(|it| it["type"].as_str()).collect();
+    assert!(kinds.contains(&"task.retry_scheduled") && kinds.contains(&"task.succeeded"), "{kinds:?}");
+    let seqs: Vec<u64> =
+        events["items"].as_array().expect("items").iter().filter_map(|it| it["seq"].as_u64()).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "gap-free");
+}
+
+#[tokio::test]
+async fn bad_requests_are_answered_with_precise_problems() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    let cases = [
+        (json!({}), "VALIDATION_FAILED", "kind"),
+        (json!({"kind": ""}), "VALIDATION_FAILED", "kind"),
+        (json!({"kind": "k", "colour": "red"}), "VALIDATION_FAILED", "colour"),
+        (json!({"kind": "k", "retry": {"max_retries": -1}}), "VALIDATION_FAILED", "retry"),
+        (json!({"kind": "k", "retry": {"strategy": "sometimes"}}), "VALIDATION_FAILED", "retry.strategy"),
+        (json!({"kind": "k", "retry": "exp(5)"}), "VALIDATION_FAILED", "retry"),
+        (json!({"kind": "k", "delay": "soon"}), "VALIDATION_FAILED", "delay"),
+        (json!({"kind": "k", "executor": {"type": "magic"}}), "VALIDATION_FAILED", "executor.type"),
+        (json!({"kind": "k", "hooks": {}}), "VALIDATION_FAILED", "hooks"),
+        (json!({"tasks": [{"kind": "k"}, {"kind": 7}]}), "VALIDATION_FAILED", "tasks[1].kind"),
+        (json!({"tasks": [{"kind": "k", "key": "a", "needs": ["b"]}]}), "VALIDATION_FAILED", "needs"),
+        (json!([]), "VALIDATION_FAILED", ""),
+    ];
+    for (body, code, path) in cases {
+        let Err(Error::Refused(problem)) = client.submit(&body).await else { panic!("{body} was taken") };
+        assert_eq!((problem.status, problem.error.as_str()), (400, code), "{body}: {}", problem.detail);
+        assert!(problem.detail.contains(path), "{body}: {}", problem.detail);
+        assert!(!problem.instance.is_empty());
+    }
+    let stats = client.get("/api/v1/stats").await.expect("stats");
+    assert_eq!(stats["total"], 0, "nothing was written");
+    for (path, status) in [
+        ("/api/v1/tasks/nonsense", 404),
+        ("/api/v1/tasks/00000000-0000-7000-8000-000000000000", 404),
+        ("/api/v1/nothing", 404),
+        ("/api/v1/tasks?q=state:nonsense", 400),
+        ("/api/v1/tasks?limit=0", 400),
+        ("/api/v1/tasks?cursor=x", 400),
+        ("/api/v1/tasks?colour=red", 400),
+        ("/api/v1/tasks?q=%zz", 400),
+        ("/api/v1/events?types=nonsense", 400),
+        ("/api/v1/upcoming?within=soon", 400),
+    ] {
+        let Err(Error::Refused(problem)) = client.get(path).await else { panic!("{path} was answered") };
+        assert_eq!(problem.status, status, "{path}: {}", problem.detail);
+    }
+    let http = reqwest::Client::new();
+    let form = http.post(format!("{}/api/v1/tasks", server.url)).body("kind=k").send().await.expect("sent");
+    assert_eq!(form.status(), 415, "what a page could send unasked is not read");
+    let other_host = http.get(format!("{}/api/v1/stats", server.url)).header("host", "evil.example");
+    assert_eq!(other_host.send().await.expect("sent").status(), 403);
+    let wrong_method = http.delete(format!("{}/api/v1/tasks", server.url)).send().await.expect("sent");
+    assert_eq!(wrong_method.status(), 405);
+    assert_eq!(wrong_method.headers()["content-type"], "application/problem+json");
+}
+
+#[tokio::test]
+async fn the_same_idempotency_key_creates_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let http = reqwest::Client::new();
+    let send = |body: &'static str| {
+        let request = http.post(format!("{}/api/v1/tasks", server.url)).header("content-type", "application/json");
+        async move { request.header("idempotency-key", "one").body(body).send().await.expect("sent") }
+    };
+    let first: Value = send(r#"{"kind":"k"}"#).await.json().await.expect("json");
+    let second: Value = send(r#"{"kind":"k"}"#).await.json().await.expect("json");
+    assert_eq!(first, second);
+    let other = send(r#"{"kind":"other"}"#).await;
+    assert_eq!(other.status(), 409);
+    assert_eq!(other.json::<Value>().await.expect("json")["error"], "IDEMPOTENCY_MISMATCH");
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_kill() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = file(folder.path());
+    let mut known: Vec<String> = Vec::new();
+    for round in 0..5 {
+        let server = Server::start(&db, &[]);
+        if round > 0 {
+            assert!(server.lines.last().expect("a line").contains("resumed"), "{:?}", server.lines);
+        }
+        let client = server.client();
+        for id in &known {
+            client.task(id).await.unwrap_or_else(|error| panic!("{id} is gone: {error}"));
+        }
+        let mut senders = tokio::task::JoinSet::new();
+        for n in 0..8 {
+            let client = client.clone();
+            senders.spawn(async move {
+                let mut acknowledged = Vec::new();
+                while let Ok(answer) = client.submit(&json!({"kind": "k", "payload": n, "retry": 5})).await {
+                    acknowledged.push(answer["tasks"][0]["id"].as_str().expect("an id").to_owned());
+                }
+                acknowledged
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.kill();
+        while let Some(acknowledged) = senders.join_next().await {
+            known.extend(acknowledged.expect("a sender"));
+        }
+    }
+    assert!(known.len() > 20, "{} were acknowledged", known.len());
+    let server = Server::start(&db, &[]);
+    for id in &known {
+        server.client().task(id).await.unwrap_or_else(|error| panic!("{id} is gone: {error}"));
+    }
+}
+
+#[tokio::test]
+async fn two_weeks_pass_in_a_moment_on_a_virtual_clock() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = file(folder.path());
+    let server = Server::start(&db, &["--clock", "virtual"]);
+    let client = server.client();
+    client.submit(&json!({"kind": "kyc", "retry": {"schedule": ["7d", "14d"]}})).await.expect("submitted");
+    let mut before = client.get("/api/v1/clock").await.expect("a clock")["now"].clone();
+    for _ in 0..2 {
+        let lease = lease_one(&client).await;
+        let failed = report(&client, &lease, json!({"outcome": "failed", "error": "not yet"})).await;
+        assert_eq!(failed["state"], "retry_pending");
+        let moved = client.post("/api/v1/clock/advance", &json!({"to": "next"})).await.expect("moved");
+        assert!(moved["now"].as_str() > before.as_str());
+        before = moved["now"].clone();
+    }
+    let lease = lease_one(&client).await;
+    assert_eq!(lease["task"]["attempt_number"], 3);
+    server.kill();
+    let server = Server::start(&db, &["--clock", "virtual"]);
+    let after = server.client().get("/api/v1/clock").await.expect("a clock")["now"].clone();
+    assert!(after.as_str() >= before.as_str(), "a restart never goes back");
+    let real = Server::start(&folder.path().join("real.db").to_string_lossy(), &[]);
+    let refused = real.client().post("/api/v1/clock/advance", &json!({"by": "1d"})).await;
+    assert!(matches!(refused, Err(Error::Refused(problem)) if problem.status == 400));
+}
+
+#[tokio::test]
+async fn keys_open_and_close_the_door() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let open = server.client();
+    assert!(
+        matches!(open.post("/api/v1/keys", &json!({"role": "viewer"})).await, Err(Error::Refused(_))),
+        "an admin's first"
+    );
+    let make = |role: &str| json!({"role": role, "namespace": "default"});
+    let admin = open.post("/api/v1/keys", &json!({"role": "admin", "namespace": "*"})).await.expect("made");
+    let with = |key: &Value| server.client().with_key(key["key"].as_str().map(str::to_owned));
+    let admin = with(&admin);
+    let Err(Error::Refused(problem)) = open.get("/api/v1/stats").await else { panic!("nobody asked for a key") };
+    assert_eq!(problem.status, 401);
+    let worker = with(&admin.post("/api/v1/keys", &make("worker")).await.expect("made"));
+    let viewer_key = admin.post("/api/v1/keys", &make("viewer")).await.expect("made");
+    let viewer = with(&viewer_key);
+    let submitter = with(&admin.post("/api/v1/keys", &make("submitter")).await.expect("made"));
+    let status = |answer: Result<Value, Error>| {
+        answer.err().and_then(|error| error.problem().map(|it| it.status)).unwrap_or(200)
+    };
+    let task = json!({"kind": "k"});
+    assert_eq!(status(submitter.submit(&task).await), 200);
+    assert_eq!(status(viewer.submit(&task).await), 403);
+    assert_eq!(status(worker.submit(&task).await), 403);
+    assert_eq!(status(viewer.get("/api/v1/tasks").await), 200);
+    assert_eq!(status(worker.get("/api/v1/tasks").await), 403);
+    assert_eq!(status(worker.lease(&json!({"worker": "w"})).await), 200);
+    assert_eq!(status(submitter.lease(&json!({"worker": "w"})).await), 403);
+    assert_eq!(status(viewer.get("/api/v1/keys").await), 403);
+    let elsewhere = viewer.clone().in_namespace(Some("other".into()));
+    assert_eq!(status(elsewhere.get("/api/v1/tasks").await), 403);
+    let id = viewer_key["id"].as_str().expect("an id");
+    admin.delete(&format!("/api/v1/keys/{id}")).await.expect("revoked");
+    assert_eq!(status(viewer.get("/api/v1/tasks").await), 401);
+}
+
+#[test]
+fn a_server_without_keys_does_not_listen_outside() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["serve", "--listen", "0.0.0.0:0", "--db", &file(folder.path())])
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(4));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("error:") && said.contains("why:") && said.contains("do:"), "{said}");
+}
+
+#[test]
+fn the_command_line_says_what_happens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let enqueued = server.cli(&["enqueue", "hello", "--data", "{\"a\": 1}", "--retry", "exp(1s, x2, 3 retries)"]);
+    assert!(enqueued.status.success(), "{}", text(&enqueued.stderr));
+    let id = text(&enqueued.stdout).split_whitespace().next().expect("an id").to_owned();
+    let short = &id[id.len() - 8..];
+    let listed = server.cli(&["task", "list", "state:pending"]);
+    assert!(
+        text(&listed.stdout).contains(short) && text(&listed.stdout).contains("○ pending"),
+        "{}",
+        text(&listed.stdout)
+    );
+    let why = server.cli(&["task", "why", short]);
+    assert!(text(&why.stdout).contains("nothing was decided"), "{}{}", text(&why.stdout), text(&why.stderr));
+    assert!(server.cli(&["task", "cancel", short]).status.success());
+    let again = server.cli(&["task", "cancel", short]);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert_eq!(server.cli(&["task", "get", "ffffffff"]).status.code(), Some(3));
+    let stats: Value = serde_json::from_str(&text(&server.cli(&["stats", "--json"]).stdout)).expect("json");
+    assert_eq!(stats["by_state"]["canceled"], 1);
+    let explained = server.cli(&["policy", "explain", "exp(60s, x2, max 1h, 5 retries)"]);
+    assert!(text(&explained.stdout).contains("6 executions"), "{}", text(&explained.stdout));
+    let simulated = server.cli(&["policy", "simulate", "schedule(7d, 14d)"]);
+    assert!(text(&simulated.stdout).contains("after 21d"), "{}", text(&simulated.stdout));
+    assert_eq!(server.cli(&["policy", "explain", "often(1s)"]).status.code(), Some(2));
+    let paused = server.cli(&["loop", "pause", "reap", "--for", "10m", "--note", "looking"]);
+    assert!(text(&paused.stdout).contains("⏸ paused, resumes in"), "{}", text(&paused.stdout));
+    assert_eq!(server.cli(&["status"]).status.code(), Some(8), "a paused loop wants attention");
+    let nobody = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["task", "list", "--server", "http://127.0.0.1:1"])
+        .output()
+        .expect("it runs");
+    assert_eq!(nobody.status.code(), Some(7));
+    let said = text(&nobody.stderr);
+    assert!(said.contains("error: cannot reach") && said.contains("do:  comeback serve"), "{said}");
+}
+
+#[test]
+fn a_command_is_run_until_it_succeeds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let run =
+        server.cli(&["run", "--retry", "fixed(200ms, 5 retries)", "--", "sh", "-c", "test $COMEBACK_ATTEMPT -ge 3"]);
+    let said = text(&run.stderr);
+    assert_eq!(run.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("attempt 1/6  exit 1") && said.contains("attempt 3/6  ok") && said.contains("recovered"),
+        "{said}"
+    );
+    let run = server.cli(&["run", "--retry", "immediate(2 retries)", "--", "false"]);
+    assert_eq!(run.status.code(), Some(10), "{}", text(&run.stderr));
+    let run = server.cli(&["run", "--", "no-such-command-anywhere"]);
+    assert_eq!(run.status.code(), Some(10), "{}", text(&run.stderr));
+}
+
+#[tokio::test]
+async fn a_worker_of_the_sdk_works_off_a_queue_and_stops_cleanly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    let tasks: Vec<Value> = (0..50)
+        .map(|n| json!({"kind": "flaky", "payload": n, "retry": {"strategy": "fixed", "delay": "100ms", "max_retries": 3}}))
+        .collect();
+    client.submit(&json!({"tasks": tasks})).await.expect("submitted");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = Worker::new(client.clone(), "w").concurrency(8).handle("flaky", |task| async move {
+        if task.attempt_number == 1 && task.payload.as_u64().unwrap_or(0) % 2 == 0 {
+            return Outcome::failed("the first try never works");
+        }
+        Outcome::succeeded(json!({"attempt": task.attempt_number}))
+    });
+    let working = tokio::spawn(worker.run(async {
+        let _ = stopped.await;
+    }));
+    let begun = Instant::now();
+    loop {
+        let stats = client.get("/api/v1/stats").await.expect("stats");
+        if stats["by_state"]["succeeded"] == 50 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{stats}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.send(()).expect("it listens");
+    working.await.expect("no panic").expect("it worked");
+    let recovered = client.get("/api/v1/tasks?q=state:recovered&limit=500").await.expect("a list");
+    assert_eq!(recovered["items"].as_array().expect("items").len(), 25);
+}

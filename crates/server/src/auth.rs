@@ -1,0 +1,305 @@
+//! Who may do what: keys, roles, and the namespace a request is about. Keys are kept as hashes; the secret is shown once.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use comeback_core::{Millis, Timestamp};
+use comeback_engine::store::{Store, StoreError};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::App;
+use crate::problem::Problem;
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Viewer,
+    Worker,
+    Submitter,
+    Operator,
+    Admin,
+}
+
+impl Role {
+    pub const ALL: &[Role] = &[Role::Viewer, Role::Worker, Role::Submitter, Role::Operator, Role::Admin];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Worker => "worker",
+            Role::Submitter => "submitter",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub fn from_word(word: &str) -> Option<Role> {
+        Role::ALL.iter().copied().find(|role| role.word() == word)
+    }
+
+    pub fn may(self, need: Need) -> bool {
+        match need {
+            Need::Nothing => true,
+            Need::Read => !matches!(self, Role::Worker),
+            Need::Work => matches!(self, Role::Worker | Role::Admin),
+            Need::Submit => matches!(self, Role::Submitter | Role::Operator | Role::Admin),
+            Need::Operate => matches!(self, Role::Operator | Role::Admin),
+            Need::Administer => self == Role::Admin,
+        }
+    }
+}
+
+/// What a route asks of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// Open to everybody: health, documents.
+    Nothing,
+    Read,
+    Work,
+    Submit,
+    Operate,
+    Administer,
+}
+
+/// A key as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Key {
+    pub id: String,
+    pub name: Option<String>,
+    pub role: Role,
+    /// `*` stands for all of them.
+    pub namespace: String,
+    hash: String,
+    pub created_at: i64,
+    pub expires_at: Option<i64>,
+    pub revoked_at: Option<i64>,
+}
+
+impl Key {
+    pub fn is_live(&self, now: Timestamp) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now.0)
+    }
+
+    pub fn shown(&self) -> Value {
+        let at = |at: Option<i64>| at.map(|at| Timestamp(at).to_rfc3339());
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "role": self.role.word(),
+            "namespace": self.namespace,
+            "created_at": at(Some(self.created_at)),
+            "expires_at": at(self.expires_at),
+            "revoked_at": at(self.revoked_at),
+        })
+    }
+}
+
+/// A key as somebody asks for it.
+pub struct NewKey {
+    pub name: Option<String>,
+    pub role: Role,
+    pub namespace: String,
+    pub valid_for: Option<Millis>,
+}
+
+/// Where keys are kept.
+const META: &str = "api_keys";
+
+/// All keys, as this instance knows them. Others are heard of within a second.
+#[derive(Default)]
+pub struct Keys {
+    known: RwLock<Vec<Key>>,
+}
+
+impl Keys {
+    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let text = store.meta(META).await?;
+        let keys: Vec<Key> = match text {
+            None => Vec::new(),
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|error| StoreError::Corrupt(format!("the list of keys: {error}")))?,
+        };
+        *self.known.write() = keys;
+        Ok(())
+    }
+
+    pub fn all(&self) -> Vec<Key> {
+        self.known.read().clone()
+    }
+
+    /// Once there is a key, every request needs one.
+    pub fn is_empty(&self) -> bool {
+        self.known.read().is_empty()
+    }
+
+    /// The key and its secret, which nobody can show again.
+    pub async fn create(&self, store: &dyn Store, new: NewKey, now: Timestamp) -> Result<(Key, String), StoreError> {
+        let mut secret = [0_u8; 32];
+        let mut id = [0_u8; 6];
+        let random = |error: getrandom::Error| StoreError::Unavailable(format!("no randomness: {error}"));
+        getrandom::fill(&mut secret).map_err(random)?;
+        getrandom::fill(&mut id).map_err(random)?;
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let secret = URL_SAFE_NO_PAD.encode(secret).replace(['-', '_'], "x");
+        let key = Key {
+            hash: hash(&secret),
+            name: new.name,
+            role: new.role,
+            namespace: new.namespace,
+            created_at: now.0,
+            expires_at: new.valid_for.map(|span| (now + span).0),
+            revoked_at: None,
+            id: id.clone(),
+        };
+        self.refresh(store).await?;
+        let mut keys = self.all();
+        keys.push(key.clone());
+        self.keep(store, keys).await?;
+        Ok((key, format!("cbk_{id}_{secret}")))
+    }
+
+    /// Whether there was such a key.
+    pub async fn revoke(&self, store: &dyn Store, id: &str, now: Timestamp) -> Result<bool, StoreError> {
+        self.refresh(store).await?;
+        let mut keys = self.all();
+        let Some(key) = keys.iter_mut().find(|key| key.id == id) else { return Ok(false) };
+        key.revoked_at.get_or_insert(now.0);
+        self.keep(store, keys).await?;
+        Ok(true)
+    }
+
+    async fn keep(&self, store: &dyn Store, keys: Vec<Key>) -> Result<(), StoreError> {
+        let text = serde_json::to_string(&keys).map_err(|error| StoreError::Refused(error.to_string()))?;
+        store.put_meta(META, &text, false).await?;
+        *self.known.write() = keys;
+        Ok(())
+    }
+
+    fn find(&self, token: &str, now: Timestamp) -> Option<Key> {
+        let (id, secret) = token.strip_prefix("cbk_")?.split_once('_')?;
+        let known = self.known.read();
+        let key = known.iter().find(|key| key.id == id)?;
+        let same = bool::from(hash(secret).as_bytes().ct_eq(key.hash.as_bytes()));
+        (same && key.is_live(now)).then(|| key.clone())
+    }
+}
+
+fn hash(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Who asks, and about which namespace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caller {
+    pub namespace: String,
+    pub role: Role,
+    /// The key's id or name; nothing when the server is open.
+    pub key: Option<String>,
+}
+
+impl Caller {
+    /// Who to write down for an act: what the caller says, else its key.
+    pub fn act(&self, by: Option<String>, note: Option<String>) -> comeback_core::transition::Act {
+        comeback_core::transition::Act { by: by.or_else(|| self.key.clone()), note }
+    }
+}
+
+pub const NAMESPACE: &str = "comeback-namespace";
+
+pub async fn check(
+    State((app, need)): State<(Arc<App>, Need)>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let caller = identify(&app, need, request.headers())?;
+    if !caller.role.may(need) {
+        let detail = format!("this needs more than the role {}", caller.role.word());
+        return Err(Problem::forbidden(detail));
+    }
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let wanted = headers.get(NAMESPACE).map(|value| value.to_str().unwrap_or("").to_owned());
+    if need == Need::Nothing {
+        return Ok(Caller { namespace: "default".into(), role: Role::Viewer, key: None });
+    }
+    if app.keys.is_empty() {
+        refuse_strangers(headers)?;
+        return Ok(Caller { namespace: wanted.unwrap_or_else(|| "default".into()), role: Role::Admin, key: None });
+    }
+    let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let Some(token) = text.strip_prefix("Bearer ") else {
+        return Err(Problem::unauthorized("send a key: `Authorization: Bearer cbk_…`"));
+    };
+    let Some(key) = app.keys.find(token.trim(), app.engine.now()) else {
+        return Err(Problem::unauthorized("the key is unknown, expired or revoked"));
+    };
+    let namespace = match (key.namespace.as_str(), wanted) {
+        ("*", wanted) => wanted.unwrap_or_else(|| "default".into()),
+        (own, Some(wanted)) if wanted != own => {
+            return Err(Problem::forbidden(format!("the key is for the namespace `{own}` only")));
+        }
+        (own, _) => own.to_owned(),
+    };
+    Ok(Caller { namespace, role: key.role, key: Some(key.name.unwrap_or(key.id)) })
+}
+
+/// A server without keys is for this machine only: a page in a browser must not reach it under another name.
+fn refuse_strangers(headers: &HeaderMap) -> Result<(), Problem> {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or("localhost");
+    let name = host
+        .rsplit_once(':')
+        .map_or(host, |(name, port)| if port.bytes().all(|byte| byte.is_ascii_digit()) { name } else { host });
+    match name.to_ascii_lowercase().as_str() {
+        "localhost" | "127.0.0.1" | "[::1]" => Ok(()),
+        _ => Err(Problem::forbidden(format!("without keys this server answers to localhost, not to `{name}`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_role_may_what_it_should() {
+        let table = [
+            (Role::Viewer, [true, true, false, false, false, false]),
+            (Role::Worker, [true, false, true, false, false, false]),
+            (Role::Submitter, [true, true, false, true, false, false]),
+            (Role::Operator, [true, true, false, true, true, false]),
+            (Role::Admin, [true, true, true, true, true, true]),
+        ];
+        let needs = [Need::Nothing, Need::Read, Need::Work, Need::Submit, Need::Operate, Need::Administer];
+        for (role, expected) in table {
+            assert_eq!(needs.map(|need| role.may(need)), expected, "{role:?}");
+        }
+    }
+
+    #[test]
+    fn only_this_machine_is_answered_without_keys() {
+        let with = |host: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().expect("a header"));
+            refuse_strangers(&headers).is_ok()
+        };
+        for host in ["localhost:7330", "127.0.0.1:7330", "[::1]:7330", "LOCALHOST", "[::1]"] {
+            assert!(with(host), "{host}");
+        }
+        for host in ["evil.example", "evil.example:7330", "localhost.evil.example", "10.0.0.1:7330"] {
+            assert!(!with(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Speaks: HTTP to commands, answers to JSON. Wire shapes and status codes live here; a rule about tasks does not.
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
+
+pub mod auth;
+mod problem;
+mod routes;
+mod serve;
+mod token;
+mod wire;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use comeback_engine::store::{Store, StoreError};
+use comeback_engine::{Engine, VirtualClock};
+
+pub use problem::Problem;
+pub use routes::{Route, table};
+pub use serve::{ServeOptions, serve};
+
+use auth::Keys;
+use token::Tokens;
+use wire::task::Policies;
+
+/// What every route shares.
+pub struct App {
+    pub engine: Engine,
+    pub keys: Keys,
+    pub instance: String,
+    /// Present on a server whose time is moved by hand.
+    pub clock: Option<Arc<VirtualClock>>,
+    tokens: Tokens,
+    policies: Policies,
+    draining: AtomicBool,
+}
+
+impl App {
+    pub async fn new(
+        engine: Engine,
+        instance: impl Into<String>,
+        clock: Option<Arc<VirtualClock>>,
+    ) -> Result<Arc<App>, StoreError> {
+        let keys = Keys::default();
+        keys.refresh(&**engine.store()).await?;
+        let tokens = Tokens::new(lease_key(&**engine.store()).await?);
+        let policies = Policies::default();
+        let instance = instance.into();
+        let app = App { engine, keys, instance, clock, tokens, policies, draining: AtomicBool::new(false) };
+        let app = Arc::new(app);
+        tokio::spawn(follow_keys(Arc::downgrade(&app)));
+        Ok(app)
+    }
+
+    pub fn router(self: &Arc<App>) -> Router {
+        routes::router(self)
+    }
+
+    /// From now on it is not ready for more, and long polls end.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+}
+
+/// Keys that another instance made or revoked are heard of within a second.
+async fn follow_keys(app: std::sync::Weak<App>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let Some(app) = app.upgrade() else { return };
+        if let Err(error) = app.keys.refresh(&**app.engine.store()).await {
+            tracing::debug!(%error, "the keys could not be read again");
+        }
+    }
+}
+
+/// Made once per database: a token must be good at every instance and after every restart.
+async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
+    let mut fresh = [0_u8; 32];
+    getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
+    let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
+    let stands = store.put_meta("lease_key", &text, true).await?;
+    let mut key = [0_u8; 32];
+    for (i, byte) in key.iter_mut().enumerate() {
+        let digits = stands.get(2 * i..2 * i + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        *byte = digits.ok_or_else(|| StoreError::Corrupt("the key of the lease tokens".into()))?;
+    }
+    Ok(key)
+}

@@ -1,0 +1,163 @@
+//! Problems (RFC 9457): the only place that knows status codes. What went wrong, why, and what the caller can do.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use comeback_core::{Fault, Invalid};
+use comeback_engine::store::StoreError;
+use comeback_engine::{CommandError, ReportError};
+use serde_json::{Map, Value, json};
+
+/// One answer that is not a success. It is rendered last, when the id of the request is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub status: StatusCode,
+    /// Upper case, for programs.
+    pub code: &'static str,
+    pub title: &'static str,
+    pub detail: String,
+    more: Option<Box<Map<String, Value>>>,
+    /// Seconds after which it is worth trying again.
+    pub retry_after: Option<u32>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
+        Problem { status, code, title, detail: detail.into(), more: None, retry_after: None }
+    }
+
+    pub fn bad_request(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, "BAD_REQUEST", "The request cannot be read", detail)
+    }
+
+    pub fn not_found(what: &str) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Not found", format!("there is no such {what}"))
+    }
+
+    pub fn unavailable(detail: impl Into<String>) -> Problem {
+        let title = "Not available at the moment";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", title, detail);
+        Problem { retry_after: Some(1), ..problem }
+    }
+
+    pub fn unauthorized(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "A key is needed", detail)
+    }
+
+    pub fn forbidden(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "FORBIDDEN", "Not allowed", detail)
+    }
+
+    fn conflict(code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::CONFLICT, code, title, detail)
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
+        self.more.get_or_insert_default().insert(name.into(), value.into());
+        self
+    }
+
+    /// The stable name of this sort of problem, for `type`.
+    pub fn slug(&self) -> String {
+        self.code.to_ascii_lowercase().replace('_', "-")
+    }
+
+    pub fn to_json(&self, request_id: &str) -> Value {
+        let mut body = json!({
+            "type": format!("/docs/problems#{}", self.slug()),
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "instance": request_id,
+            "error": self.code,
+        });
+        if let (Value::Object(into), Some(more)) = (&mut body, &self.more) {
+            into.extend((**more).clone());
+        }
+        body
+    }
+
+    pub fn render(&self, request_id: &str) -> Response {
+        let mut response = (self.status, self.to_json(request_id).to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"comeback\""));
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        let detail = match invalid.faults.as_slice() {
+            [] => "the request is not valid".to_owned(),
+            [Fault { path, message }] => format!("{path}: {message}"),
+            [Fault { path, message }, rest @ ..] => format!("{path}: {message} (and {} more)", rest.len()),
+        };
+        Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
+            .with("errors", json!(invalid.faults))
+    }
+}
+
+impl From<CommandError> for Problem {
+    fn from(error: CommandError) -> Self {
+        let text = error.to_string();
+        match error {
+            CommandError::Invalid(invalid) => invalid.into(),
+            CommandError::NotFound(what) => Problem::not_found(what),
+            CommandError::WrongState { state, .. } => {
+                Problem::new(StatusCode::BAD_REQUEST, "WRONG_STATE", "Not possible in this state", text)
+                    .with("state", state.word())
+            }
+            CommandError::WrongExecutionState(rejection) => {
+                Problem::new(StatusCode::BAD_REQUEST, "WRONG_STATE", "Not possible in this state", text)
+                    .with("state", rejection.state.word())
+            }
+            CommandError::LeaseLost => Problem::conflict("LEASE_LOST", "The lease is no longer held", text),
+            CommandError::TaskCanceled => Problem::conflict("TASK_CANCELED", "The task was canceled", text),
+            CommandError::Conflict => Problem::conflict("CONFLICT", "Somebody else was faster", text),
+            CommandError::IdempotencyMismatch => {
+                Problem::conflict("IDEMPOTENCY_MISMATCH", "The idempotency key was used for another request", text)
+            }
+            CommandError::KeyTaken => Problem::conflict("DEDUPE_KEY_TAKEN", "The dedupe key is taken", text),
+            CommandError::Store(error) => error.into(),
+            CommandError::ShuttingDown => Problem::unavailable("the server is shutting down"),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
+            StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
+            other => {
+                tracing::error!(error = %other, "the store refused");
+                let title = "The server made a mistake";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", title, "the log of the server says more")
+            }
+        }
+    }
+}
+
+impl From<ReportError> for Problem {
+    fn from(error: ReportError) -> Self {
+        match error {
+            ReportError::LeaseLost => CommandError::LeaseLost.into(),
+            ReportError::TaskCanceled => CommandError::TaskCanceled.into(),
+            ReportError::Invalid(invalid) => invalid.into(),
+            ReportError::Conflict => CommandError::Conflict.into(),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Administration: the loops, and what is stuck.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use comeback_engine::store::{Due, Loop};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Line, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::problem::Problem;
+use crate::wire::{self, Span};
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops)),
+        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)),
+        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume)),
+        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
+        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck)),
+    ]
+}
+
+/// A loop by its name; `promote` stands for both of its halves.
+fn named(name: &str) -> Result<Vec<Loop>, Problem> {
+    if name == "promote" {
+        return Ok(vec![Loop::Retries, Loop::Starts]);
+    }
+    let names = || Loop::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
+    Loop::from_word(name)
+        .map(|it| vec![it])
+        .ok_or_else(|| Problem::not_found("loop").with("loops", format!("promote, {}", names())))
+}
+
+async fn loops(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    let paused = app.engine.paused_loops().await?;
+    let shown: Vec<Value> = Loop::ALL
+        .iter()
+        .map(|name| {
+            let pause = paused.iter().find(|(it, _)| it == name).map(|(_, pause)| pause);
+            json!({
+                "name": name.word(),
+                "paused": pause.is_some(),
+                "resumes_at": pause.filter(|pause| pause.until != comeback_core::Timestamp::MAX)
+                    .map(|pause| pause.until.to_rfc3339()),
+                "note": pause.and_then(|pause| pause.note.as_deref()),
+                "by": pause.and_then(|pause| pause.by.as_deref()),
+            })
+        })
+        .collect();
+    Ok(Json(json!({"items": shown, "next_cursor": null})))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseIn {
+    #[serde(default)]
+    duration: Option<Span>,
+    #[serde(default)]
+    note: Option<String>,
+}
+
+async fn pause(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: PauseIn = wire::read(&body)?;
+    for name in named(&name)? {
+        let span = given.duration.map(|Span(span)| span);
+        app.engine.pause_loop(name, span, given.note.clone(), caller.key.clone()).await?;
+    }
+    loops(State(app)).await
+}
+
+async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+    for name in named(&name)? {
+        app.engine.resume_loop(name).await?;
+    }
+    loops(State(app)).await
+}
+
+async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let due = app.engine.store().due(Due::Leases, app.engine.now(), 500).await?;
+    let items: Vec<Value> = due
+        .iter()
+        .filter(|stored| stored.task.lane.namespace == caller.namespace)
+        .map(|stored| {
+            let lease = stored.task.lease.as_ref();
+            json!({
+                "id": stored.task.id.to_string(),
+                "kind": stored.task.lane.kind,
+                "state": stored.task.state.word(),
+                "worker": lease.map(|lease| lease.worker.clone()),
+                "expired_at": lease.and_then(|lease| lease.expires_at).map(|at| at.to_rfc3339()),
+            })
+        })
+        .collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})))
+}
+
+async fn process_stuck(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let given: serde_json::Map<String, Value> = wire::read(&body)?;
+    if let Some(name) = given.keys().next() {
+        return Err(Invalid::one(name.as_str(), "is no field here").into());
+    }
+    let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
+    Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
+}

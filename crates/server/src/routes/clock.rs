@@ -1,0 +1,73 @@
+//! The clock: on a server whose time is moved by hand, time is moved here, and nothing that was due on the way is missed.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_engine::Clock;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Line, line};
+use crate::App;
+use crate::auth::Need;
+use crate::problem::Problem;
+use crate::wire::{self, Span};
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show)),
+        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance)),
+    ]
+}
+
+/// Where a clock that is moved by hand has got to; a restart never goes back.
+pub const META: &str = "virtual_clock";
+
+async fn show(State(app): State<Arc<App>>) -> Json<Value> {
+    let sort = if app.clock.is_some() { "virtual" } else { "real" };
+    Json(json!({"now": app.engine.now().to_rfc3339(), "clock": sort}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdvanceIn {
+    #[serde(default)]
+    by: Option<Span>,
+    #[serde(default)]
+    to: Option<String>,
+}
+
+/// The furthest that time is moved at once.
+const FURTHEST: Millis = Millis::from_days(3_660);
+
+async fn advance(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let given: AdvanceIn = wire::read(&body)?;
+    let Some(clock) = &app.clock else {
+        let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
+        return Err(Invalid::one("clock", detail).into());
+    };
+    let now = clock.now();
+    let target = match (given.by, given.to.as_deref()) {
+        (Some(Span(by)), None) if by <= FURTHEST => now + by,
+        (Some(_), None) => return Err(Invalid::one("by", format!("may be {FURTHEST} at most")).into()),
+        (None, Some("next")) => app.engine.next_instant().await?.unwrap_or(now),
+        (None, Some(text)) => Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?,
+        _ => return Err(Invalid::one("by", "give either `by` or `to`").into()),
+    };
+    let mut steps = 0_u64;
+    app.engine.tick().await?;
+    while let Some(next) = app.engine.next_instant().await?.filter(|next| *next <= target) {
+        clock.set(next);
+        app.engine.tick().await?;
+        steps += 1;
+    }
+    clock.set(target);
+    app.engine.tick().await?;
+    app.engine.store().put_meta(META, &clock.now().0.to_string(), false).await?;
+    Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
+}

@@ -1,0 +1,146 @@
+//! Events: pages, and a stream that goes on where its reader stopped.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use comeback_core::{EventKind, Invalid};
+use comeback_engine::store::{FeedCursor, FeedEvent};
+use futures_util::stream;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::problem::Problem;
+use crate::wire::{Page, event};
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)),
+        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)),
+    ]
+}
+
+/// Which events somebody wants to hear of.
+#[derive(Clone)]
+struct Wanted {
+    namespace: String,
+    types: Vec<EventKind>,
+    execution: Option<Uuid>,
+    task: Option<Uuid>,
+}
+
+impl Wanted {
+    fn read(query: &Query, namespace: String) -> Result<Wanted, Problem> {
+        let mut types = Vec::new();
+        for word in query.text("types").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
+            let kind = EventKind::from_word(word);
+            types.push(kind.ok_or_else(|| Invalid::one("types", format!("`{word}` is no type of event")))?);
+        }
+        Ok(Wanted { namespace, types, execution: query.parse("execution_id")?, task: query.parse("task_id")? })
+    }
+
+    fn wants(&self, it: &FeedEvent) -> bool {
+        it.namespace == self.namespace
+            && (self.types.is_empty() || self.types.contains(&it.event.kind))
+            && self.execution.is_none_or(|id| it.event.execution.0 == id)
+            && self.task.is_none_or(|id| it.event.task.is_some_and(|task| task.0 == id))
+    }
+}
+
+const PARAMETERS: &[&str] = &["after", "types", "execution_id", "task_id", "limit"];
+/// Stretches of the feed that one page may look through.
+const STRETCHES: usize = 20;
+
+async fn page(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Page<Value>>, Problem> {
+    let query = Query::read(query.as_deref(), PARAMETERS)?;
+    let wanted = Wanted::read(&query, caller.namespace)?;
+    let limit = query.limit()?;
+    let mut cursor: Option<FeedCursor> = query.parse("after")?;
+    let mut items = Vec::new();
+    for _ in 0..STRETCHES {
+        let feed = app.engine.store().feed(cursor, limit).await?;
+        let is_end = feed.next == cursor;
+        let room = limit as usize - items.len();
+        let mut found = feed.events.iter().filter(|it| wanted.wants(it));
+        items.extend(found.by_ref().take(room).map(event::of_feed));
+        // What no longer fits comes with the next page, which begins after the last one that did.
+        if let (Some(_), Some(last)) = (found.next(), items.last()) {
+            let after = last["id"].as_str().map(str::to_owned);
+            return Ok(Json(Page { items, next_cursor: after }));
+        }
+        cursor = feed.next;
+        if is_end || items.len() >= limit as usize {
+            break;
+        }
+    }
+    Ok(Json(Page { items, next_cursor: cursor.map(|cursor| cursor.to_string()) }))
+}
+
+/// How often the feed is looked at when nothing was there.
+const LOOK: Duration = Duration::from_millis(150);
+
+struct Following {
+    app: Arc<App>,
+    wanted: Wanted,
+    cursor: Option<FeedCursor>,
+    ready: VecDeque<FeedEvent>,
+}
+
+async fn follow(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let query = Query::read(query.as_deref(), PARAMETERS)?;
+    let wanted = Wanted::read(&query, caller.namespace)?;
+    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let cursor = match last {
+        Some(text) => {
+            Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
+        }
+        None => query.parse("after")?,
+    };
+    let start = Following { app, wanted, cursor, ready: VecDeque::new() };
+    let events = stream::unfold(start, |mut it| async move {
+        let told = next(&mut it).await?;
+        let text = event::of_feed(&told).to_string();
+        let told = Event::default().id(told.cursor.to_string()).event(told.event.kind.word()).data(text);
+        Some((Ok::<_, Infallible>(told), it))
+    });
+    let alive = KeepAlive::new().interval(Duration::from_secs(15));
+    let mut response = Sse::new(events).keep_alive(alive).into_response();
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// The next one that is wanted; nothing when the server stops or the store is away, and the reader comes back by its cursor.
+async fn next(it: &mut Following) -> Option<FeedEvent> {
+    loop {
+        if let Some(told) = it.ready.pop_front() {
+            return Some(told);
+        }
+        if it.app.is_draining() {
+            return None;
+        }
+        let feed = it.app.engine.store().feed(it.cursor, 500).await.ok()?;
+        if feed.next == it.cursor {
+            tokio::time::sleep(LOOK).await;
+        }
+        it.cursor = feed.next;
+        it.ready.extend(feed.events.into_iter().filter(|event| it.wanted.wants(event)));
+    }
+}

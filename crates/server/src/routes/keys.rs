@@ -1,0 +1,63 @@
+//! Keys: made, listed and revoked. The secret is shown once, in the answer that makes it.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{delete, get, post};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Line, line};
+use crate::App;
+use crate::auth::{Need, NewKey, Role};
+use crate::problem::Problem;
+use crate::wire::{self, Span};
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::GET, "/api/v1/keys", Need::Administer, "The keys, without their secrets", get(list)),
+        line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)),
+        line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke)),
+    ]
+}
+
+async fn list(State(app): State<Arc<App>>) -> Json<Value> {
+    let items: Vec<Value> = app.keys.all().iter().map(|key| key.shown()).collect();
+    Json(json!({"items": items, "next_cursor": null}))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyIn {
+    role: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    expires_in: Option<Span>,
+}
+
+async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Problem> {
+    let given: KeyIn = wire::read(&body)?;
+    let role = Role::from_word(&given.role)
+        .ok_or_else(|| Invalid::one("role", "must be one of viewer, worker, submitter, operator, admin"))?;
+    let namespace = given.namespace.unwrap_or_else(|| "default".into());
+    if app.keys.is_empty() && role != Role::Admin {
+        return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
+    }
+    let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
+    let (key, secret) = app.keys.create(&**app.engine.store(), new, app.engine.now()).await?;
+    let mut shown = key.shown();
+    shown["key"] = secret.into();
+    Ok((StatusCode::CREATED, Json(shown)).into_response())
+}
+
+async fn revoke(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Problem> {
+    let found = app.keys.revoke(&**app.engine.store(), &id, app.engine.now()).await?;
+    if found { Ok(StatusCode::NO_CONTENT.into_response()) } else { Err(Problem::not_found("key")) }
+}

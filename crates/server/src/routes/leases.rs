@@ -1,0 +1,147 @@
+//! Leases: how workers get work, keep it, and say how it ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, State};
+use axum::http::{Method, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::post;
+use bytes::Bytes;
+use comeback_core::Invalid;
+use comeback_engine::store::BeatAnswer;
+use comeback_engine::{Heartbeat, LeaseRef, LeaseRequest, Report, Reported};
+use serde_json::{Value, json};
+
+use super::{Line, large, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::problem::Problem;
+use crate::wire::lease::{DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportsIn};
+use crate::wire::{self, Span};
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)),
+        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)),
+        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))),
+    ]
+}
+
+type Shared = State<Arc<App>>;
+
+/// Waits are cut into pieces, so that a server that is asked to stop does not wait for its workers.
+const PIECE: Duration = Duration::from_millis(500);
+
+async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
+    let given: LeaseIn = wire::read(&body)?;
+    let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
+    let request = LeaseRequest {
+        queues: given.queues,
+        kinds: given.kinds,
+        limit: given.limit,
+        lease: given.lease.map_or(DEFAULT_LEASE, |Span(span)| span),
+        ..LeaseRequest::new(caller.namespace, given.worker)
+    };
+    let give_up = tokio::time::Instant::now() + Duration::from_millis(wait.0);
+    let leased = loop {
+        let left = give_up.saturating_duration_since(tokio::time::Instant::now());
+        let piece = if app.is_draining() { Duration::ZERO } else { left.min(PIECE) };
+        // A caller that goes away must not take leases with it: the claim is finished, and given back, on its own.
+        let (engine, request) = (app.engine.clone(), LeaseRequest { wait: piece, ..request.clone() });
+        let leased = tokio::spawn(async move { engine.lease(request).await });
+        let leased = leased.await.map_err(|_| Problem::unavailable("the claim broke off"))??;
+        if !leased.is_empty() || piece == left || piece.is_zero() {
+            break leased;
+        }
+    };
+    let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens)).collect() };
+    let text = serde_json::to_vec(&out).map_err(|error| Problem::unavailable(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+async fn heartbeat(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
+    let given: HeartbeatIn = wire::read(&body)?;
+    if given.leases.len() > app.engine.config().limits.leases_per_request as usize {
+        return Err(Invalid::one("leases", "holds too many at once").into());
+    }
+    let extend = given.extend.map_or(DEFAULT_LEASE, |Span(span)| span);
+    let opened: Vec<Option<LeaseRef>> = given.leases.iter().map(|token| app.tokens.open(token)).collect();
+    let beats: Vec<Heartbeat> = opened
+        .iter()
+        .flatten()
+        .map(|lease| Heartbeat { lease: *lease, extend, progress: given.progress.clone().map(Into::into) })
+        .collect();
+    let mut answers = app.engine.heartbeat(&beats).await?.into_iter();
+    let shown: Vec<Value> = given
+        .leases
+        .iter()
+        .zip(opened)
+        .map(|(token, opened)| match opened.and_then(|_| answers.next()) {
+            Some(BeatAnswer::Extended(until)) => {
+                json!({"lease": token, "expires_at": until.to_rfc3339(), "cancel_requested": false})
+            }
+            Some(BeatAnswer::Canceled) => json!({"lease": token, "expires_at": null, "cancel_requested": true}),
+            Some(BeatAnswer::Lost) | None => json!({"lease": token, "problem": lost()}),
+        })
+        .collect();
+    Ok(Json(json!({"leases": shown})))
+}
+
+fn lost() -> Value {
+    Problem::from(comeback_engine::CommandError::LeaseLost).to_json("")
+}
+
+async fn report(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
+    let given: ReportsIn = wire::read(&body)?;
+    if given.reports.len() > app.engine.config().limits.tasks_per_submit {
+        return Err(Invalid::one("reports", "holds too many at once").into());
+    }
+    let tokens: Vec<String> = given.reports.iter().map(|report| report.lease.clone()).collect();
+    let mut problems: Vec<Option<Problem>> = Vec::with_capacity(tokens.len());
+    let mut reports = Vec::with_capacity(tokens.len());
+    for (i, report) in given.reports.into_iter().enumerate() {
+        let lease = app.tokens.open(&report.lease);
+        match (lease, report.end()) {
+            (_, Err(invalid)) => problems.push(Some(invalid.under(&format!("reports[{i}]")).into())),
+            (None, Ok(_)) => problems.push(Some(comeback_engine::CommandError::LeaseLost.into())),
+            (Some(lease), Ok(end)) => {
+                problems.push(None);
+                reports.push(Report { lease, end });
+            }
+        }
+    }
+    // What was read is done whether or not the caller waits for the answer.
+    let engine = app.engine.clone();
+    let answers = tokio::spawn(async move { engine.report(reports).await });
+    let mut answers = answers.await.map_err(|_| Problem::unavailable("the report broke off"))??.into_iter();
+    let shown: Vec<Value> = tokens
+        .iter()
+        .zip(problems)
+        .map(|(token, problem)| {
+            let answer = match problem {
+                Some(problem) => Err(problem),
+                None => match answers.next() {
+                    Some(answer) => answer.map_err(Problem::from),
+                    None => Err(Problem::unavailable("the report was not answered")),
+                },
+            };
+            match answer {
+                Ok(reported) => reported_shown(token, &reported),
+                Err(problem) => json!({"lease": token, "problem": problem.to_json("")}),
+            }
+        })
+        .collect();
+    Ok(Json(json!({"reports": shown})))
+}
+
+fn reported_shown(token: &str, reported: &Reported) -> Value {
+    json!({
+        "lease": token,
+        "task_id": reported.task.to_string(),
+        "state": reported.state.word(),
+        "attempt": reported.attempt,
+        "next_retry_at": reported.next_retry_at.map(|at| at.to_rfc3339()),
+        "reason": reported.reason.map(|reason| reason.word()),
+    })
+}

@@ -1,0 +1,208 @@
+//! One table of all routes: what each asks of its caller, and who answers. A route that is not in the table does not exist.
+
+mod admin;
+mod clock;
+mod events;
+mod health;
+mod keys;
+mod leases;
+mod policies;
+mod stats;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::MethodRouter;
+use comeback_core::{Invalid, TaskId};
+use uuid::Uuid;
+
+use crate::App;
+use crate::auth::{self, Need};
+use crate::problem::Problem;
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    pub need: Need,
+    pub summary: &'static str,
+    /// Bodies of many megabytes are expected here.
+    large: bool,
+}
+
+type Line = (Route, MethodRouter<Arc<App>>);
+
+const LARGE_BODY: usize = 32 << 20;
+const SMALL_BODY: usize = 1 << 20;
+
+fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
+    (Route { method, path, need, summary, large: false }, answer)
+}
+
+fn large((route, answer): Line) -> Line {
+    (Route { large: true, ..route }, answer)
+}
+
+fn lines() -> Vec<Line> {
+    [health::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
+        .into_iter()
+        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines()])
+        .flatten()
+        .collect()
+}
+
+/// Every route there is.
+pub fn table() -> Vec<Route> {
+    lines().into_iter().map(|(route, _)| route).collect()
+}
+
+pub fn router(app: &Arc<App>) -> Router {
+    let mut router: Router<Arc<App>> = Router::new();
+    for (route, answer) in lines() {
+        let size = if route.large { LARGE_BODY } else { SMALL_BODY };
+        let guarded = answer
+            .layer(DefaultBodyLimit::max(size))
+            .layer(middleware::from_fn_with_state((app.clone(), route.need), auth::check));
+        router = router.route(route.path, guarded);
+    }
+    router
+        .fallback(|| async { Problem::not_found("route") })
+        .layer(middleware::from_fn(only_json))
+        .layer(middleware::from_fn(finish))
+        .with_state(app.clone())
+}
+
+/// A body that a web page could send without asking is not read: it could come from a page that nobody trusts.
+async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
+    let carries = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let is_empty =
+        length == Some("0") || (length.is_none() && !request.headers().contains_key(header::TRANSFER_ENCODING));
+    if carries && !is_empty {
+        let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+        if kind != "application/json" && !kind.ends_with("+json") {
+            let detail = "send the header `content-type: application/json`";
+            let title = "The body is not JSON";
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", title, detail));
+        }
+    }
+    Ok(next.run(request).await)
+}
+
+/// Gives the request its name, and every answer that is not a success the shape of a problem.
+async fn finish(request: Request, next: Next) -> Response {
+    let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
+    let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
+    let response = next.run(request).await;
+    let mut response = match response.extensions().get::<Problem>() {
+        Some(problem) => problem.render(&id),
+        None if response.status().is_client_error() || response.status().is_server_error() => {
+            let allow = response.headers().get(header::ALLOW).cloned();
+            let mut rendered = plain_problem(response.status()).render(&id);
+            if let Some(allow) = allow {
+                rendered.headers_mut().insert(header::ALLOW, allow);
+            }
+            rendered
+        }
+        None => response,
+    };
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
+}
+
+/// What the framework refused before we saw it.
+fn plain_problem(status: StatusCode) -> Problem {
+    match status {
+        StatusCode::METHOD_NOT_ALLOWED => {
+            Problem::new(status, "METHOD_NOT_ALLOWED", "Not this way", "the header `allow` lists the methods")
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            Problem::new(status, "TOO_LARGE", "The body is too large", "send less in one request")
+        }
+        StatusCode::NOT_FOUND => Problem::not_found("route"),
+        StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be read"),
+        status => Problem::new(status, "INTERNAL", "The server made a mistake", "the log of the server says more"),
+    }
+}
+
+/// The parameters after the question mark; what nobody knows is refused by name.
+pub struct Query(BTreeMap<String, String>);
+
+impl Query {
+    pub fn read(request: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
+        let mut found = BTreeMap::new();
+        let mut faults = Invalid::default();
+        for part in request.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let (name, value) = (decode(name)?, decode(value)?);
+            if !known.contains(&name.as_str()) && !name.starts_with("label.") {
+                faults.push(name.clone(), format!("is no parameter here; there are {}", known.join(", ")));
+            }
+            found.insert(name, value);
+        }
+        faults.or(Query(found)).map_err(Problem::from)
+    }
+
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .filter(|(name, _)| name.starts_with("label."))
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    pub fn parse<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
+        match self.text(name) {
+            None => Ok(None),
+            Some(text) => match text.parse() {
+                Ok(value) => Ok(Some(value)),
+                Err(_) => Err(Invalid::one(name, format!("`{text}` cannot be read")).into()),
+            },
+        }
+    }
+
+    pub fn limit(&self) -> Result<u32, Problem> {
+        match self.parse::<u32>("limit")? {
+            None => Ok(50),
+            Some(limit) if (1..=500).contains(&limit) => Ok(limit),
+            Some(_) => Err(Invalid::one("limit", "must be between 1 and 500").into()),
+        }
+    }
+}
+
+fn decode(text: &str) -> Result<String, Problem> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [rest.next().unwrap_or(b'!'), rest.next().unwrap_or(b'!')];
+                std::str::from_utf8(&digits)
+                    .ok()
+                    .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+                    .ok_or_else(|| Problem::bad_request("a `%` in the address is not followed by two digits"))?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| Problem::bad_request("the address is not UTF-8"))
+}
+
+pub fn task_id(text: &str) -> Result<TaskId, Problem> {
+    Uuid::try_parse(text).map(TaskId).map_err(|_| Problem::not_found("task"))
+}

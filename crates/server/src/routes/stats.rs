@@ -1,0 +1,89 @@
+//! Numbers: how many tasks there are in each state, and what is due when.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Extension, RawQuery, State};
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::get;
+use comeback_core::filter::{Filter, Sort};
+use comeback_core::{Invalid, Millis};
+use comeback_engine::store::ListQuery;
+use serde_json::{Value, json};
+
+use super::{Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::problem::Problem;
+use crate::wire::instant;
+
+pub fn lines() -> Vec<Line> {
+    vec![
+        line(Method::GET, "/api/v1/stats", Need::Read, "How many tasks are in each state", get(stats)),
+        line(Method::GET, "/api/v1/upcoming", Need::Read, "What is due when", get(upcoming)),
+    ]
+}
+
+async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let counts = app.engine.store().counts(&caller.namespace).await?.by_state;
+    let next = app.engine.store().next_due().await?;
+    let by_state: BTreeMap<&str, u64> = counts.iter().map(|(state, count)| (state.word(), *count)).collect();
+    let open: u64 = counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
+    let total: u64 = counts.values().sum();
+    Ok(Json(json!({
+        "now": app.engine.now().to_rfc3339(),
+        "namespace": caller.namespace,
+        "total": total,
+        "open": open,
+        "by_state": by_state,
+        "next": {"retry": instant(next.retry), "start": instant(next.start)},
+    })))
+}
+
+/// Tasks that one look at the future counts.
+const MOST_COUNTED: usize = 20_000;
+
+async fn upcoming(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &["within", "bucket"])?;
+    let span = |name: &str, default: Millis| match query.text(name) {
+        None => Ok(default),
+        Some(text) => Millis::parse(text).map_err(|error| Problem::from(Invalid::one(name, error))),
+    };
+    let within = span("within", Millis::from_secs(86_400))?;
+    let bucket = span("bucket", Millis::from_secs(900))?;
+    if bucket.0 == 0 || within.0 / bucket.0 > 10_000 {
+        return Err(Invalid::one("bucket", "must be so long that there are 10000 at most").into());
+    }
+    let now = app.engine.now();
+    let filter = Filter::parse(&format!("state:open due:<{}", (now + within).to_rfc3339()), now)
+        .map_err(|error| Problem::bad_request(error.message))?;
+    let mut request = ListQuery { filter, sort: Sort::Due, limit: 500, after: None, now };
+    let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
+    let (mut total, mut overdue) = (0_usize, 0_u64);
+    loop {
+        let listing = app.engine.store().list(&caller.namespace, &request).await?;
+        for item in &listing.items {
+            let Some(due) = item.stored.task.due() else { continue };
+            total += 1;
+            overdue += u64::from(due < now);
+            *buckets.entry(due.since(now).0 / bucket.0).or_default() += 1;
+        }
+        request.after = listing.next;
+        if request.after.is_none() || total >= MOST_COUNTED {
+            break;
+        }
+    }
+    let shown: Vec<Value> = buckets
+        .into_iter()
+        .map(|(place, count)| json!({"at": (now + Millis(place * bucket.0)).to_rfc3339(), "count": count}))
+        .collect();
+    Ok(Json(json!({
+        "now": now.to_rfc3339(), "within_ms": within.0, "bucket_ms": bucket.0,
+        "total": total, "overdue": overdue, "complete": request.after.is_none(), "buckets": shown,
+    })))
+}

@@ -1,0 +1,89 @@
+//! Lease tokens: which run of which task, and a proof that this server gave it away. Opaque to everybody else.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use comeback_core::TaskId;
+use comeback_engine::LeaseRef;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+/// Shared by all servers on one database, so that a worker may talk to any of them.
+#[derive(Clone)]
+pub struct Tokens {
+    key: [u8; 32],
+}
+
+/// Task, number, proof.
+const LENGTH: usize = 16 + 4 + 16;
+
+impl Tokens {
+    pub fn new(key: [u8; 32]) -> Tokens {
+        Tokens { key }
+    }
+
+    pub fn seal(&self, lease: LeaseRef) -> String {
+        let mut bytes = [0; LENGTH];
+        bytes[..16].copy_from_slice(lease.task.0.as_bytes());
+        bytes[16..20].copy_from_slice(&lease.number.to_be_bytes());
+        let proof = self.proof(&bytes[..20]);
+        bytes[20..].copy_from_slice(&proof);
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Nothing when it is not one of ours.
+    pub fn open(&self, token: &str) -> Option<LeaseRef> {
+        let mut bytes = [0; LENGTH];
+        if URL_SAFE_NO_PAD.decode_slice(token, &mut bytes) != Ok(LENGTH) {
+            return None;
+        }
+        let proof = self.proof(&bytes[..20]);
+        if !bool::from(proof.ct_eq(&bytes[20..])) {
+            return None;
+        }
+        let task = Uuid::from_slice(&bytes[..16]).ok()?;
+        let number = u32::from_be_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
+        Some(LeaseRef { task: TaskId(task), number })
+    }
+
+    fn proof(&self, about: &[u8]) -> [u8; 16] {
+        // As long as a block, which is what a shorter key is filled up to.
+        let mut key = [0; 64];
+        key[..32].copy_from_slice(&self.key);
+        let mut mac = Hmac::<Sha256>::new(&key.into());
+        mac.update(about);
+        let whole = mac.finalize().into_bytes();
+        let mut half = [0; 16];
+        half.copy_from_slice(&whole[..16]);
+        half
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_opens_for_the_key_that_sealed_it() {
+        let lease = LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 };
+        let tokens = Tokens::new([1; 32]);
+        let token = tokens.seal(lease);
+        assert_eq!(tokens.open(&token), Some(lease));
+        assert_eq!(Tokens::new([2; 32]).open(&token), None);
+    }
+
+    #[test]
+    fn a_token_that_was_touched_does_not_open() {
+        let tokens = Tokens::new([1; 32]);
+        let token = tokens.seal(LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 });
+        for i in 0..token.len() {
+            let mut touched: Vec<u8> = token.bytes().collect();
+            touched[i] = if touched[i] == b'A' { b'B' } else { b'A' };
+            assert_eq!(tokens.open(&String::from_utf8(touched).expect("ascii")), None, "{i}");
+        }
+        for text in ["", "x", "é", &token[1..], &format!("{token}A")] {
+            assert_eq!(tokens.open(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The shapes on the wire: what is read, checked by path, and what is written. No rule about tasks is here.
+
+pub mod event;
+pub mod lease;
+pub mod task;
+
+use std::fmt;
+
+use bytes::Bytes;
+use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_engine::Moment;
+use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// Reads a body. An empty one is an empty object; a fault is named by its path.
+pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+    let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.into_inner();
+        if inner.is_data() {
+            let message = inner.to_string();
+            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+            return Invalid::one(if path == "." { "" } else { path.as_str() }, message).into();
+        }
+        Problem::bad_request(format!("the body is not JSON: {inner}"))
+    })?;
+    from.end().map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
+    Ok(value)
+}
+
+/// A span: seconds as a number, or words such as `90s`, `1h30m`, `PT5M`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(pub Millis);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl Visitor<'_> for Reader {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of seconds, or a span such as \"90s\", \"1h30m\" or \"PT5M\"")
+            }
+
+            fn visit_u64<E: de::Error>(self, secs: u64) -> Result<Span, E> {
+                Ok(Span(Millis::from_secs(secs)))
+            }
+
+            fn visit_i64<E: de::Error>(self, secs: i64) -> Result<Span, E> {
+                u64::try_from(secs)
+                    .map_err(|_| E::custom("a span cannot be negative"))
+                    .and_then(|secs| self.visit_u64(secs))
+            }
+
+            fn visit_f64<E: de::Error>(self, secs: f64) -> Result<Span, E> {
+                Millis::parse_secs(secs).map(Span).map_err(E::custom)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                Millis::parse(text).map(Span).map_err(E::custom)
+            }
+        }
+
+        from.deserialize_any(Reader)
+    }
+}
+
+/// An instant, as RFC 3339.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instant(pub Timestamp);
+
+impl<'de> Deserialize<'de> for Instant {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        Timestamp::parse_rfc3339(&text).map(Instant).map_err(de::Error::custom)
+    }
+}
+
+/// A span from now, or an instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MomentIn(pub Moment);
+
+impl<'de> Deserialize<'de> for MomentIn {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(from)?;
+        if let Value::String(text) = &value
+            && let Ok(at) = Timestamp::parse_rfc3339(text)
+        {
+            return Ok(MomentIn(Moment::At(at)));
+        }
+        Span::deserialize(value).map(|span| MomentIn(Moment::After(span.0))).map_err(de::Error::custom)
+    }
+}
+
+/// A page of a list.
+#[derive(Serialize)]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    pub next_cursor: Option<String>,
+}
+
+pub fn instant(at: Option<Timestamp>) -> Option<String> {
+    at.map(Timestamp::to_rfc3339)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Shape {
+        #[serde(default)]
+        wait: Option<Span>,
+        #[serde(default)]
+        inside: Vec<Shape>,
+    }
+
+    fn faults(text: &str) -> String {
+        let problem = read::<Shape>(&Bytes::copy_from_slice(text.as_bytes())).expect_err("it is wrong");
+        format!("{} {}", problem.code, problem.detail)
+    }
+
+    #[test]
+    fn a_fault_is_named_by_its_path() {
+        assert_eq!(
+            faults(r#"{"inside": [{}, {"wait": "soon"}]}"#).split(':').next(),
+            Some("VALIDATION_FAILED inside[1].wait")
+        );
+        assert!(faults(r#"{"inside": [{"wiat": 1}]}"#).contains("unknown field `wiat`"));
+        assert!(faults(r#"{"wait": -1}"#).contains("negative"));
+        for text in ["{", "[1", "{} {}", "\u{0}", &"[".repeat(200)] {
+            assert!(faults(text).starts_with("BAD_REQUEST") || faults(text).starts_with("VALIDATION"), "{text}");
+        }
+    }
+
+    #[test]
+    fn spans_are_seconds_or_words() {
+        let wait = |text: &str| read::<Shape>(&Bytes::copy_from_slice(text.as_bytes())).unwrap().wait.unwrap().0;
+        assert_eq!(wait(r#"{"wait": 2}"#), Millis(2_000));
+        assert_eq!(wait(r#"{"wait": 0.25}"#), Millis(250));
+        assert_eq!(wait(r#"{"wait": "1h30m"}"#), Millis(5_400_000));
+        assert_eq!(wait(r#"{"wait": "PT5M"}"#), Millis(300_000));
+        let empty = read::<Shape>(&Bytes::new()).unwrap();
+        assert!(empty.wait.is_none() && empty.inside.is_empty());
+    }
+}

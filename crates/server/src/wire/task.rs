@@ -1,0 +1,422 @@
+//! Tasks: as callers write them, and as they are shown.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
+use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
+use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Instant, MomentIn, Span, instant};
+
+/// Policies by their text: the same one comes again and again.
+#[derive(Default)]
+pub struct Policies {
+    known: Mutex<HashMap<(String, Dialect), Read>>,
+}
+
+/// Nothing means that there is no retry.
+type Read = Option<Arc<Policy>>;
+
+const MOST_POLICIES: usize = 1_000;
+
+impl Policies {
+    pub fn read(&self, text: &str, dialect: Dialect, limits: &PolicyLimits) -> Result<Read, Invalid> {
+        let key = (text.to_owned(), dialect);
+        if let Some(known) = self.known.lock().get(&key) {
+            return Ok(known.clone());
+        }
+        let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
+        let policy = dialect::parse(&value, dialect, limits)?.map(Arc::new);
+        let mut known = self.known.lock();
+        if known.len() >= MOST_POLICIES {
+            known.clear();
+        }
+        known.insert(key, policy.clone());
+        Ok(policy)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ManyIn {
+    pub tasks: Vec<TaskIn>,
+    #[serde(default)]
+    pub execution: Option<ExecutionIn>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutionIn {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    external_id: Option<String>,
+    #[serde(default)]
+    fail_fast: bool,
+    #[serde(default)]
+    dead_end_cancel: bool,
+}
+
+impl From<ExecutionIn> for ExecutionSpec {
+    fn from(it: ExecutionIn) -> Self {
+        ExecutionSpec {
+            name: it.name,
+            labels: it.labels,
+            external_id: it.external_id,
+            fail_fast: it.fail_fast,
+            dead_end_cancel: it.dead_end_cancel,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskIn {
+    kind: String,
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    queue: Option<String>,
+    #[serde(default)]
+    priority: i32,
+    #[serde(default)]
+    payload: Option<Box<RawValue>>,
+    #[serde(default)]
+    executor: Option<Value>,
+    #[serde(default)]
+    needs: Vec<NeedIn>,
+    #[serde(default)]
+    retry: Option<Box<RawValue>>,
+    #[serde(default)]
+    dialect: Option<String>,
+    #[serde(default)]
+    timeout: Option<Span>,
+    #[serde(default)]
+    attempt_deadline: Option<Span>,
+    #[serde(default)]
+    deadline: Option<MomentIn>,
+    #[serde(default)]
+    delay: Option<Span>,
+    #[serde(default)]
+    at: Option<Instant>,
+    #[serde(default)]
+    dependency: Option<String>,
+    #[serde(default)]
+    account: Option<String>,
+    #[serde(default)]
+    cost: Option<u32>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    dedupe_key: Option<String>,
+    #[serde(default)]
+    external_id: Option<String>,
+    #[serde(default)]
+    hooks: Option<Value>,
+    #[serde(default)]
+    dead_end_barrier: bool,
+}
+
+/// A need by its key alone, or with its condition.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NeedIn {
+    Key(String),
+    Whole(WholeNeed),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WholeNeed {
+    task: String,
+    #[serde(default)]
+    when: Option<String>,
+    #[serde(default)]
+    on_unmet: Option<String>,
+}
+
+/// What a request says about all of its tasks.
+pub struct Context<'a> {
+    pub policies: &'a Policies,
+    pub limits: &'a PolicyLimits,
+    pub traceparent: Option<String>,
+}
+
+impl TaskIn {
+    /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
+    pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
+        let mut part = Invalid::default();
+        let retry = self.retry.as_ref().and_then(|raw| read_retry(raw, self.dialect.as_deref(), context, &mut part));
+        let executor = read_executor(self.executor, &mut part);
+        let needs = read_needs(self.needs, &mut part);
+        let start = match (self.delay, self.at) {
+            (Some(_), Some(_)) => {
+                part.push("at", "give either `delay` or `at`");
+                None
+            }
+            (Some(Span(span)), None) => Some(Moment::After(span)),
+            (None, at) => at.map(|Instant(at)| Moment::At(at)),
+        };
+        faults.absorb(at, part);
+        TaskSpec {
+            key: self.key,
+            name: self.name,
+            kind: self.kind,
+            queue: self.queue,
+            priority: self.priority,
+            payload: self.payload.map(Json::from),
+            executor,
+            needs,
+            retry,
+            timeout: self.timeout.map(|span| span.0),
+            attempt_deadline: self.attempt_deadline.map(|span| span.0),
+            deadline: self.deadline.map(|moment| moment.0),
+            start,
+            dependency: self.dependency,
+            account: self.account,
+            cost: self.cost,
+            labels: self.labels,
+            dedupe_key: self.dedupe_key,
+            external_id: self.external_id,
+            hooks: self.hooks.map(Json::from),
+            traceparent: context.traceparent.clone(),
+            dead_end_barrier: self.dead_end_barrier,
+        }
+    }
+}
+
+pub fn read_dialect(word: Option<&str>) -> Result<Dialect, Invalid> {
+    let word = word.unwrap_or("native");
+    Dialect::from_word(word).ok_or_else(|| Invalid::one("dialect", format!("`{word}` is no dialect")))
+}
+
+fn read_retry(
+    raw: &RawValue,
+    dialect: Option<&str>,
+    context: &Context<'_>,
+    faults: &mut Invalid,
+) -> Option<Arc<Policy>> {
+    let read = read_dialect(dialect).and_then(|dialect| {
+        context.policies.read(raw.get(), dialect, context.limits).map_err(|part| part.under("retry"))
+    });
+    match read {
+        Ok(policy) => policy,
+        Err(part) => {
+            faults.absorb("", part);
+            None
+        }
+    }
+}
+
+fn read_executor(value: Option<Value>, faults: &mut Invalid) -> ExecutorSpec {
+    let Some(value) = value else { return ExecutorSpec::Worker };
+    let word = value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match word.as_str() {
+        "worker" if value.as_object().is_some_and(|fields| fields.len() == 1) => ExecutorSpec::Worker,
+        "timer" if value.as_object().is_some_and(|fields| fields.len() == 1) => ExecutorSpec::Timer,
+        "worker" | "timer" => {
+            faults.push("executor", format!("a {word} has no settings"));
+            ExecutorSpec::Worker
+        }
+        "http" => ExecutorSpec::Http(value.into()),
+        "hook" => ExecutorSpec::Hook(value.into()),
+        "command" => ExecutorSpec::Command(value.into()),
+        _ => {
+            faults.push("executor.type", "must be one of worker, http, hook, command, timer");
+            ExecutorSpec::Worker
+        }
+    }
+}
+
+fn read_needs(needs: Vec<NeedIn>, faults: &mut Invalid) -> Vec<Need> {
+    let mut read = Vec::with_capacity(needs.len());
+    for (n, need) in needs.into_iter().enumerate() {
+        let need = match need {
+            NeedIn::Key(task) => WholeNeed { task, when: None, on_unmet: None },
+            NeedIn::Whole(need) => need,
+        };
+        let when = need.when.as_deref().map_or(Some(When::Success), When::from_word);
+        let on_unmet = need.on_unmet.as_deref().map_or(Some(OnUnmet::Skip), OnUnmet::from_word);
+        if when.is_none() {
+            faults.push(format!("needs[{n}].when"), "must be one of success, failure, always");
+        }
+        if on_unmet.is_none() {
+            faults.push(format!("needs[{n}].on_unmet"), "must be one of skip, fail");
+        }
+        if let (Some(when), Some(on_unmet)) = (when, on_unmet) {
+            read.push(Need { task: need.task, when, on_unmet });
+        }
+    }
+    read
+}
+
+/// What a submit answers for one task.
+pub fn submitted(task: &SubmittedTask, key: Option<&str>, execution: Option<comeback_core::ExecutionId>) -> Value {
+    let execution = execution.unwrap_or(task.id.implicit_execution());
+    json!({
+        "id": task.id.to_string(),
+        "key": key,
+        "state": task.state.word(),
+        "execution_id": execution.to_string(),
+        "duplicate": task.duplicate,
+    })
+}
+
+/// Everything about a task.
+pub fn whole(view: &TaskView) -> Value {
+    let mut shown = common(&view.stored);
+    let task = &view.stored.task;
+    let body = &view.body;
+    let failure = view.last_failure.as_ref().and_then(|record| record.failure.as_ref());
+    let text = |text: &Option<Arc<str>>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let more = json!({
+        "key": body.key,
+        "name": body.name,
+        "payload": text(&body.payload),
+        "result": text(&view.result),
+        "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
+        "labels": body.labels,
+        "executor": executor_shown(task.lane.executor, body.executor.as_deref()),
+        "retry": view.stored.policy.as_ref().map(|policy| policy.to_json()),
+        "timeout_ms": task.timeout.map(|span| span.0),
+        "attempt_deadline_ms": task.attempt_deadline.map(|span| span.0),
+        "dedupe_key": body.dedupe_key,
+        "external_id": body.external_id,
+        "traceparent": body.traceparent,
+        "last_error": failure.map(|failure| json!(failure)),
+        "needs": view.needs.iter().map(|edge| json!({
+            "task": edge.from.to_string(), "when": edge.when.word(), "on_unmet": edge.on_unmet.word(),
+        })).collect::<Vec<_>>(),
+    });
+    merge(&mut shown, more);
+    shown
+}
+
+/// One line of a list: payloads and results are left out.
+pub fn line(listed: &Listed) -> Value {
+    let mut shown = common(&listed.stored);
+    merge(
+        &mut shown,
+        json!({
+            "key": listed.key,
+            "name": listed.name,
+            "labels": listed.labels,
+            "external_id": listed.external_id,
+            "last_error": listed.last_error.as_ref().map(|message| json!({"message": message})),
+        }),
+    );
+    shown
+}
+
+fn common(stored: &comeback_engine::store::Stored) -> Value {
+    let task = &stored.task;
+    json!({
+        "id": task.id.to_string(),
+        "kind": task.lane.kind,
+        "queue": task.lane.queue,
+        "state": task.state.word(),
+        "priority": task.priority,
+        "execution_id": task.execution.unwrap_or(task.id.implicit_execution()).to_string(),
+        "attempt": task.counters.attempt,
+        "attempt_number": task.attempt_number(),
+        "max_retries": stored.policy.as_ref().map(|policy| policy.max_retries),
+        "cycle": task.cycle,
+        "total_attempts": task.run,
+        "lost_count": task.counters.lost,
+        "throttle_count": task.counters.throttled,
+        "snooze_count": task.counters.snoozed,
+        "start_at": instant(task.start_at),
+        "next_retry_at": instant(task.next_retry_at),
+        "held_until": instant(task.hold.as_ref().map(|hold| hold.until)),
+        "blocked": blocked(task),
+        "reason": task.reason.map(|reason| reason.word()),
+        "lease": task.lease.as_ref().map(|lease| json!({
+            "worker": lease.worker, "expires_at": instant(lease.expires_at),
+        })),
+        "error_class": task.class.map(|class| class.word()),
+        "fingerprint": task.fingerprint.map(|number| format!("{number:x}")),
+        "deadline_at": instant(task.expires_at),
+        "submitted_at": task.submitted_at.to_rfc3339(),
+        "started_at": instant(task.started_at),
+        "ended_at": instant(task.ended_at),
+        "updated_at": task.updated_at.to_rfc3339(),
+    })
+}
+
+/// What keeps it from running, where something beside its own due time does.
+fn blocked(task: &comeback_core::Task) -> Option<String> {
+    if task.execution_paused && task.state.is_open() {
+        return Some("its execution is paused".into());
+    }
+    match task.state {
+        State::Paused if task.parked => Some("parked by its policy until somebody resumes it".into()),
+        State::Paused => Some("paused by hand".into()),
+        State::Waiting if task.needs_left > 0 => Some(format!("waits for {} other tasks", task.needs_left)),
+        _ => task.hold.as_ref().map(|hold| hold.reason.clone()),
+    }
+}
+
+fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> Value {
+    settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}))
+}
+
+/// The attempts of a task: every record that tells how a run ended.
+pub fn attempt(record: &Record) -> Option<Value> {
+    let outcome = record.outcome?;
+    let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
+    Some(json!({
+        "number": before + 1,
+        "run": record.run,
+        "cycle": record.cycle,
+        "worker": record.worker,
+        "started_at": instant(record.started_at),
+        "ended_at": record.at.to_rfc3339(),
+        "duration_ms": record.started_at.map(|start| record.at.since(start).0),
+        "outcome": outcome.word(),
+        "error": record.failure.as_ref().map(|failure| json!(failure)),
+        "decision": record.decision.as_ref().map(|decision| json!(decision)),
+        "result": matches!(outcome, AttemptOutcome::Succeeded).then(|| {
+            record.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok())
+        }).flatten(),
+    }))
+}
+
+fn merge(into: &mut Value, more: Value) {
+    if let (Value::Object(into), Value::Object(more)) = (into, more) {
+        into.extend(more);
+    }
+}
+
+pub fn next_cursor(cursor: Option<ListCursor>) -> Option<String> {
+    cursor.map(|cursor| cursor.to_string())
+}
+
+/// A forecast: the attempts that are still to come, if every one fails.
+pub fn forecast(forecast: &comeback_core::forecast::Forecast) -> Value {
+    let attempts: Vec<Value> = forecast
+        .attempts
+        .iter()
+        .map(|it| {
+            json!({
+                "number": it.number,
+                "at": it.at.to_rfc3339(),
+                "earliest": it.earliest.to_rfc3339(),
+                "latest": it.latest.to_rfc3339(),
+            })
+        })
+        .collect();
+    json!({
+        "attempts": attempts,
+        "gives_up_at": instant(forecast.gives_up_at),
+        "then": forecast.then.map(|(state, reason)| json!({"state": state.word(), "reason": reason.word()})),
+    })
+}

@@ -1,0 +1,163 @@
+//! One method per question; answers are JSON as the server gives it.
+
+use std::time::Duration;
+
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// What the server says when it says no (RFC 9457).
+#[derive(Clone, Debug, Deserialize)]
+pub struct Problem {
+    #[serde(default)]
+    pub title: String,
+    #[serde(default)]
+    pub status: u16,
+    #[serde(default)]
+    pub detail: String,
+    /// Upper case, for programs.
+    #[serde(default)]
+    pub error: String,
+    #[serde(default)]
+    pub instance: String,
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answered, or the connection broke.
+    #[error("cannot reach {url}: {why}")]
+    Unreachable { url: String, why: String },
+    #[error("{}", .0.detail)]
+    Refused(Box<Problem>),
+    #[error("an answer that makes no sense: {0}")]
+    Nonsense(String),
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl Error {
+    pub fn problem(&self) -> Option<&Problem> {
+        match self {
+            Error::Refused(problem) => Some(problem),
+            _ => None,
+        }
+    }
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    server: String,
+    key: Option<String>,
+    namespace: Option<String>,
+}
+
+impl Client {
+    pub fn new(server: impl Into<String>) -> Result<Client, Error> {
+        let server = server.into().trim_end_matches('/').to_owned();
+        if !server.starts_with("http://") && !server.starts_with("https://") {
+            return Err(Error::Usage(format!("`{server}` is no address of a server; it begins with http://")));
+        }
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("comeback-client/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(Duration::from_secs(5))
+            .no_proxy()
+            .build()
+            .map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(Client { http, server, key: None, namespace: None })
+    }
+
+    pub fn with_key(mut self, key: Option<String>) -> Client {
+        self.key = key;
+        self
+    }
+
+    pub fn in_namespace(mut self, namespace: Option<String>) -> Client {
+        self.namespace = namespace;
+        self
+    }
+
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// One task, or many under `tasks`.
+    pub async fn submit(&self, tasks: &Value) -> Result<Value, Error> {
+        self.post("/api/v1/tasks", tasks).await
+    }
+
+    pub async fn task(&self, id: &str) -> Result<Value, Error> {
+        self.get(&format!("/api/v1/tasks/{id}")).await
+    }
+
+    /// Cancel, pause, resume, retry, snooze or reschedule.
+    pub async fn act(&self, id: &str, verb: &str, body: &Value) -> Result<Value, Error> {
+        self.post(&format!("/api/v1/tasks/{id}/{verb}"), body).await
+    }
+
+    pub async fn lease(&self, request: &Value) -> Result<Value, Error> {
+        self.post("/api/v1/leases", request).await
+    }
+
+    pub async fn heartbeat(&self, leases: &[String], extend_secs: u64) -> Result<Value, Error> {
+        self.post("/api/v1/leases/heartbeat", &json!({"leases": leases, "extend": extend_secs})).await
+    }
+
+    pub async fn report(&self, reports: &[Value]) -> Result<Value, Error> {
+        self.post("/api/v1/leases/report", &json!({"reports": reports})).await
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Value, Error> {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    /// With parameters, which are escaped here.
+    pub async fn get_with(&self, path: &str, query: &[(&str, String)]) -> Result<Value, Error> {
+        self.send(self.request(Method::GET, path).query(query)).await
+    }
+
+    pub async fn post<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
+        self.send(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Result<Value, Error> {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut request = self.http.request(method, format!("{}{path}", self.server)).timeout(Duration::from_secs(90));
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        if let Some(namespace) = &self.namespace {
+            request = request.header("comeback-namespace", namespace);
+        }
+        request
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Value, Error> {
+        let unreachable = |error: reqwest::Error| {
+            let mut why: &dyn std::error::Error = &error;
+            while let Some(deeper) = why.source() {
+                why = deeper;
+            }
+            Error::Unreachable { url: self.server.clone(), why: why.to_string() }
+        };
+        let response = request.send().await.map_err(unreachable)?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(unreachable)?;
+        if status.is_success() {
+            if status == StatusCode::NO_CONTENT || body.is_empty() {
+                return Ok(Value::Null);
+            }
+            return serde_json::from_slice(&body).map_err(|error| Error::Nonsense(error.to_string()));
+        }
+        match serde_json::from_slice::<Problem>(&body) {
+            Ok(problem) => Err(Error::Refused(Box::new(problem))),
+            Err(_) => Err(Error::Nonsense(format!("status {status} without a problem"))),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A worker: leases in batches, keeps what it holds alive, reports in batches, and stops without dropping anything.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::client::{Client, Error};
+
+/// A task as its worker gets it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Task {
+    pub id: String,
+    pub kind: String,
+    #[serde(default)]
+    pub key: Option<String>,
+    #[serde(default)]
+    pub name: Option<String>,
+    #[serde(default)]
+    pub queue: String,
+    #[serde(default)]
+    pub payload: Value,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    pub attempt: u32,
+    pub attempt_number: u32,
+    pub is_retry: bool,
+    #[serde(default)]
+    pub traceparent: Option<String>,
+}
+
+/// How a run ended, as the server wants to hear it.
+#[derive(Clone, Debug)]
+pub struct Outcome(Value);
+
+impl Outcome {
+    pub fn succeeded(result: Value) -> Outcome {
+        Outcome(json!({"outcome": "succeeded", "result": result}))
+    }
+
+    /// The server decides what comes of it.
+    pub fn failed(message: impl Into<String>) -> Outcome {
+        Outcome(json!({"outcome": "failed", "error": {"message": message.into()}}))
+    }
+
+    /// With class, type, code, status, message, stack and retry_after, as far as they are known.
+    pub fn failed_with(error: Value) -> Outcome {
+        Outcome(json!({"outcome": "failed", "error": error}))
+    }
+
+    /// Not now; ask again after a while, which costs no attempt.
+    pub fn snoozed(delay: Duration) -> Outcome {
+        Outcome(json!({"outcome": "snoozed", "delay": delay.as_secs_f64()}))
+    }
+}
+
+type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Handler = Arc<dyn Fn(Task) -> Running + Send + Sync>;
+
+pub struct Worker {
+    client: Client,
+    name: String,
+    queues: Vec<String>,
+    concurrency: usize,
+    lease: Duration,
+    handlers: HashMap<String, Handler>,
+}
+
+impl Worker {
+    pub fn new(client: Client, name: impl Into<String>) -> Worker {
+        Worker {
+            client,
+            name: name.into(),
+            queues: vec!["default".into()],
+            concurrency: 10,
+            lease: Duration::from_secs(60),
+            handlers: HashMap::new(),
+        }
+    }
+
+    pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Worker {
+        self.queues = queues.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Tasks that may run side by side.
+    pub fn concurrency(mut self, concurrency: usize) -> Worker {
+        self.concurrency = concurrency.max(1);
+        self
+    }
+
+    /// How long a lease lasts without a sign of life; the worker gives one in time.
+    pub fn lease(mut self, lease: Duration) -> Worker {
+        self.lease = lease;
+        self
+    }
+
+    pub fn handle<F, R>(mut self, kind: impl Into<String>, handler: F) -> Worker
+    where
+        F: Fn(Task) -> R + Send + Sync + 'static,
+        R: Future<Output = Outcome> + Send + 'static,
+    {
+        self.handlers.insert(kind.into(), Arc::new(move |task| Box::pin(handler(task))));
+        self
+    }
+
+    /// Works until `stop`; then leases no more, finishes what runs, reports it, and returns.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let worker = Arc::new(self);
+        let room = Arc::new(Semaphore::new(worker.concurrency));
+        let held: Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>> = Arc::default();
+        let (reports, pending) = mpsc::channel::<Value>(worker.concurrency * 2);
+        let (done, is_done) = watch::channel(false);
+        let reporter = tokio::spawn(report_all(worker.client.clone(), pending));
+        let keeper = tokio::spawn(keep_alive(worker.clone(), held.clone(), is_done));
+        tokio::pin!(stop);
+        loop {
+            let permits = tokio::select! {
+                () = &mut stop => break,
+                permit = room.clone().acquire_owned() => permit.map_err(|_| Error::Usage("closed".into()))?,
+            };
+            drop(permits);
+            let free = room.available_permits().max(1);
+            let request = json!({
+                "worker": worker.name, "queues": worker.queues, "kinds": worker.handlers.keys().collect::<Vec<_>>(),
+                "limit": free, "lease": worker.lease.as_secs_f64(), "wait": 20,
+            });
+            let leased = tokio::select! {
+                () = &mut stop => break,
+                leased = worker.client.lease(&request) => leased,
+            };
+            let leased = match leased {
+                Ok(leased) => leased,
+                Err(error) => {
+                    tracing::warn!(%error, "no work could be asked for; asking again");
+                    tokio::select! {
+                        () = &mut stop => break,
+                        () = tokio::time::sleep(Duration::from_secs(1)) => continue,
+                    }
+                }
+            };
+            for item in leased["leases"].as_array().into_iter().flatten() {
+                let token = item["lease"].as_str().unwrap_or_default().to_owned();
+                let task: Task =
+                    serde_json::from_value(item["task"].clone()).map_err(|error| Error::Nonsense(error.to_string()))?;
+                let permit = room.clone().acquire_owned().await.map_err(|_| Error::Usage("closed".into()))?;
+                let Some(handler) = worker.handlers.get(&task.kind).cloned() else { continue };
+                let (reports, held_by_task, name) = (reports.clone(), held.clone(), token.clone());
+                let run = tokio::spawn(async move { handler(task).await });
+                held.lock().map(|mut held| held.insert(token, run.abort_handle())).ok();
+                tokio::spawn(async move {
+                    let outcome = run.await;
+                    held_by_task.lock().map(|mut held| held.remove(&name)).ok();
+                    let outcome = match outcome {
+                        Ok(outcome) => Some(outcome),
+                        Err(error) if error.is_cancelled() => None,
+                        Err(_) => Some(Outcome::failed("the handler panicked")),
+                    };
+                    if let Some(Outcome(mut report)) = outcome {
+                        report["lease"] = name.into();
+                        let _ = reports.send(report).await;
+                    }
+                    drop(permit);
+                });
+            }
+        }
+        // Everything that runs gives its permit back when it has said how it ended.
+        let all = u32::try_from(worker.concurrency).unwrap_or(u32::MAX);
+        let _ = room.acquire_many(all).await;
+        drop(reports);
+        let _ = reporter.await;
+        let _ = done.send(true);
+        let _ = keeper.await;
+        Ok(())
+    }
+}
+
+/// Sends what has gathered in one request, again and again until the server has heard it.
+async fn report_all(client: Client, mut pending: mpsc::Receiver<Value>) {
+    let mut batch = Vec::new();
+    while pending.recv_many(&mut batch, 500).await > 0 {
+        for wait in [1, 2, 5, 10, 30] {
+            match client.report(&batch).await {
+                Ok(_) => break,
+                Err(error) if error.problem().is_some_and(|problem| problem.status < 500) => {
+                    tracing::error!(%error, "a report was refused");
+                    break;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a report was not heard; sending it again");
+                    tokio::time::sleep(Duration::from_secs(wait)).await;
+                }
+            }
+        }
+        batch.clear();
+    }
+}
+
+/// Gives a sign of life three times per lease, and stops what was canceled or lost.
+async fn keep_alive(
+    worker: Arc<Worker>,
+    held: Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>>,
+    mut is_done: watch::Receiver<bool>,
+) {
+    loop {
+        tokio::select! {
+            _ = is_done.wait_for(|done| *done) => return,
+            () = tokio::time::sleep(worker.lease / 3) => {}
+        }
+        let tokens: Vec<String> = held.lock().map(|held| held.keys().cloned().collect()).unwrap_or_default();
+        if tokens.is_empty() {
+            continue;
+        }
+        let Ok(answer) = worker.client.heartbeat(&tokens, worker.lease.as_secs().max(1)).await else { continue };
+        for item in answer["leases"].as_array().into_iter().flatten() {
+            let gone = item["cancel_requested"] == true || item.get("problem").is_some();
+            if let (true, Some(token)) = (gone, item["lease"].as_str()) {
+                let run = held.lock().ok().and_then(|held| held.get(token).cloned());
+                if let Some(run) = run {
+                    run.abort();
+                }
+            }
+        }
+    }
+}
