@@ -17,7 +17,7 @@ SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
 	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture
 
-bench: setup ## the full measurement beside the rivals, medians of five (about an hour)
+bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare
 
 bench-quick: setup ## the same measurement, small (five minutes)

@@ -1,9 +1,22 @@
 //! How things look in a terminal: data on stdout, everything else on stderr.
 
-use std::io::IsTerminal;
+use std::fmt;
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use comeback_core::{Millis, Timestamp};
 use serde_json::Value;
+
+/// A line of data. Whoever reads it may stop reading, as `head` does; then there is nothing left to do.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+}
+pub(crate) use say;
+
+pub fn line(text: fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+        std::process::exit(if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 });
+    }
+}
 
 /// A table without borders: columns are as wide as what is in them.
 pub fn table(head: &[&str], rows: &[Vec<String>]) {
@@ -15,7 +28,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) {
     }
     let print = |cells: Vec<&str>| {
         let line: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        println!("{}", line.join("  ").trim_end());
+        say!("{}", line.join("  ").trim_end());
     };
     if std::io::stdout().is_terminal() {
         print(head.to_vec());
@@ -26,7 +39,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) {
 }
 
 pub fn json(value: &Value) {
-    println!("{}", serde_json::to_string_pretty(value).unwrap_or_default());
+    say!("{}", serde_json::to_string_pretty(value).unwrap_or_default());
 }
 
 /// A state as people see it: a glyph and a word, never one alone.

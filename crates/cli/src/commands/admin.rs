@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::args::{KeyCommand, LoopCommand};
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub async fn stats(context: &Context) -> Result<u8, Failure> {
     let stats = context.client.get("/api/v1/stats").await?;
@@ -67,14 +67,14 @@ pub async fn status(context: &Context) -> Result<u8, Failure> {
     if context.json {
         output::json(&json!({"stats": stats, "paused_loops": paused, "stuck": stuck}));
     } else {
-        println!(
+        say!(
             "{} running   {} pending   {} retrying   {} scheduled",
             count("running"),
             count("pending"),
             count("retry_pending"),
             count("waiting")
         );
-        println!(
+        say!(
             "{} succeeded   {} dead   {} failed   {} paused",
             count("succeeded"),
             count("dead"),
@@ -82,10 +82,10 @@ pub async fn status(context: &Context) -> Result<u8, Failure> {
             count("paused")
         );
         if !paused.is_empty() {
-            println!("paused loops: {}", paused.join(", "));
+            say!("paused loops: {}", paused.join(", "));
         }
         if stuck > 0 {
-            println!("{stuck} runs have lost their lease and wait to be reaped");
+            say!("{stuck} runs have lost their lease and wait to be reaped");
         }
     }
     let attention = count("dead") > 0 || !paused.is_empty() || stuck > 0;
@@ -171,7 +171,7 @@ pub async fn keys(context: &Context, command: KeyCommand) -> Result<u8, Failure>
         }
         KeyCommand::Revoke { id } => {
             context.client.delete(&format!("/api/v1/keys/{id}")).await?;
-            println!("{id} is revoked");
+            say!("{id} is revoked");
         }
     }
     Ok(code::OK)
@@ -182,7 +182,7 @@ fn show_new(as_json: bool, key: &Value) {
         output::json(key);
         return;
     }
-    println!("{}", output::text(key, "key"));
+    say!("{}", output::text(key, "key"));
     eprintln!(
         "role {}, namespace {}. This is the only time the key is shown.",
         output::text(key, "role"),
@@ -210,7 +210,7 @@ async fn create_offline(
     let store = SqliteStore::open(&SqliteOptions::file(db)).map_err(broken)?;
     let new = NewKey { name, role, namespace: namespace.unwrap_or_else(|| "*".into()), valid_for: None };
     let (_, secret) = Keys::default().create(&store, new, SystemClock::new().now()).await.map_err(broken)?;
-    println!("{secret}");
+    say!("{secret}");
     eprintln!("This is the only time the key is shown.");
     Ok(code::OK)
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Context, typed_policy};
 use crate::args::EnqueueArgs;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
     let mut task = Map::new();
@@ -42,7 +42,7 @@ pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
     }
     let task = &answer["tasks"][0];
     let again = if task["duplicate"] == true { "   it was there already, by its dedupe key" } else { "" };
-    println!("{}  {}{again}", output::text(task, "id"), output::state(task));
+    say!("{}  {}{again}", output::text(task, "id"), output::state(task));
     Ok(code::OK)
 }
 

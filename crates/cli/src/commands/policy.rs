@@ -13,7 +13,7 @@ use serde_json::json;
 use super::typed_policy;
 use crate::args::PolicyCommand;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub fn run(as_json: bool, command: PolicyCommand) -> Result<u8, Failure> {
     match command {
@@ -24,7 +24,7 @@ pub fn run(as_json: bool, command: PolicyCommand) -> Result<u8, Failure> {
                 return Ok(code::OK);
             }
             for line in explain::policy(policy.as_ref()) {
-                println!("{line}");
+                say!("{line}");
             }
         }
         PolicyCommand::Simulate { policy, dialect, seed } => simulate(as_json, read(&policy, &dialect)?, seed),
@@ -66,12 +66,12 @@ fn simulate(as_json: bool, policy: Option<Policy>, seed: Option<u64>) {
         return;
     }
     for line in words {
-        println!("{line}");
+        say!("{line}");
     }
-    println!();
+    say!("");
     let mut before = now;
     for it in &coming.attempts {
-        println!(
+        say!(
             "  attempt {:>3}   after {:<10}  +{}",
             it.number,
             output::span(it.at.since(now)),
@@ -81,8 +81,8 @@ fn simulate(as_json: bool, policy: Option<Policy>, seed: Option<u64>) {
     }
     match coming.then {
         Some((state, reason)) => {
-            println!("  then {} ({}), {} after the first try", state, reason.word(), output::span(before.since(now)))
+            say!("  then {} ({}), {} after the first try", state, reason.word(), output::span(before.since(now)))
         }
-        None => println!("  and so on"),
+        None => say!("  and so on"),
     }
 }

@@ -12,7 +12,7 @@ use super::Context;
 use super::enqueue::own_task;
 use crate::args::RunArgs;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 const LEASE_SECS: u64 = 60;
 
@@ -97,7 +97,7 @@ async fn attempt(context: &Context, run: &[String], token: &str, number: u64) ->
         let Some(lines) = lines else { return };
         let mut lines = BufReader::new(lines).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            println!("{line}");
+            say!("{line}");
             if let Ok(value @ Value::Object(_)) = serde_json::from_str(&line) {
                 last = Some(value);
             }

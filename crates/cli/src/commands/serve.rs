@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::args::ServeArgs;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     log(&args.log_format)?;
@@ -24,7 +24,7 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let app = App::new(engine.clone(), instance, virtual_clock).await.map_err(|error| broken(&args.db, &error))?;
     let listener = listen(&args.listen, &app).await?;
     banner(&args, &app, &listener);
-    println!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
+    say!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
     let served = comeback_server::serve(app.clone(), listener, stop(), ServeOptions::default()).await;
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
     drop(app);
@@ -130,12 +130,12 @@ fn banner(args: &ServeArgs, app: &App, listener: &TcpListener) {
     } else {
         "keys"
     };
-    println!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
-    println!("  API         http://{address}/api/v1");
-    println!("  Data        {data}");
-    println!("  Auth        {auth}");
+    say!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
+    say!("  API         http://{address}/api/v1");
+    say!("  Data        {data}");
+    say!("  Auth        {auth}");
     if args.clock != "system" {
-        println!("  Clock       {}", args.clock);
+        say!("  Clock       {}", args.clock);
     }
 }
 

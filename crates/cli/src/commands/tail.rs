@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Context;
 use crate::args::Global;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub async fn run(context: &Context, global: &Global, task: Option<String>, from_start: bool) -> Result<u8, Failure> {
     let mut query: Vec<(&str, String)> = Vec::new();
@@ -39,7 +39,7 @@ pub async fn run(context: &Context, global: &Global, task: Option<String>, from_
             let line: Vec<u8> = rest.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
             if let Some(event) = line.strip_prefix("data:").and_then(|text| serde_json::from_str::<Value>(text).ok()) {
-                if global.json { println!("{event}") } else { print(&event) }
+                if global.json { say!("{event}") } else { print(&event) }
             }
         }
     }
@@ -83,10 +83,5 @@ fn print(event: &Value) {
         words.push(format!("({reason})"));
     }
     let at = output::text(event, "at").get(11..23).unwrap_or_default();
-    println!(
-        "{at}  {glyph} {:<22} {}  {}",
-        output::text(event, "type"),
-        output::short(&event["task_id"]),
-        words.join(" ")
-    );
+    say!("{at}  {glyph} {:<22} {}  {}", output::text(event, "type"), output::short(&event["task_id"]), words.join(" "));
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::args::TaskCommand;
 use crate::failure::{Failure, code};
-use crate::output;
+use crate::output::{self, say};
 
 pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure> {
     match command {
@@ -90,33 +90,33 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     let task = context.client.task(&id).await?;
     let forecast = context.client.get(&format!("/api/v1/tasks/{id}/forecast?limit=5")).await?;
     let now = context.now().await?;
-    println!(
+    say!(
         "{}  {}  {}   attempt {}",
         output::state(&task),
         output::text(&task, "kind"),
         output::short(&task["id"]),
         attempt(&task)
     );
-    println!("  why      {}", output::text(&why, "text"));
+    say!("  why      {}", output::text(&why, "text"));
     let coming: Vec<String> =
         forecast["attempts"].as_array().into_iter().flatten().map(|it| output::relative(&it["at"], now)).collect();
     if !coming.is_empty() {
-        println!("  when     {}", coming.join(", then "));
+        say!("  when     {}", coming.join(", then "));
     }
     if let (Some(at), Some(then)) = (forecast["gives_up_at"].as_str(), forecast["then"]["state"].as_str())
         && task["ended_at"].is_null()
     {
         let at = output::relative(&Value::from(at), now);
-        println!("  at worst {then} {at} ({})", output::text(&forecast["then"], "reason"));
+        say!("  at worst {then} {at} ({})", output::text(&forecast["then"], "reason"));
     }
-    println!("  blocked  {}", task["blocked"].as_str().unwrap_or("no"));
+    say!("  blocked  {}", task["blocked"].as_str().unwrap_or("no"));
     let name = output::short(&task["id"]);
     let open = task["ended_at"].is_null();
     match output::text(&task, "state") {
-        "paused" => println!("  do       comeback task resume {name}      comeback task cancel {name}"),
+        "paused" => say!("  do       comeback task resume {name}      comeback task cancel {name}"),
         "succeeded" | "canceled" | "skipped" => {}
-        _ if open => println!("  do       comeback task retry {name}      comeback task cancel {name}"),
-        _ => println!("  do       comeback task retry {name}"),
+        _ if open => say!("  do       comeback task retry {name}      comeback task cancel {name}"),
+        _ => say!("  do       comeback task retry {name}"),
     }
     Ok(code::OK)
 }
@@ -170,6 +170,6 @@ async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8,
     let due = if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] };
     let when = if due.is_null() { String::new() } else { format!("   due {}", output::relative(due, now)) };
     let place = answer["queue_position"].as_u64().map(|n| format!("   number {n} in its queue")).unwrap_or_default();
-    println!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task));
+    say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task));
     Ok(code::OK)
 }
