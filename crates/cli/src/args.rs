@@ -88,6 +88,15 @@ pub struct ServeArgs {
     /// Names this process among others
     #[arg(long, env = "INSTANCE_ID")]
     pub instance: Option<String>,
+    /// Let tasks start processes on this machine
+    #[arg(long, env = "COMEBACK_ALLOW_COMMANDS")]
+    pub allow_commands: bool,
+    /// Let calls reach loopback and private networks
+    #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS")]
+    pub allow_private_networks: bool,
+    /// Leave http, command and timer tasks to other instances
+    #[arg(long, env = "COMEBACK_NO_EXECUTORS")]
+    pub no_executors: bool,
     /// human or json
     #[arg(long, env = "COMEBACK_LOG_FORMAT", default_value = "human")]
     pub log_format: String,

@@ -43,6 +43,12 @@ impl Server {
         Client::new(self.url.clone()).expect("an address")
     }
 
+    /// For what the client would never send.
+    fn http(&self) -> reqwest::Client {
+        self.client();
+        reqwest::Client::new()
+    }
+
     fn cli(&self, args: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_comeback"))
             .args(args)
@@ -169,7 +175,7 @@ async fn bad_requests_are_answered_with_precise_problems() {
         let Err(Error::Refused(problem)) = client.get(path).await else { panic!("{path} was answered") };
         assert_eq!(problem.status, status, "{path}: {}", problem.detail);
     }
-    let http = reqwest::Client::new();
+    let http = server.http();
     let form = http.post(format!("{}/api/v1/tasks", server.url)).body("kind=k").send().await.expect("sent");
     assert_eq!(form.status(), 415, "what a page could send unasked is not read");
     let other_host = http.get(format!("{}/api/v1/stats", server.url)).header("host", "evil.example");
@@ -183,7 +189,7 @@ async fn bad_requests_are_answered_with_precise_problems() {
 async fn the_same_idempotency_key_creates_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(&file(folder.path()), &[]);
-    let http = reqwest::Client::new();
+    let http = server.http();
     let send = |body: &'static str| {
         let request = http.post(format!("{}/api/v1/tasks", server.url)).header("content-type", "application/json");
         async move { request.header("idempotency-key", "one").body(body).send().await.expect("sent") }
@@ -400,4 +406,173 @@ async fn a_worker_of_the_sdk_works_off_a_queue_and_stops_cleanly() {
     working.await.expect("no panic").expect("it worked");
     let recovered = client.get("/api/v1/tasks?q=state:recovered&limit=500").await.expect("a list");
     assert_eq!(recovered["items"].as_array().expect("items").len(), 25);
+}
+
+/// Three servers on one PostgreSQL, workers on all of them, and a server that is killed in the middle.
+#[tokio::test]
+async fn three_servers_share_one_database_and_one_may_die() {
+    let Ok(cluster) = std::env::var("COMEBACK_TEST_POSTGRES_DURABLE") else {
+        panic!("this test needs a PostgreSQL that flushes: run it by scripts/test");
+    };
+    let name = format!("three_{}", std::process::id());
+    let (admin, connection) = tokio_postgres::connect(&cluster, tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    admin.batch_execute(&format!("create database {name}")).await.expect("a database");
+    let url = cluster.rsplit_once('/').map(|(server, _)| format!("{server}/{name}")).expect("a URL");
+    let mut servers: Vec<Server> = (0..3).map(|_| Server::start(&url, &[])).collect();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut workers = tokio::task::JoinSet::new();
+    for (n, server) in servers.iter().enumerate().flat_map(|(n, server)| [(2 * n, server), (2 * n + 1, server)]) {
+        let mut stopped = stopped.clone();
+        let worker = Worker::new(server.client(), format!("w{n}")).concurrency(4).lease(Duration::from_secs(3)).handle(
+            "flaky",
+            |task| async move {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                if task.attempt_number == 1 {
+                    Outcome::failed("not yet")
+                } else {
+                    Outcome::succeeded(json!(task.attempt))
+                }
+            },
+        );
+        workers.spawn(worker.run(async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        }));
+    }
+    let mut ids = Vec::new();
+    for round in 0..30 {
+        let client = servers[round % 2].client();
+        let tasks: Vec<Value> = (0..10)
+            .map(|_| json!({"kind": "flaky", "retry": {"strategy": "fixed", "delay": "200ms", "max_retries": 5}}))
+            .collect();
+        let answer = client.submit(&json!({"tasks": tasks})).await.expect("submitted");
+        ids.extend(
+            answer["tasks"].as_array().expect("tasks").iter().map(|it| it["id"].as_str().expect("an id").to_owned()),
+        );
+        if round == 15 {
+            servers.remove(2).kill();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let client = servers[0].client();
+    let begun = Instant::now();
+    loop {
+        let stats = client.get("/api/v1/stats").await.expect("stats");
+        if stats["by_state"]["succeeded"] == 300 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{stats}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for id in &ids {
+        let task = servers[1].client().task(id).await.expect("every one is there");
+        assert_eq!(task["state"], "succeeded", "{task}");
+        let events = client.get(&format!("/api/v1/tasks/{id}/events?limit=500")).await.expect("a log");
+        let seqs: Vec<u64> =
+            events["items"].as_array().expect("items").iter().filter_map(|it| it["seq"].as_u64()).collect();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "gap-free: {events}");
+    }
+    let _ = stop.send(true);
+    workers.abort_all();
+    drop(servers);
+    admin.batch_execute(&format!("drop database {name} with (force)")).await.expect("dropped");
+}
+
+/// Answers one request after the other as it is told, and remembers what it was asked.
+fn answering(answers: Vec<&'static str>) -> (String, std::sync::mpsc::Receiver<String>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let (asked, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut request = vec![0; 8192];
+            let read = stream.read(&mut request).unwrap_or(0);
+            let _ = asked.send(String::from_utf8_lossy(&request[..read]).into_owned());
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (url, heard)
+}
+
+async fn until_over(client: &Client, id: &str) -> Value {
+    let begun = Instant::now();
+    loop {
+        let task = client.task(id).await.expect("shown");
+        if !task["ended_at"].is_null() {
+            return task;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{task}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn submit_one(client: &Client, task: Value) -> String {
+    let answer = client.submit(&task).await.expect("submitted");
+    answer["tasks"][0]["id"].as_str().expect("an id").to_owned()
+}
+
+#[tokio::test]
+async fn the_server_makes_calls_itself_and_heeds_what_it_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &["--allow-private-networks"]);
+    let client = server.client();
+    let (url, heard) = answering(vec![
+        "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 4\r\nconnection: close\r\n\r\nbusy",
+        "HTTP/1.1 500 Oops\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 11\r\nconnection: close\r\n\r\n{\"ok\":true}",
+    ]);
+    let begun = Instant::now();
+    let task = json!({"kind": "call", "payload": {"n": 7}, "retry": {"strategy": "fixed", "delay": "50ms", "max_retries": 3},
+        "executor": {"type": "http", "method": "POST", "url": format!("{url}/hook")}});
+    let done = until_over(&client, &submit_one(&client, task).await).await;
+    assert_eq!((&done["state"], &done["result"]["body"]["ok"]), (&json!("succeeded"), &json!(true)), "{done}");
+    assert_eq!((&done["attempt"], &done["throttle_count"]), (&json!(1), &json!(1)), "a Retry-After is not counted");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "it was asked to stay away for a second");
+    let asked: Vec<String> = heard.try_iter().collect();
+    assert_eq!(asked.len(), 3);
+    assert!(asked[0].starts_with("POST /hook") && asked[0].contains("{\"n\":7}"), "{}", asked[0]);
+    let key = |request: &str| request.lines().find(|line| line.starts_with("idempotency-key")).map(str::to_owned);
+    assert!(key(&asked[0]).is_some() && key(&asked[0]) == key(&asked[2]), "the other side can tell a repetition");
+    // Nobody listens any more.
+    let task = json!({"kind": "call", "executor": {"type": "http", "url": url}, "retry": {"strategy": "immediate", "max_retries": 1}});
+    let dead = until_over(&client, &submit_one(&client, task).await).await;
+    assert_eq!((&dead["state"], &dead["last_error"]["type"]), (&json!("dead"), &json!("connect")), "{dead}");
+}
+
+#[tokio::test]
+async fn calls_into_private_networks_and_commands_need_leave() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    for url in [
+        "http://127.0.0.1:9/",
+        "http://localhost:9/",
+        "http://[::1]:9/",
+        "http://169.254.169.254/latest",
+        "http://2130706433/",
+    ] {
+        let task = json!({"kind": "call", "executor": {"type": "http", "url": url}, "retry": 5});
+        let failed = until_over(&client, &submit_one(&client, task).await).await;
+        assert_eq!(
+            (&failed["state"], &failed["last_error"]["type"]),
+            (&json!("failed"), &json!("blocked")),
+            "{url}: {failed}"
+        );
+    }
+    let command = json!({"kind": "c", "executor": {"type": "command", "run": ["true"]}});
+    let Err(Error::Refused(problem)) = client.submit(&command).await else { panic!("a command was taken") };
+    assert!(problem.detail.contains("--allow-commands"), "{}", problem.detail);
+    let timer = json!({"kind": "t", "executor": {"type": "timer"}, "delay": "300ms"});
+    let rung = until_over(&client, &submit_one(&client, timer).await).await;
+    assert_eq!(rung["state"], "succeeded");
+    drop(server);
+    let server = Server::start(&file(folder.path()), &["--allow-commands"]);
+    let client = server.client();
+    let script = "test $COMEBACK_ATTEMPT = 2 || exit 1; echo \"{\\\"payload\\\": $COMEBACK_PAYLOAD}\"";
+    let task = json!({"kind": "c", "payload": [1], "executor": {"type": "command", "run": ["sh", "-c", script]},
+        "retry": {"strategy": "fixed", "delay": "100ms", "max_retries": 2}});
+    let done = until_over(&client, &submit_one(&client, task).await).await;
+    assert_eq!((&done["state"], &done["result"]["payload"]), (&json!("succeeded"), &json!([1])), "{done}");
 }

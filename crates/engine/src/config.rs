@@ -8,6 +8,8 @@ pub struct EngineConfig {
     pub instance: String,
     pub policy_limits: PolicyLimits,
     pub limits: Limits,
+    /// What tasks may ask this installation to do by itself.
+    pub executors: Available,
     /// Leaseless work without any limit of its own counts as stuck after this (model A14).
     pub stuck_after: Millis,
     /// How long what is over is kept; nothing means for ever.
@@ -18,6 +20,14 @@ pub struct EngineConfig {
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
     pub report_lanes: usize,
+}
+
+/// Which executors there are. A task for another one is refused by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Available {
+    pub http: bool,
+    pub command: bool,
+    pub timer: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +69,7 @@ impl Default for EngineConfig {
             instance: "comeback".into(),
             policy_limits: PolicyLimits::default(),
             limits: Limits::default(),
+            executors: Available::default(),
             stuck_after: Millis::from_secs(1_800),
             retention: None,
             safety_interval: Millis::from_secs(1),

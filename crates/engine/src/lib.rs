@@ -17,6 +17,7 @@ mod cache;
 mod combine;
 mod commands;
 mod config;
+pub mod executors;
 mod ids;
 mod loops;
 mod road;
@@ -40,7 +41,7 @@ pub use commands::retry::{ManualRetry, Retried};
 pub use commands::settle::Settle;
 pub use commands::submit::SubmitAnswer;
 pub use commands::why::Why;
-pub use config::{EngineConfig, Limits};
+pub use config::{Available, EngineConfig, Limits};
 pub use road::Changed;
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use comeback_core::policy::DeadlineKind;
 use comeback_core::transition::Act;
 use comeback_core::{
-    Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, PolicyLimits, State, Task, TaskId,
-    Timestamp, When,
+    Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
+    When,
 };
-use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
+use comeback_store::{Body, ClaimRequest, Idempotency, NewExecution, NewTask, Submission};
 
-use crate::config::Limits;
+use crate::config::{Available, EngineConfig, Limits};
+use crate::executors::HttpCall;
+use crate::executors::command::Process;
 use crate::ids::Ids;
 
 /// A text that is known to be JSON.
@@ -173,15 +175,10 @@ impl Submit {
     }
 
     /// Checks everything and makes the rows; or names every fault and makes nothing.
-    pub(crate) fn plan(
-        &self,
-        limits: &Limits,
-        policies: &PolicyLimits,
-        ids: &Ids,
-        now: Timestamp,
-    ) -> Result<Submission, Invalid> {
+    pub(crate) fn plan(&self, config: &EngineConfig, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
+        let limits = &config.limits;
         let mut faults = Invalid::default();
-        limits.check_name("namespace", &self.namespace, &mut faults);
+        limits.check_namespace(&self.namespace, &mut faults);
         if self.tasks.len() > limits.tasks_per_submit {
             faults.push("tasks", format!("at most {} tasks go into one request", limits.tasks_per_submit));
             return Err(faults);
@@ -196,7 +193,7 @@ impl Submit {
             }
         }
         for (i, spec) in self.tasks.iter().enumerate() {
-            spec.check(&path(i, self.tasks.len()), limits, policies, &mut faults);
+            spec.check(&path(i, self.tasks.len()), config, &mut faults);
         }
         let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
         if !linked {
@@ -315,6 +312,14 @@ impl Limits {
         }
     }
 
+    /// A star stands for all namespaces and can be none itself.
+    pub(crate) fn check_namespace(&self, text: &str, faults: &mut Invalid) {
+        self.check_name("namespace", text, faults);
+        if text == ClaimRequest::ANY_NAMESPACE {
+            faults.push("namespace", "must be one, not all of them");
+        }
+    }
+
     fn check_labels(&self, at: &str, labels: &BTreeMap<String, String>, faults: &mut Invalid) {
         if labels.len() > self.labels {
             faults.push(format!("{at}labels"), format!("at most {} labels are allowed", self.labels));
@@ -349,7 +354,8 @@ impl Limits {
 }
 
 impl TaskSpec {
-    fn check(&self, at: &str, limits: &Limits, policies: &PolicyLimits, faults: &mut Invalid) {
+    fn check(&self, at: &str, config: &EngineConfig, faults: &mut Invalid) {
+        let limits = &config.limits;
         let mut name = |field: &str, text: &str| limits.check_name(&format!("{at}{field}"), text, faults);
         name("kind", &self.kind);
         let optional = [
@@ -389,15 +395,15 @@ impl TaskSpec {
                 _ => {}
             }
         }
-        if let Some(Err(invalid)) = self.retry.as_ref().map(|policy| policy.check(policies)) {
+        if let Some(Err(invalid)) = self.retry.as_ref().map(|policy| policy.check(&config.policy_limits)) {
             for fault in invalid.faults {
                 faults.push(format!("{at}retry.{}", fault.path), fault.message);
             }
         }
-        self.refuse_what_is_not_built(at, faults);
+        self.refuse_what_is_not_built(at, config, faults);
     }
 
-    fn refuse_what_is_not_built(&self, at: &str, faults: &mut Invalid) {
+    fn refuse_what_is_not_built(&self, at: &str, config: &EngineConfig, faults: &mut Invalid) {
         let not_yet = [
             ("dependency", self.dependency.is_some()),
             ("account", self.account.is_some()),
@@ -409,9 +415,27 @@ impl TaskSpec {
                 faults.push(format!("{at}{field}"), "is not available in this version");
             }
         }
-        if let ExecutorSpec::Http(_) | ExecutorSpec::Command(_) | ExecutorSpec::Timer = self.executor {
+        self.check_executor(at, config.executors, faults);
+    }
+
+    fn check_executor(&self, at: &str, available: Available, faults: &mut Invalid) {
+        let (is_there, read) = match &self.executor {
+            ExecutorSpec::Worker | ExecutorSpec::Hook(_) => (true, Ok(())),
+            ExecutorSpec::Timer => (available.timer, Ok(())),
+            ExecutorSpec::Http(settings) => (available.http, HttpCall::read(settings.text()).map(|_| ())),
+            ExecutorSpec::Command(settings) => (available.command, Process::read(settings.text()).map(|_| ())),
+        };
+        if !is_there {
             let word = self.executor.executor();
-            faults.push(format!("{at}executor.type"), format!("`{word}` is not available in this version"));
+            let message = match self.executor {
+                ExecutorSpec::Command(_) => {
+                    "a server runs commands only when it was started with --allow-commands".into()
+                }
+                _ => format!("`{word}` is not available here"),
+            };
+            faults.push(format!("{at}executor.type"), message);
+        } else if let Err(part) = read {
+            faults.absorb(&format!("{at}executor"), part);
         }
     }
 
@@ -516,7 +540,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
     fn plan(submit: &Submit) -> Result<Submission, Vec<String>> {
-        submit.plan(&Limits::default(), &PolicyLimits::default(), &Ids::new(Some(1)), NOW).map_err(|invalid| {
+        submit.plan(&EngineConfig::default(), &Ids::new(Some(1)), NOW).map_err(|invalid| {
             invalid.faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect()
         })
     }

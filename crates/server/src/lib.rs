@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use comeback_engine::executors::Executors;
 use comeback_engine::store::{Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
 
@@ -32,6 +33,7 @@ pub struct App {
     pub instance: String,
     /// Present on a server whose time is moved by hand.
     pub clock: Option<Arc<VirtualClock>>,
+    executors: Option<Executors>,
     tokens: Tokens,
     policies: Policies,
     draining: AtomicBool,
@@ -42,13 +44,14 @@ impl App {
         engine: Engine,
         instance: impl Into<String>,
         clock: Option<Arc<VirtualClock>>,
+        executors: Option<Executors>,
     ) -> Result<Arc<App>, StoreError> {
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
         let policies = Policies::default();
         let instance = instance.into();
-        let app = App { engine, keys, instance, clock, tokens, policies, draining: AtomicBool::new(false) };
+        let app = App { engine, keys, instance, clock, executors, tokens, policies, draining: AtomicBool::new(false) };
         let app = Arc::new(app);
         tokio::spawn(follow_keys(Arc::downgrade(&app)));
         Ok(app)
@@ -56,6 +59,19 @@ impl App {
 
     pub fn router(self: &Arc<App>) -> Router {
         routes::router(self)
+    }
+
+    /// Waits until what the server does itself has come to an end, or for five seconds of real time.
+    async fn executors_settled(&self) {
+        let Some(executors) = &self.executors else { return };
+        // Whoever was told of work needs a moment to take it.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        for _ in 0..500 {
+            if executors.busy() == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// From now on it is not ready for more, and long polls end.

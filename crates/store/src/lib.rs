@@ -19,9 +19,11 @@ pub mod sqlite;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 pub use page::{FeedCursor, ListCursor};
 pub use postgres::{PostgresOptions, PostgresStore};
@@ -96,6 +98,9 @@ pub trait Store: Send + Sync {
     async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
+
+    /// The lanes there are for an executor.
+    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError>;
 
     /// Small facts about the store itself. `put_meta` with `only_if_absent` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;

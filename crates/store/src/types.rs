@@ -99,10 +99,13 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
+    /// Stands for all of them where somebody waits for work; a claim names one.
+    pub const ANY_NAMESPACE: &'static str = "*";
+
     pub fn wants(&self, lane: &Lane) -> bool {
+        let anywhere = self.namespace == Self::ANY_NAMESPACE;
         lane.executor == self.executor
-            && lane.namespace == self.namespace
-            && self.queues.contains(&lane.queue)
+            && (anywhere || lane.namespace == self.namespace && self.queues.contains(&lane.queue))
             && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
     }
 }

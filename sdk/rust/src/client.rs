@@ -61,6 +61,8 @@ impl Client {
         if !server.starts_with("http://") && !server.starts_with("https://") {
             return Err(Error::Usage(format!("`{server}` is no address of a server; it begins with http://")));
         }
+        // Another part of the process may have chosen one already; then that one is used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .user_agent(concat!("comeback-client/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(5))

@@ -1,12 +1,11 @@
 //! Run: a command whose every try is kept by the server, and repeated when the server says so. The command itself runs here.
 
-use std::process::Stdio;
 use std::time::Instant;
 
 use comeback_core::{Millis, Timestamp};
+use comeback_engine::ReportEnd;
+use comeback_engine::executors::command::{self, Process};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
 
 use super::Context;
 use super::enqueue::own_task;
@@ -25,6 +24,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
     let name = output::short(&submitted["tasks"][0]["id"]);
     let shown = client.task(&id).await?;
     let most = shown["max_retries"].as_u64().map_or(1, |retries| retries + 1);
+    let process = Process::new(args.run);
     let begun = Instant::now();
     loop {
         let ask = json!({"worker": format!("run-{}", std::process::id()), "queues": [queue], "limit": 1,
@@ -39,7 +39,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
         let token = output::text(lease, "lease").to_owned();
         let number = lease["task"]["attempt_number"].as_u64().unwrap_or(1);
         let started = Instant::now();
-        let (report, words) = attempt(context, &args.run, &token, number).await;
+        let (report, words) = attempt(context, &process, &token, number).await;
         let took = output::span(Millis(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)));
         let answer = client.report(&[report]).await?;
         let answer = &answer["reports"][0];
@@ -75,63 +75,28 @@ fn ended(task: &Value) -> Option<u8> {
     }
 }
 
-/// One try. Its output is passed on; the last line of standard output that is JSON is the result.
-async fn attempt(context: &Context, run: &[String], token: &str, number: u64) -> (Value, String) {
-    let spawned = Command::new(&run[0])
-        .args(&run[1..])
-        .env("COMEBACK_ATTEMPT", number.to_string())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn();
-    let mut child = match spawned {
-        Ok(child) => child,
-        Err(error) => {
-            let message = format!("{}: {error}", run[0]);
-            let error = json!({"message": message, "class": "final", "type": "spawn"});
-            return (json!({"lease": token, "outcome": "failed", "error": error}), message);
-        }
-    };
-    let mut last = None;
-    let lines = child.stdout.take();
-    let read = async {
-        let Some(lines) = lines else { return };
-        let mut lines = BufReader::new(lines).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            say!("{line}");
-            if let Ok(value @ Value::Object(_)) = serde_json::from_str(&line) {
-                last = Some(value);
-            }
-        }
-    };
+/// One try, with signs of life as long as it takes.
+async fn attempt(context: &Context, process: &Process, token: &str, number: u64) -> (Value, String) {
     let alive = async {
         loop {
             tokio::time::sleep(std::time::Duration::from_secs(LEASE_SECS / 3)).await;
             let _ = context.client.heartbeat(&[token.to_owned()], LEASE_SECS).await;
         }
     };
-    let finish = async {
-        let ((), status) = tokio::join!(read, child.wait());
-        status
-    };
-    let status = tokio::select! {
-        status = finish => status,
+    let end = tokio::select! {
+        end = command::run(process, u32::try_from(number).unwrap_or(u32::MAX), |line| say!("{line}")) => end,
         () = alive => unreachable!("signs of life have no end"),
     };
-    match status {
-        Ok(status) if status.success() => {
-            (json!({"lease": token, "outcome": "succeeded", "result": last}), "ok".into())
+    match end {
+        ReportEnd::Succeeded { result } => {
+            let result = result.and_then(|json| serde_json::from_str::<Value>(json.text()).ok());
+            (json!({"lease": token, "outcome": "succeeded", "result": result}), "ok".into())
         }
-        Ok(status) => {
-            let exit = status.code();
-            let words = exit.map_or_else(|| status.to_string(), |code| format!("exit {code}"));
-            // As sysexits has it: usage and the like never get better by themselves; 75 says that they may.
-            let class = exit.and_then(|code| matches!(code, 64..=74 | 76..=78).then_some("final"));
-            let error = json!({"message": words, "type": "exit", "code": exit, "class": class});
-            (json!({"lease": token, "outcome": "failed", "error": error}), words)
+        ReportEnd::Failed(failure) => {
+            let error = json!({"message": failure.message, "type": failure.error_type, "code": failure.code,
+                "class": failure.class.map(|class| class.word())});
+            (json!({"lease": token, "outcome": "failed", "error": error}), failure.message)
         }
-        Err(error) => {
-            let error = json!({"message": error.to_string()});
-            (json!({"lease": token, "outcome": "failed", "error": error}), "broke off".into())
-        }
+        _ => (json!({"lease": token, "outcome": "released"}), "given back".into()),
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{State, Timestamp};
+use comeback_engine::executors::{ExecutorOptions, Executors};
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError};
-use comeback_engine::{Clock, Engine, EngineConfig, ScaledClock, SystemClock, VirtualClock};
+use comeback_engine::{Available, Clock, Engine, EngineConfig, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, ServeOptions};
 use tokio::net::TcpListener;
 
@@ -19,9 +20,12 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let store = open(&args.db).await?;
     let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
     let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
-    let config = EngineConfig { instance: instance.clone(), ..EngineConfig::default() };
+    let executors = Available { http: true, command: args.allow_commands, timer: true };
+    let config = EngineConfig { instance: instance.clone(), executors, ..EngineConfig::default() };
     let engine = Engine::start(store, clock, config).await.map_err(|error| broken(&args.db, &error))?;
-    let app = App::new(engine.clone(), instance, virtual_clock).await.map_err(|error| broken(&args.db, &error))?;
+    let executors = start_executors(&args, &engine)?;
+    let app =
+        App::new(engine.clone(), instance, virtual_clock, executors).await.map_err(|error| broken(&args.db, &error))?;
     let listener = listen(&args.listen, &app).await?;
     banner(&args, &app, &listener);
     say!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
@@ -30,6 +34,19 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     drop(app);
     engine.close().await;
     Ok(code::OK)
+}
+
+fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors>, Failure> {
+    if args.no_executors {
+        return Ok(None);
+    }
+    let options = ExecutorOptions {
+        private_networks: args.allow_private_networks,
+        commands: args.allow_commands,
+        ..ExecutorOptions::default()
+    };
+    let wrong = |why| Failure::new(code::FAILED, "the executors cannot be started").why(why);
+    engine.start_executors(options).map(Some).map_err(wrong)
 }
 
 fn log(format: &str) -> Result<(), Failure> {

@@ -120,6 +120,7 @@ impl Core {
     fn check_lease(&self, request: &LeaseRequest) -> Result<ClaimRequest, Invalid> {
         let limits = &self.config.limits;
         let mut faults = Invalid::default();
+        limits.check_namespace(&request.namespace, &mut faults);
         limits.check_name("worker", &request.worker, &mut faults);
         if request.queues.is_empty() || request.queues.len() > 100 {
             faults.push("queues", "needs 1 to 100 names");

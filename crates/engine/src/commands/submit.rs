@@ -19,7 +19,7 @@ impl Engine {
     pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
         let core = &self.core;
         let now = core.clock.now();
-        let submission = submit.plan(&core.config.limits, &core.config.policy_limits, &core.ids, now)?;
+        let submission = submit.plan(&core.config, &core.ids, now)?;
         let execution = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = if submission.tasks.len() >= BULK {
             core.submit_batch(std::slice::from_ref(&submission)).await.pop()

@@ -280,6 +280,10 @@ impl Store for FaultyStore {
         self.through(self.truth.pauses()).await
     }
 
+    async fn lanes(&self, executor: comeback_core::Executor) -> Result<Vec<Arc<comeback_core::Lane>>, StoreError> {
+        self.through(self.truth.lanes(executor)).await
+    }
+
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
         self.through(self.truth.meta(key)).await
     }

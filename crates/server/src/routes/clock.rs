@@ -61,13 +61,16 @@ async fn advance(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>
     };
     let mut steps = 0_u64;
     app.engine.tick().await?;
+    app.executors_settled().await;
     while let Some(next) = app.engine.next_instant().await?.filter(|next| *next <= target) {
         clock.set(next);
         app.engine.tick().await?;
+        app.executors_settled().await;
         steps += 1;
     }
     clock.set(target);
     app.engine.tick().await?;
+    app.executors_settled().await;
     app.engine.store().put_meta(META, &clock.now().0.to_string(), false).await?;
     Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
 }

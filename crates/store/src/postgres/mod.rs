@@ -21,7 +21,7 @@ mod wake;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
@@ -154,6 +154,12 @@ impl Store for PostgresStore {
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
         read::pauses(self).await.map_err(StoreError::of_a_read)
+    }
+
+    /// What another instance has just added is looked up first.
+    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
+        learn::has_grown(self).await.map_err(StoreError::of_a_read)?;
+        Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

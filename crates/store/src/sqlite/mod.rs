@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
 use crate::dictionary::Dictionary;
@@ -186,6 +186,10 @@ impl Store for SqliteStore {
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
         self.read(|connection, _| read::pauses(connection)).await
+    }
+
+    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
+        Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

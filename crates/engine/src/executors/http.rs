@@ -1,0 +1,264 @@
+//! HTTP: the server makes the call itself. A status, a Retry-After and a broken connection become a proper failure.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comeback_core::{Class, Failure, Invalid, RetryAfter, Trigger};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Method, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+use super::guard::{Guarded, is_public};
+use crate::{Json, Leased, ReportEnd};
+
+/// A call as a task describes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpCall {
+    #[serde(rename = "type")]
+    _type: String,
+    #[serde(default = "get")]
+    method: String,
+    url: String,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    #[serde(default)]
+    body: Option<Value>,
+    #[serde(default)]
+    expect: Option<Expect>,
+}
+
+/// Which statuses are a success: `"2xx"`, `"204"`, or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Expect {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn get() -> String {
+    "GET".into()
+}
+
+const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
+
+impl HttpCall {
+    /// Everything that can be known to be wrong before the call is made.
+    pub fn read(settings: &str) -> Result<HttpCall, Invalid> {
+        let call: HttpCall = serde_json::from_str(settings).map_err(|error| {
+            let message = error.to_string();
+            Invalid::one("", message.split(" at line ").next().unwrap_or_default())
+        })?;
+        let mut faults = Invalid::default();
+        if !METHODS.contains(&call.method.to_ascii_uppercase().as_str()) {
+            faults.push("method", format!("must be one of {}", METHODS.join(", ")));
+        }
+        match Url::parse(&call.url) {
+            Err(error) => faults.push("url", error),
+            Ok(url) if !matches!(url.scheme(), "http" | "https") => {
+                faults.push("url", "must begin with http:// or https://")
+            }
+            Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+                faults.push("url", "may not hold a password; send a header");
+            }
+            Ok(_) => {}
+        }
+        for (name, value) in &call.headers {
+            if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
+                faults.push(format!("headers.{name}"), "is no header");
+            }
+        }
+        for pattern in call.expected() {
+            if parse_pattern(pattern).is_none() {
+                faults.push("expect", format!("`{pattern}` is no status; write 2xx or 204"));
+            }
+        }
+        faults.or(call)
+    }
+
+    fn expected(&self) -> Vec<&str> {
+        match &self.expect {
+            None => vec!["2xx"],
+            Some(Expect::One(pattern)) => pattern.split(',').map(str::trim).collect(),
+            Some(Expect::Many(patterns)) => patterns.iter().map(String::as_str).collect(),
+        }
+    }
+
+    fn is_expected(&self, status: u16) -> bool {
+        self.expected()
+            .iter()
+            .filter_map(|pattern| parse_pattern(pattern))
+            .any(|(from, to)| (from..=to).contains(&status))
+    }
+}
+
+fn parse_pattern(pattern: &str) -> Option<(u16, u16)> {
+    if let Some(digit) = pattern.strip_suffix("xx") {
+        let hundred = digit.parse::<u16>().ok().filter(|digit| (1..=5).contains(digit))? * 100;
+        return Some((hundred, hundred + 99));
+    }
+    pattern.parse().ok().filter(|status| (100..=599).contains(status)).map(|status| (status, status))
+}
+
+/// What of an answer is kept.
+const MOST_KEPT: usize = 64 * 1024;
+/// A call that has no limit of its own ends after this.
+const LONGEST_CALL: Duration = Duration::from_secs(300);
+
+#[derive(Clone)]
+pub struct Calls {
+    client: Client,
+    private_networks: bool,
+}
+
+impl Calls {
+    pub fn new(private_networks: bool) -> Result<Calls, String> {
+        // Another part of the process may have chosen one already; then that one is used.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .user_agent(concat!("comeback/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(10))
+            .timeout(LONGEST_CALL)
+            .dns_resolver(Arc::new(Guarded { private_networks }))
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Calls { client, private_networks })
+    }
+
+    pub async fn run(&self, task: &Leased) -> ReportEnd {
+        let settings = task.executor.as_deref().unwrap_or("{}");
+        let failed = |failure| ReportEnd::Failed(failure);
+        let call = match HttpCall::read(settings) {
+            Ok(call) => call,
+            Err(invalid) => return failed(finally("settings", invalid.to_string())),
+        };
+        let url = match Url::parse(&call.url) {
+            Ok(url) => url,
+            Err(error) => return failed(finally("settings", error.to_string())),
+        };
+        // A literal address is never looked up, so the resolver does not see it.
+        let literal = url.host_str().and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
+        if literal.is_some_and(|address| !self.private_networks && !is_public(address)) {
+            let why =
+                format!("{} may not be called from here; see --allow-private-networks", url.host_str().unwrap_or(""));
+            return failed(finally("blocked", why));
+        }
+        match self.call(&call, url, task).await {
+            Ok(result) => ReportEnd::Succeeded { result: Some(Json::from(result)) },
+            Err(failure) => failed(*failure),
+        }
+    }
+
+    async fn call(&self, call: &HttpCall, url: Url, task: &Leased) -> Result<Value, Box<Failure>> {
+        let method = Method::from_bytes(call.method.to_ascii_uppercase().as_bytes()).unwrap_or(Method::GET);
+        let mut headers = HeaderMap::new();
+        let known = |name: &'static str, value: String, headers: &mut HeaderMap| {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        };
+        known("comeback-task", task.lease.task.to_string(), &mut headers);
+        known("comeback-attempt", task.attempt_number.to_string(), &mut headers);
+        // The same for every try, so that the other side can tell a repetition.
+        known("idempotency-key", task.lease.task.to_string(), &mut headers);
+        if let Some(parent) = &task.traceparent {
+            known("traceparent", parent.clone(), &mut headers);
+        }
+        for (name, value) in &call.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                headers.insert(name, value);
+            }
+        }
+        let mut request = self.client.request(method, url);
+        match (&call.body, &task.payload) {
+            (Some(Value::String(text)), _) => request = request.body(text.clone()),
+            (Some(body), _) => request = request.json(body),
+            (None, Some(payload)) if !matches!(call.method.as_str(), "GET" | "HEAD" | "get" | "head") => {
+                request = request.header("content-type", "application/json").body(payload.to_string());
+            }
+            _ => {}
+        }
+        let response = request.headers(headers).send().await.map_err(|error| Box::new(broken(&error)))?;
+        let status = response.status().as_u16();
+        let retry_after =
+            response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
+        let body = read_some(response).await;
+        let shown = serde_json::from_str::<Value>(&body).unwrap_or(Value::String(body));
+        if call.is_expected(status) {
+            return Ok(json!({"status": status, "body": shown}));
+        }
+        Err(Box::new(Failure {
+            status: Some(status),
+            retry_after,
+            error_type: Some("http".into()),
+            result: Some(json!({"status": status, "body": shown})),
+            ..Failure::new(Trigger::Error, format!("the call was answered with {status}"))
+        }))
+    }
+}
+
+/// As much of the answer as is kept.
+async fn read_some(mut response: reqwest::Response) -> String {
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        let room = MOST_KEPT - body.len();
+        body.extend_from_slice(&piece[..piece.len().min(room)]);
+        if body.len() >= MOST_KEPT {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&body).into_owned()
+}
+
+fn finally(error_type: &str, message: String) -> Failure {
+    Failure { class: Some(Class::Final), error_type: Some(error_type.into()), ..Failure::new(Trigger::Error, message) }
+}
+
+fn broken(error: &reqwest::Error) -> Failure {
+    let mut why: &dyn std::error::Error = error;
+    while let Some(deeper) = why.source() {
+        why = deeper;
+    }
+    let message = why.to_string();
+    if error.is_timeout() {
+        return Failure { error_type: Some("timeout".into()), ..Failure::new(Trigger::Timeout, message) };
+    }
+    if message.contains("no address that may be called") {
+        return finally("blocked", message);
+    }
+    let error_type = if error.is_connect() { "connect" } else { "network" };
+    Failure { error_type: Some(error_type.into()), ..Failure::new(Trigger::Error, message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_checked_before_it_is_made() {
+        let fault = |text: &str| HttpCall::read(text).expect_err(text).to_string();
+        assert!(HttpCall::read(r#"{"type": "http", "url": "https://example.test/x"}"#).is_ok());
+        assert!(fault(r#"{"type": "http"}"#).contains("url"));
+        assert!(fault(r#"{"type": "http", "url": "ftp://x"}"#).contains("http://"));
+        assert!(fault(r#"{"type": "http", "url": "http://u:p@x"}"#).contains("password"));
+        assert!(fault(r#"{"type": "http", "url": "http://x", "method": "BREW"}"#).contains("method"));
+        assert!(fault(r#"{"type": "http", "url": "http://x", "expect": "ok"}"#).contains("expect"));
+        assert!(fault(r#"{"type": "http", "url": "http://x", "colour": 1}"#).contains("colour"));
+        assert!(fault(r#"{"type": "http", "url": "http://x", "headers": {"a b": "c"}}"#).contains("headers"));
+    }
+
+    #[test]
+    fn expected_statuses_are_patterns() {
+        let call = |expect: &str| {
+            HttpCall::read(&format!(r#"{{"type": "http", "url": "http://x", "expect": {expect}}}"#)).unwrap()
+        };
+        assert!(call("\"2xx\"").is_expected(204) && !call("\"2xx\"").is_expected(301));
+        assert!(call("\"200, 404\"").is_expected(404));
+        assert!(call("[\"3xx\", \"200\"]").is_expected(302));
+    }
+}
