@@ -32,6 +32,8 @@ pub struct Global {
 
 #[derive(Subcommand)]
 pub enum Command {
+    /// Watch tasks fail and come back, on temporary data and sixty times as fast
+    Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
     /// Create a task
@@ -61,6 +63,9 @@ pub enum Command {
         /// Begin with what was, not only with what comes
         #[arg(long)]
         from_start: bool,
+        /// Every event, not only verdicts and ends
+        #[arg(long)]
+        all: bool,
     },
     /// Whether anything needs a person; exits 8 when it does
     Status,
@@ -72,6 +77,22 @@ pub enum Command {
     Key(KeyCommand),
     /// Print a completion script
     Completion { shell: clap_complete::Shell },
+}
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Address to listen on; the next free one when it is taken
+    #[arg(long, default_value = "127.0.0.1:7330")]
+    pub listen: String,
+    /// Keep the data in this file
+    #[arg(long)]
+    pub keep: Option<PathBuf>,
+    /// How many times as fast as real time
+    #[arg(long, default_value_t = 60.0)]
+    pub speed: f64,
+    /// End after so many seconds
+    #[arg(long)]
+    pub seconds: Option<u64>,
 }
 
 #[derive(Args)]

@@ -131,6 +131,17 @@ async fn a_task_fails_comes_back_and_tells_why() {
     let seqs: Vec<u64> =
         events["items"].as_array().expect("items").iter().filter_map(|it| it["seq"].as_u64()).collect();
     assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>(), "gap-free");
+    let metrics =
+        server.http().get(format!("{}/metrics", server.url)).send().await.expect("sent").text().await.expect("text");
+    for line in [
+        "comeback_tasks_created_total 1",
+        "comeback_tasks_retried_total{kind=\"automatic\"} 1",
+        "comeback_tasks_completed_total{outcome=\"succeeded\"} 1",
+        "comeback_attempts_total{outcome=\"succeeded\",attempt=\"2\"} 1",
+        "comeback_tasks_by_status{namespace=\"default\",status=\"succeeded\"} 1",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line} is missing:\n{metrics}");
+    }
 }
 
 #[tokio::test]
@@ -575,4 +586,33 @@ async fn calls_into_private_networks_and_commands_need_leave() {
         "retry": {"strategy": "fixed", "delay": "100ms", "max_retries": 2}});
     let done = until_over(&client, &submit_one(&client, task).await).await;
     assert_eq!((&done["state"], &done["result"]["payload"]), (&json!("succeeded"), &json!([1])), "{done}");
+}
+
+#[test]
+fn the_demo_shows_tasks_that_come_back() {
+    let begun = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["demo", "--listen", "127.0.0.1:0", "--seconds", "8"])
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    let (said, summary) = (text(&output.stdout), text(&output.stderr));
+    for word in [
+        "→ retry in",
+        "503 Service Unavailable",
+        "429 Too Many Requests",
+        "(not counted)",
+        "vat_id is missing → failed, no retry",
+        "◎ payments.charge",
+    ] {
+        assert!(said.contains(word), "{word} is missing:\n{said}");
+    }
+    let recovered: u32 = summary
+        .split("recovered ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
+    assert!(recovered >= 2, "{summary}");
 }

@@ -22,6 +22,7 @@ mod ids;
 mod loops;
 mod road;
 mod spec;
+mod tally;
 mod wake;
 
 pub mod clock;
@@ -44,6 +45,7 @@ pub use commands::why::Why;
 pub use config::{Available, EngineConfig, Limits};
 pub use road::Changed;
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
+pub use tally::Tally;
 
 /// What every part of the engine shares.
 pub(crate) struct Core {
@@ -54,6 +56,7 @@ pub(crate) struct Core {
     pub wake: Arc<wake::Wake>,
     pub alarms: wake::Alarms,
     pub cache: cache::Cache,
+    pub tallies: tally::Tallies,
 }
 
 /// The engine. Cheap to clone; its loops stop when the last clone is gone.
@@ -97,6 +100,7 @@ impl Engine {
             wake: Arc::default(),
             alarms: wake::Alarms::default(),
             cache: cache::Cache::new(200_000),
+            tallies: tally::Tallies::default(),
         });
         let combiners = Arc::new(commands::Combiners::start(&core));
         Ok(Engine { core, combiners, loops: Arc::default() })
@@ -117,6 +121,11 @@ impl Engine {
 
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core.store
+    }
+
+    /// What this process has stored since it started.
+    pub fn tally(&self) -> Tally {
+        self.core.tallies.now()
     }
 
     pub fn now(&self) -> comeback_core::Timestamp {

@@ -29,6 +29,9 @@ pub struct Task {
     pub labels: BTreeMap<String, String>,
     pub attempt: u32,
     pub attempt_number: u32,
+    /// How often it was started in its life, this time included.
+    #[serde(default)]
+    pub run: u32,
     pub is_retry: bool,
     #[serde(default)]
     pub traceparent: Option<String>,
@@ -68,6 +71,7 @@ pub struct Worker {
     queues: Vec<String>,
     concurrency: usize,
     lease: Duration,
+    signs_of_life: bool,
     handlers: HashMap<String, Handler>,
 }
 
@@ -79,6 +83,7 @@ impl Worker {
             queues: vec!["default".into()],
             concurrency: 10,
             lease: Duration::from_secs(60),
+            signs_of_life: true,
             handlers: HashMap::new(),
         }
     }
@@ -97,6 +102,12 @@ impl Worker {
     /// How long a lease lasts without a sign of life; the worker gives one in time.
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.lease = lease;
+        self
+    }
+
+    /// Leases run out unless their tasks end in time: for those who want to see what happens then.
+    pub fn without_signs_of_life(mut self) -> Worker {
+        self.signs_of_life = false;
         self
     }
 
@@ -213,7 +224,7 @@ async fn keep_alive(
             () = tokio::time::sleep(worker.lease / 3) => {}
         }
         let tokens: Vec<String> = held.lock().map(|held| held.keys().cloned().collect()).unwrap_or_default();
-        if tokens.is_empty() {
+        if tokens.is_empty() || !worker.signs_of_life {
             continue;
         }
         let Ok(answer) = worker.client.heartbeat(&tokens, worker.lease.as_secs().max(1)).await else { continue };

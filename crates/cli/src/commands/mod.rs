@@ -1,6 +1,7 @@
 //! One file per noun.
 
 mod admin;
+mod demo;
 mod enqueue;
 mod policy;
 mod run;
@@ -61,6 +62,7 @@ pub async fn run(arguments: Arguments) -> Result<u8, Failure> {
     let global = arguments.global;
     let context = || Context::new(&global);
     match arguments.command {
+        Command::Demo(args) => demo::run(&global, args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
@@ -68,7 +70,10 @@ pub async fn run(arguments: Arguments) -> Result<u8, Failure> {
         Command::Policy(command) => policy::run(global.json, command),
         Command::Stats => admin::stats(&context()?).await,
         Command::Upcoming { within, bucket } => admin::upcoming(&context()?, within, bucket).await,
-        Command::Tail { task, from_start } => tail::run(&context()?, &global, task, from_start).await,
+        Command::Tail { task, from_start, all } => {
+            let what = tail::What { task, from_start, all };
+            tail::run(&context()?, &global, what).await
+        }
         Command::Status => admin::status(&context()?).await,
         Command::Loop(command) => admin::loops(&context()?, command).await,
         Command::Key(command) => admin::keys(&context()?, command).await,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Executor, Invalid, Millis, TaskId, Timestamp};
+use comeback_core::{EventKind, Executor, Invalid, Millis, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
 
 use super::{BULK, again};
@@ -149,6 +149,8 @@ impl Core {
         match self.store.claim(batch, self.clock.now()).await {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
+                let started = answers.iter().map(Vec::len).sum::<usize>() as u64;
+                self.tallies.add(EventKind::AttemptStarted, started);
                 for claimed in answers.iter().flatten() {
                     self.set_alarms(&claimed.stored.task);
                 }

@@ -1,6 +1,6 @@
 //! Submit: create tasks, all of a request or none of it.
 
-use comeback_core::{ExecutionId, State};
+use comeback_core::{EventKind, ExecutionId, State};
 use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
 
 use super::{BULK, again};
@@ -34,12 +34,22 @@ impl Engine {
     }
 }
 
+/// How many tasks an answer has made.
+fn created(answer: &Submitted) -> u64 {
+    match answer {
+        Submitted::Created(tasks) => tasks.iter().filter(|task| !task.duplicate).count() as u64,
+        _ => 0,
+    }
+}
+
 impl Core {
     pub(crate) async fn submit_batch(&self, batch: &[Submission]) -> Vec<Result<Submitted, StoreError>> {
         match self.store.submit(batch, self.clock.now()).await {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 self.tell_submitted(batch);
+                let created = answers.iter().map(created).sum();
+                self.tallies.add(EventKind::TaskCreated, created);
                 answers.into_iter().map(Ok).collect()
             }
         }

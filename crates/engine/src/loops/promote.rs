@@ -7,6 +7,9 @@ use crate::Core;
 
 pub async fn tick(core: &Core, what: Promote) -> Result<Progress, StoreError> {
     let promoted = core.store.promote(what, core.clock.now(), BATCH).await?;
+    if what == Promote::Retries {
+        core.tallies.add(comeback_core::EventKind::TaskRetryDue, u64::from(promoted.count));
+    }
     for lane in &promoted.lanes {
         core.wake.work(lane, promoted.count);
     }

@@ -6,6 +6,7 @@ mod events;
 mod health;
 mod keys;
 mod leases;
+mod metrics;
 mod policies;
 mod stats;
 mod tasks;
@@ -51,7 +52,7 @@ fn large((route, answer): Line) -> Line {
 }
 
 fn lines() -> Vec<Line> {
-    [health::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
+    [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
         .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines()])
         .flatten()
