@@ -616,3 +616,32 @@ fn the_demo_shows_tasks_that_come_back() {
         .unwrap_or(0);
     assert!(recovered >= 2, "{summary}");
 }
+
+#[tokio::test]
+async fn a_policy_of_a_kind_is_used_where_a_task_says_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &["--instance", "one"]);
+    let client = server.client();
+    let put = |kind: &str, body: Value| {
+        let request = server.http().put(format!("{}/api/v1/policies/{kind}", server.url)).json(&body);
+        async move { request.send().await.expect("sent").status().as_u16() }
+    };
+    assert_eq!(put("mail", json!({"policy": "exp(60s, x2, 7 retries)"})).await, 200);
+    assert_eq!(put("mail2", json!({"policy": {"strategy": "sometimes"}})).await, 400);
+    let id = submit_one(&client, json!({"kind": "mail"})).await;
+    assert_eq!(client.task(&id).await.expect("shown")["max_retries"], 7);
+    let own = submit_one(&client, json!({"kind": "mail", "retry": 2})).await;
+    assert_eq!(client.task(&own).await.expect("shown")["max_retries"], 1);
+    let other = submit_one(&client, json!({"kind": "other"})).await;
+    assert!(client.task(&other).await.expect("shown")["retry"].is_null());
+    client.delete("/api/v1/policies/mail").await.expect("gone");
+    assert!(matches!(client.get("/api/v1/policies/mail").await, Err(Error::Refused(problem)) if problem.status == 404));
+    lease_one(&client).await;
+    let workers = client.get("/api/v1/admin/workers").await.expect("workers");
+    assert_eq!((&workers["items"][0]["name"], &workers["items"][0]["leased_total"]), (&json!("w"), &json!(1)));
+    let instances = client.get("/api/v1/admin/instances").await.expect("instances");
+    assert_eq!(instances["items"][0]["id"], "one");
+    let docs =
+        server.http().get(format!("{}/docs", server.url)).send().await.expect("sent").text().await.expect("text");
+    assert!(docs.contains("/api/v1/leases/report"));
+}

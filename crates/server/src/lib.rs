@@ -6,6 +6,7 @@ pub mod auth;
 mod problem;
 mod routes;
 mod serve;
+mod shared;
 mod token;
 mod wire;
 
@@ -23,6 +24,7 @@ pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
+use shared::{Bound, Instance, Instances, Shared, Workers};
 use token::Tokens;
 use wire::task::Policies;
 
@@ -36,6 +38,9 @@ pub struct App {
     executors: Option<Executors>,
     tokens: Tokens,
     policies: Policies,
+    bound: Shared<Bound>,
+    instances: Shared<Instances>,
+    workers: Workers,
     draining: AtomicBool,
 }
 
@@ -49,11 +54,24 @@ impl App {
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
-        let policies = Policies::default();
-        let instance = instance.into();
-        let app = App { engine, keys, instance, clock, executors, tokens, policies, draining: AtomicBool::new(false) };
+        let bound = Shared::new("policies");
+        bound.refresh(&**engine.store()).await?;
+        let app = App {
+            engine,
+            keys,
+            instance: instance.into(),
+            clock,
+            executors,
+            tokens,
+            policies: Policies::default(),
+            bound,
+            instances: Shared::new("instances"),
+            workers: Workers::default(),
+            draining: AtomicBool::new(false),
+        };
         let app = Arc::new(app);
-        tokio::spawn(follow_keys(Arc::downgrade(&app)));
+        tokio::spawn(follow(Arc::downgrade(&app)));
+        tokio::spawn(say_that_it_lives(Arc::downgrade(&app)));
         Ok(app)
     }
 
@@ -84,14 +102,44 @@ impl App {
     }
 }
 
-/// Keys that another instance made or revoked are heard of within a second.
-async fn follow_keys(app: std::sync::Weak<App>) {
+/// Keys and policies that another instance has changed are heard of within a second.
+async fn follow(app: std::sync::Weak<App>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let Some(app) = app.upgrade() else { return };
-        if let Err(error) = app.keys.refresh(&**app.engine.store()).await {
-            tracing::debug!(%error, "the keys could not be read again");
+        let store = &**app.engine.store();
+        let heard = async {
+            app.keys.refresh(store).await?;
+            app.bound.refresh(store).await
+        };
+        if let Err(error) = heard.await {
+            tracing::debug!(%error, "what instances share could not be read again");
         }
+    }
+}
+
+/// Instances that were silent for so long are no longer listed.
+const GONE: i64 = 60_000;
+
+async fn say_that_it_lives(app: std::sync::Weak<App>) {
+    let mut started_at = None;
+    loop {
+        let Some(app) = app.upgrade() else { return };
+        let now = app.engine.now().0;
+        let started_at = *started_at.get_or_insert(now);
+        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into() };
+        let said = app
+            .instances
+            .change(&**app.engine.store(), |all| {
+                all.retain(|_, it| it.seen_at > now - GONE);
+                all.insert(app.instance.clone(), own);
+            })
+            .await;
+        if let Err(error) = said {
+            tracing::debug!(%error, "the list of instances could not be written");
+        }
+        drop(app);
+        tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
 

@@ -22,7 +22,11 @@ async fn key(app: &App, role: Role, namespace: &str) -> String {
 }
 
 async fn status(app: &Arc<App>, route: &Route, key: Option<&str>, namespace: Option<&str>) -> StatusCode {
-    let path = route.path.replace("{id}", "00000000-0000-7000-8000-000000000000").replace("{name}", "reap");
+    let path = route
+        .path
+        .replace("{id}", "00000000-0000-7000-8000-000000000000")
+        .replace("{name}", "reap")
+        .replace("{kind}", "k");
     let mut request =
         Request::builder().method(route.method.clone()).uri(path).header("content-type", "application/json");
     if let Some(key) = key {

@@ -23,6 +23,8 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops)),
         line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)),
         line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume)),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers)),
+        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances)),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
         line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck)),
     ]
@@ -86,6 +88,46 @@ async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result
         app.engine.resume_loop(name).await?;
     }
     loops(State(app)).await
+}
+
+async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
+    let now = app.engine.now().0;
+    let items: Vec<Value> = app
+        .workers
+        .of(&caller.namespace, now)
+        .into_iter()
+        .map(|(name, seen)| {
+            json!({
+                "name": name,
+                "instance": app.instance,
+                "queues": seen.queues,
+                "kinds": seen.kinds,
+                "leased_total": seen.leased,
+                "last_seen_at": comeback_core::Timestamp(seen.at).to_rfc3339(),
+            })
+        })
+        .collect();
+    Json(json!({"items": items, "next_cursor": null}))
+}
+
+async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    app.instances.refresh(&**app.engine.store()).await?;
+    let at = |ms: i64| comeback_core::Timestamp(ms).to_rfc3339();
+    let items: Vec<Value> = app
+        .instances
+        .get()
+        .into_iter()
+        .map(|(id, it)| {
+            json!({
+                "id": id,
+                "self": id == app.instance,
+                "version": it.version,
+                "started_at": at(it.started_at),
+                "last_seen_at": at(it.seen_at),
+            })
+        })
+        .collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {

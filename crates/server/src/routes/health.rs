@@ -18,6 +18,7 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/livez", Need::Nothing, "Whether the process answers", get(live)),
         line(Method::GET, "/healthz", Need::Nothing, "Whether the process answers", get(live)),
         line(Method::GET, "/readyz", Need::Nothing, "Whether work can be taken and kept", get(ready)),
+        line(Method::GET, "/docs", Need::Nothing, "This interface, as a page", get(docs)),
         line(Method::GET, "/openapi.json", Need::Nothing, "This interface, as OpenAPI 3.1", get(openapi)),
     ]
 }
@@ -34,6 +35,31 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     let at = app.engine.now().to_rfc3339();
     app.engine.store().put_meta("ready", &at, false).await?;
     Ok(Json(json!({"status": "ready", "instance": app.instance, "now": at})))
+}
+
+/// A page without anything from elsewhere.
+async fn docs() -> axum::response::Response {
+    use axum::response::IntoResponse;
+    let rows: String = super::table()
+        .iter()
+        .map(|route| {
+            let need = serde_json::to_value(route.need).unwrap_or_default();
+            let need = need.as_str().unwrap_or_default().to_owned();
+            format!(
+                "<tr><td>{}</td><td><code>{}</code></td><td>{}</td><td>{need}</td></tr>",
+                route.method, route.path, route.summary
+            )
+        })
+        .collect();
+    let page = format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
+         <title>Comeback API</title><style>:root{{color-scheme:light dark}}body{{font:14px/20px system-ui;margin:2rem;\
+         max-width:60rem}}td,th{{text-align:left;padding:.3rem .8rem .3rem 0;vertical-align:top}}code{{font:13px monospace}}\
+         </style><h1>Comeback API</h1><p>JSON in and out. The same as <a href=/openapi.json>OpenAPI</a>.</p>\
+         <table><tr><th>Method<th>Path<th>Does<th>Needs</tr>{rows}</table></html>"
+    );
+    let safe = "default-src 'none'; style-src 'unsafe-inline'";
+    ([("content-type", "text/html; charset=utf-8"), ("content-security-policy", safe)], page).into_response()
 }
 
 async fn openapi() -> Json<Value> {

@@ -36,6 +36,7 @@ const PIECE: Duration = Duration::from_millis(500);
 async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
     let given: LeaseIn = wire::read(&body)?;
     let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
+    let (namespace, worker) = (caller.namespace.clone(), given.worker.clone());
     let request = LeaseRequest {
         queues: given.queues,
         kinds: given.kinds,
@@ -55,6 +56,8 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
             break leased;
         }
     };
+    let now = app.engine.now().0;
+    app.workers.saw(&namespace, &worker, &request.queues, &request.kinds, leased.len() as u64, now);
     let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens)).collect() };
     let text = serde_json::to_vec(&out).map_err(|error| Problem::unavailable(error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use axum::http::Method;
+use axum::extract::{Extension, Path, State};
+use axum::http::{Method, StatusCode};
 use axum::response::Json;
-use axum::routing::post;
+use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::{RunTimes, forecast};
 use comeback_core::guard::GuardView;
@@ -16,14 +16,21 @@ use uuid::Uuid;
 
 use super::{Line, line};
 use crate::App;
-use crate::auth::Need;
+use crate::auth::{Caller, Need};
 use crate::problem::Problem;
 use crate::wire::lease::ErrorIn;
 use crate::wire::{self, task};
 
 pub fn lines() -> Vec<Line> {
     let summary = "How a policy is read, and when it would retry";
-    vec![line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate))]
+    let one = "/api/v1/policies/{kind}";
+    vec![
+        line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate)),
+        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list)),
+        line(Method::GET, one, Need::Read, "The policy of a kind", get(show)),
+        line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)),
+        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind)),
+    ]
 }
 
 #[derive(Deserialize)]
@@ -63,4 +70,67 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     shown["words"] = json!(explain::policy(policy.as_deref()));
     shown["now"] = now.to_rfc3339().into();
     Ok(Json(shown))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BindIn {
+    policy: Value,
+    #[serde(default)]
+    dialect: Option<String>,
+}
+
+async fn bind(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(kind): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: BindIn = wire::read(&body)?;
+    let dialect = task::read_dialect(given.dialect.as_deref())?;
+    let text = given.policy.to_string();
+    let limits = app.engine.config().policy_limits;
+    app.policies.read(&text, dialect, &limits).map_err(|faults| faults.under("policy"))?;
+    let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
+    let value = (text, dialect.word().to_owned());
+    app.bound.change(store, |bound| bound.entry(namespace).or_default().insert(kind.clone(), value)).await?;
+    show(State(app), Extension(caller), Path(kind)).await
+}
+
+async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(kind): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let found = app.bound.look(|bound| bound.get(&caller.namespace).and_then(|kinds| kinds.get(&kind)).cloned());
+    let (text, dialect) = found.ok_or_else(|| Problem::not_found("policy"))?;
+    shown(&app, &kind, &text, &dialect).map(Json)
+}
+
+fn shown(app: &App, kind: &str, text: &str, dialect: &str) -> Result<Value, Problem> {
+    let policy = app.policies.read(text, task::read_dialect(Some(dialect))?, &app.engine.config().policy_limits)?;
+    Ok(json!({
+        "kind": kind,
+        "dialect": dialect,
+        "policy": policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json()),
+        "words": explain::policy(policy.as_deref()),
+    }))
+}
+
+async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let kinds = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
+    let items: Result<Vec<Value>, Problem> =
+        kinds.iter().map(|(kind, (text, dialect))| shown(&app, kind, text, dialect)).collect();
+    Ok(Json(json!({"items": items?, "next_cursor": null})))
+}
+
+async fn unbind(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(kind): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let namespace = caller.namespace;
+    let change = |bound: &mut crate::shared::Bound| bound.get_mut(&namespace).and_then(|kinds| kinds.remove(&kind));
+    let removed = app.bound.change(&**app.engine.store(), change).await?;
+    removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| Problem::not_found("policy"))
 }

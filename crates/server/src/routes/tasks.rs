@@ -55,7 +55,8 @@ async fn submit(
     let (tasks, execution, is_many) = read_tasks(&body)?;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let limits = &app.engine.config().policy_limits;
-    let context = Context { policies: &app.policies, limits, traceparent: header("traceparent") };
+    let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
+    let context = Context { policies: &app.policies, limits, traceparent: header("traceparent"), bound };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks

@@ -149,13 +149,19 @@ pub struct Context<'a> {
     pub policies: &'a Policies,
     pub limits: &'a PolicyLimits,
     pub traceparent: Option<String>,
+    /// Policies of kinds, for tasks that say nothing about retries: their text and their dialect.
+    pub bound: BTreeMap<String, (String, String)>,
 }
 
 impl TaskIn {
     /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
     pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
         let mut part = Invalid::default();
-        let retry = self.retry.as_ref().and_then(|raw| read_retry(raw, self.dialect.as_deref(), context, &mut part));
+        let retry = match (&self.retry, context.bound.get(&self.kind)) {
+            (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
+            (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
+            (None, None) => None,
+        };
         let executor = read_executor(self.executor, &mut part);
         let needs = read_needs(self.needs, &mut part);
         let start = match (self.delay, self.at) {
@@ -199,15 +205,9 @@ pub fn read_dialect(word: Option<&str>) -> Result<Dialect, Invalid> {
     Dialect::from_word(word).ok_or_else(|| Invalid::one("dialect", format!("`{word}` is no dialect")))
 }
 
-fn read_retry(
-    raw: &RawValue,
-    dialect: Option<&str>,
-    context: &Context<'_>,
-    faults: &mut Invalid,
-) -> Option<Arc<Policy>> {
-    let read = read_dialect(dialect).and_then(|dialect| {
-        context.policies.read(raw.get(), dialect, context.limits).map_err(|part| part.under("retry"))
-    });
+fn read_retry(text: &str, dialect: Option<&str>, context: &Context<'_>, faults: &mut Invalid) -> Option<Arc<Policy>> {
+    let read = read_dialect(dialect)
+        .and_then(|dialect| context.policies.read(text, dialect, context.limits).map_err(|part| part.under("retry")));
     match read {
         Ok(policy) => policy,
         Err(part) => {

@@ -1,0 +1,102 @@
+//! Small things that all instances share, kept as one text each in the database and read again twice a second.
+
+use std::collections::BTreeMap;
+
+use comeback_engine::store::{Store, StoreError};
+use parking_lot::RwLock;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A value under a name in the database, with a copy here.
+pub struct Shared<T> {
+    name: &'static str,
+    known: RwLock<T>,
+}
+
+impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
+    pub fn new(name: &'static str) -> Shared<T> {
+        Shared { name, known: RwLock::new(T::default()) }
+    }
+
+    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let found = match store.meta(self.name).await? {
+            None => T::default(),
+            Some(text) => {
+                serde_json::from_str(&text).map_err(|error| StoreError::Corrupt(format!("{}: {error}", self.name)))?
+            }
+        };
+        *self.known.write() = found;
+        Ok(())
+    }
+
+    pub fn get(&self) -> T {
+        self.known.read().clone()
+    }
+
+    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.known.read())
+    }
+
+    /// Reads it afresh, changes it and writes it. Of two instances at the same moment the later one stands.
+    pub async fn change<R>(&self, store: &dyn Store, change: impl FnOnce(&mut T) -> R) -> Result<R, StoreError> {
+        self.refresh(store).await?;
+        let mut value = self.get();
+        let answer = change(&mut value);
+        let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
+        store.put_meta(self.name, &text, false).await?;
+        *self.known.write() = value;
+        Ok(answer)
+    }
+}
+
+/// An instance, and when it last said that it lives.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Instance {
+    pub started_at: i64,
+    pub seen_at: i64,
+    pub version: String,
+}
+
+pub type Instances = BTreeMap<String, Instance>;
+
+/// Policies by namespace and kind, as they were given: their text and their dialect.
+pub type Bound = BTreeMap<String, BTreeMap<String, (String, String)>>;
+
+/// A worker that has asked for work here.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub at: i64,
+    pub queues: Vec<String>,
+    pub kinds: Vec<String>,
+    pub leased: u64,
+}
+
+/// Workers by namespace and name. Those who have not been seen for an hour are forgotten.
+#[derive(Default)]
+pub struct Workers {
+    seen: parking_lot::Mutex<BTreeMap<(String, String), Seen>>,
+}
+
+const REMEMBERED: i64 = 3_600_000;
+const MOST: usize = 10_000;
+
+impl Workers {
+    pub fn saw(&self, namespace: &str, name: &str, queues: &[String], kinds: &[String], leased: u64, now: i64) {
+        let mut seen = self.seen.lock();
+        if seen.len() >= MOST {
+            seen.retain(|_, it| it.at > now - REMEMBERED);
+        }
+        let fresh = || Seen { at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
+        let it = seen.entry((namespace.to_owned(), name.to_owned())).or_insert_with(fresh);
+        it.at = now;
+        it.queues = queues.to_vec();
+        it.kinds = kinds.to_vec();
+        it.leased += leased;
+    }
+
+    pub fn of(&self, namespace: &str, now: i64) -> Vec<(String, Seen)> {
+        let seen = self.seen.lock();
+        let own = seen.iter().filter(|((of, _), it)| of == namespace && it.at > now - REMEMBERED);
+        own.map(|((_, name), it)| (name.clone(), it.clone())).collect()
+    }
+}
