@@ -2,6 +2,7 @@
 //!
 //! Everything is on as in production: full history, durable commits, fences. `bench/compare` runs these beside the rivals.
 
+mod http;
 mod measure;
 mod workloads;
 
@@ -59,6 +60,10 @@ enum Workload {
     Lateness,
     /// Submit, claim and settle for minutes, one in ten failing once.
     Sustained,
+    /// Drain over HTTP, in batches.
+    HttpDrain,
+    /// Single submits over HTTP, by 32 callers.
+    HttpSubmit,
 }
 
 /// What a workload runs on.
@@ -103,6 +108,8 @@ async fn run(arguments: &Arguments) -> Result<Value> {
         Workload::Storm => workloads::storm(&bench, n(20_000)).await?,
         Workload::Latency => workloads::latency(&bench, arguments.seconds.unwrap_or(20)).await?,
         Workload::Lateness => workloads::lateness(&bench, n(2_000)).await?,
+        Workload::HttpDrain => http::drain(&bench, n(50_000)).await?,
+        Workload::HttpSubmit => http::submit(&bench, n(30_000)).await?,
         Workload::Sustained => workloads::sustained(&bench, arguments.rate, arguments.seconds.unwrap_or(300)).await?,
     };
     line["peer"] = json!(if arguments.postgres.is_some() { "comeback-postgres" } else { "comeback-sqlite" });
