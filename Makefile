@@ -1,11 +1,14 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test simulate bench bench-quick
+.PHONY: help setup demo serve test simulate chaos bench bench-quick
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: ## install what the tests need and is missing
 	scripts/setup
+
+demo: ## watch tasks fail and come back, on temporary data
+	cargo run --release -p comeback -- demo
 
 serve: ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
@@ -16,6 +19,10 @@ test: setup ## everything, on both databases, as on a fresh machine
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
 	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture
+
+KILLS ?= 10000
+chaos: ## kill -9 under load, thousands of times (KILLS=10000)
+	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare
