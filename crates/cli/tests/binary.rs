@@ -696,3 +696,23 @@ async fn a_policy_of_a_kind_is_used_where_a_task_says_nothing() {
         server.http().get(format!("{}/docs", server.url)).send().await.expect("sent").text().await.expect("text");
     assert!(docs.contains("/api/v1/leases/report"));
 }
+
+/// Who says nothing is not waited for, and who says it slowly is not either.
+#[test]
+fn a_silent_connection_is_closed_and_a_stop_is_clean() {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = Server::start(&file(folder.path()), &[]);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut silent = std::net::TcpStream::connect(&address).expect("a connection");
+    silent.write_all(b"GET /livez HTTP/1.1\r\nhost: lo").expect("half a request");
+    silent.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+    let begun = Instant::now();
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest);
+    assert!(begun.elapsed() < Duration::from_secs(25), "it was waited for");
+    let stopped = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
+    assert!(stopped.success());
+    let code = server.child.wait().expect("it ends");
+    assert!(code.success(), "{code}");
+}

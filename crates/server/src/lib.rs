@@ -18,6 +18,7 @@ use axum::Router;
 use comeback_engine::executors::Executors;
 use comeback_engine::store::{Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
+use parking_lot::RwLock;
 
 pub use problem::Problem;
 pub use routes::{Route, table};
@@ -41,6 +42,8 @@ pub struct App {
     bound: Shared<Bound>,
     instances: Shared<Instances>,
     workers: Workers,
+    /// Why the last write that was tried failed; nothing when it did not.
+    trouble: RwLock<Option<String>>,
     draining: AtomicBool,
 }
 
@@ -67,6 +70,7 @@ impl App {
             bound,
             instances: Shared::new("instances"),
             workers: Workers::default(),
+            trouble: RwLock::default(),
             draining: AtomicBool::new(false),
         };
         let app = Arc::new(app);
@@ -135,9 +139,10 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
                 all.insert(app.instance.clone(), own);
             })
             .await;
-        if let Err(error) = said {
-            tracing::debug!(%error, "the list of instances could not be written");
+        if let Err(error) = &said {
+            tracing::warn!(%error, "the database takes no writes");
         }
+        *app.trouble.write() = said.err().map(|error| error.to_string());
         drop(app);
         tokio::time::sleep(Duration::from_secs(5)).await;
     }

@@ -1,21 +1,31 @@
-//! Serving: accepts until it is told to stop, then lets what was begun come to its end.
+//! Serving: accepts until it is told to stop, then lets what was begun come to its end. Nobody may hold a connection by saying
+//! nothing, and there are never more connections than were allowed.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::App;
 
 pub struct ServeOptions {
     /// How long requests that were begun may take after the word to stop.
     pub drain: Duration,
+    /// How long a request may take to say what it wants.
+    pub header_timeout: Duration,
+    pub connections: usize,
 }
 
 impl Default for ServeOptions {
     fn default() -> Self {
-        ServeOptions { drain: Duration::from_secs(10) }
+        let (drain, header_timeout) = (Duration::from_secs(10), Duration::from_secs(10));
+        ServeOptions { drain, header_timeout, connections: 10_000 }
     }
 }
 
@@ -27,21 +37,45 @@ pub async fn serve(
     options: ServeOptions,
 ) -> std::io::Result<()> {
     let router = app.router();
-    let (stopped, mut is_stopped) = tokio::sync::watch::channel(false);
-    let signal = {
-        let app = app.clone();
-        async move {
-            stop.await;
-            app.drain();
-            let _ = stopped.send(true);
-        }
-    };
-    let server = axum::serve(listener, router).with_graceful_shutdown(signal);
-    tokio::select! {
-        done = server.into_future() => done,
-        () = async {
-            let _ = is_stopped.wait_for(|stopped| *stopped).await;
-            tokio::time::sleep(options.drain).await;
-        } => Ok(()),
+    let room = Arc::new(Semaphore::new(options.connections));
+    let graceful = GracefulShutdown::new();
+    tokio::pin!(stop);
+    loop {
+        // Who finds no room waits in the line of the operating system.
+        let permit = tokio::select! {
+            () = &mut stop => break,
+            permit = room.clone().acquire_owned() => permit,
+        };
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Too many open files, or a caller that is gone already: neither is a reason to stop.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
+        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        let connection = graceful.watch(connection.into_owned());
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection broke off");
+            }
+            drop(permit);
+        });
     }
+    app.drain();
+    drop(listener);
+    tokio::select! {
+        () = graceful.shutdown() => {}
+        () = tokio::time::sleep(options.drain) => {}
+    }
+    Ok(())
 }

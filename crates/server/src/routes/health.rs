@@ -31,10 +31,13 @@ async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     if app.is_draining() {
         return Err(Problem::unavailable("the server is shutting down"));
     }
-    // A write, because a store that can only be read could not keep what it acknowledges.
-    let at = app.engine.now().to_rfc3339();
-    app.engine.store().put_meta("ready", &at, false).await?;
-    Ok(Json(json!({"status": "ready", "instance": app.instance, "now": at})))
+    // A store that can only be read could not keep what it acknowledges. It is written to every few seconds anyway; whoever
+    // asks here writes nothing.
+    if let Some(trouble) = app.trouble.read().clone() {
+        return Err(Problem::unavailable(trouble));
+    }
+    app.engine.store().meta("lease_key").await?;
+    Ok(Json(json!({"status": "ready", "instance": app.instance, "now": app.engine.now().to_rfc3339()})))
 }
 
 /// A page without anything from elsewhere.
