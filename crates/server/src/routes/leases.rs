@@ -10,7 +10,7 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_engine::store::BeatAnswer;
-use comeback_engine::{Heartbeat, LeaseRef, LeaseRequest, Report, Reported};
+use comeback_engine::{Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
 use serde_json::{Value, json};
 
 use super::{Line, large, line};
@@ -48,10 +48,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let leased = loop {
         let left = give_up.saturating_duration_since(tokio::time::Instant::now());
         let piece = if app.is_draining() { Duration::ZERO } else { left.min(PIECE) };
-        // A caller that goes away must not take leases with it: the claim is finished, and given back, on its own.
-        let (engine, request) = (app.engine.clone(), LeaseRequest { wait: piece, ..request.clone() });
-        let leased = tokio::spawn(async move { engine.lease(request).await });
-        let leased = leased.await.map_err(|_| Problem::unavailable("the claim broke off"))??;
+        let leased = lease_or_give_back(&app, LeaseRequest { wait: piece, ..request.clone() }).await?;
         if !leased.is_empty() || piece == left || piece.is_zero() {
             break leased;
         }
@@ -61,6 +58,24 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens)).collect() };
     let text = serde_json::to_vec(&out).map_err(|error| Problem::unavailable(error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
+async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let engine = app.engine.clone();
+    tokio::spawn(async move {
+        let leased = engine.lease(request).await;
+        if let Err(Ok(unheard)) = tell.send(leased)
+            && !unheard.is_empty()
+        {
+            let back = unheard.iter().map(|it| Report { lease: it.lease, end: ReportEnd::Released }).collect();
+            if let Err(error) = engine.report(back).await {
+                tracing::warn!(%error, "leases that nobody waited for could not be given back; they run out");
+            }
+        }
+    });
+    Ok(told.await.map_err(|_| Problem::unavailable("the claim broke off"))??)
 }
 
 async fn heartbeat(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
