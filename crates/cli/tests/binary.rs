@@ -643,11 +643,11 @@ async fn calls_into_private_networks_and_commands_need_leave() {
 fn the_demo_shows_tasks_that_come_back() {
     let begun = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
-        .args(["demo", "--listen", "127.0.0.1:0", "--seconds", "8"])
+        .args(["demo", "--listen", "127.0.0.1:0", "--seconds", "12"])
         .output()
         .expect("it runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     let (said, summary) = (text(&output.stdout), text(&output.stderr));
     for word in [
         "→ retry in",
