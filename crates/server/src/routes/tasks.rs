@@ -195,14 +195,7 @@ async fn attempts(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let query = Query::read(query.as_deref(), &["limit", "cursor"])?;
-    let id = task_id(&id)?;
-    app.engine.task(&caller.namespace, id).await?;
-    let after = query.parse::<u32>("cursor")?.unwrap_or(0);
-    let limit = query.limit()?;
-    let records = app.engine.store().history(Subject::Task(id), after, limit).await?;
-    let full = records.len() >= limit as usize;
-    let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());
+    let (records, _, next_cursor) = history(&app, &caller, &id, query).await?;
     Ok(Json(Page { items: records.iter().filter_map(shape::attempt).collect(), next_cursor }))
 }
 
@@ -212,16 +205,27 @@ async fn events(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
+    let (records, after, next_cursor) = history(&app, &caller, &id, query).await?;
+    let told = records.iter().flat_map(Record::expand).filter(|event| event.seq > after);
+    Ok(Json(Page { items: told.map(|it| event::of_log(&it)).collect(), next_cursor }))
+}
+
+/// A page of what is written about a task: the records, the number after which they begin, and where to go on.
+async fn history(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    query: Option<String>,
+) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
     let query = Query::read(query.as_deref(), &["limit", "cursor"])?;
-    let id = task_id(&id)?;
+    let id = task_id(id)?;
     app.engine.task(&caller.namespace, id).await?;
     let after = query.parse::<u32>("cursor")?.unwrap_or(0);
     let limit = query.limit()?;
     let records = app.engine.store().history(Subject::Task(id), after, limit).await?;
     let full = records.len() >= limit as usize;
     let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());
-    let told = records.iter().flat_map(Record::expand).filter(|event| event.seq > after);
-    Ok(Json(Page { items: told.map(|it| event::of_log(&it)).collect(), next_cursor }))
+    Ok((records, after, next_cursor))
 }
 
 async fn why(
