@@ -1,0 +1,79 @@
+//! Who is let in, and for how long.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use comeback_client::Error;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, file, text};
+
+#[tokio::test]
+async fn keys_open_and_close_the_door() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let open = server.client();
+    assert!(
+        matches!(open.post("/api/v1/keys", &json!({"role": "viewer"})).await, Err(Error::Refused(_))),
+        "an admin's first"
+    );
+    let make = |role: &str| json!({"role": role, "namespace": "default"});
+    let admin = open.post("/api/v1/keys", &json!({"role": "admin", "namespace": "*"})).await.expect("made");
+    let with = |key: &Value| server.client().with_key(key["key"].as_str().map(str::to_owned));
+    let admin = with(&admin);
+    let Err(Error::Refused(problem)) = open.get("/api/v1/stats").await else { panic!("nobody asked for a key") };
+    assert_eq!(problem.status, 401);
+    let worker = with(&admin.post("/api/v1/keys", &make("worker")).await.expect("made"));
+    let viewer_key = admin.post("/api/v1/keys", &make("viewer")).await.expect("made");
+    let viewer = with(&viewer_key);
+    let submitter = with(&admin.post("/api/v1/keys", &make("submitter")).await.expect("made"));
+    let status = |answer: Result<Value, Error>| {
+        answer.err().and_then(|error| error.problem().map(|it| it.status)).unwrap_or(200)
+    };
+    let task = json!({"kind": "k"});
+    assert_eq!(status(submitter.submit(&task).await), 200);
+    assert_eq!(status(viewer.submit(&task).await), 403);
+    assert_eq!(status(worker.submit(&task).await), 403);
+    assert_eq!(status(viewer.get("/api/v1/tasks").await), 200);
+    assert_eq!(status(worker.get("/api/v1/tasks").await), 403);
+    assert_eq!(status(worker.lease(&json!({"worker": "w"})).await), 200);
+    assert_eq!(status(submitter.lease(&json!({"worker": "w"})).await), 403);
+    assert_eq!(status(viewer.get("/api/v1/keys").await), 403);
+    let elsewhere = viewer.clone().in_namespace(Some("other".into()));
+    assert_eq!(status(elsewhere.get("/api/v1/tasks").await), 403);
+    let id = viewer_key["id"].as_str().expect("an id");
+    admin.delete(&format!("/api/v1/keys/{id}")).await.expect("revoked");
+    assert_eq!(status(viewer.get("/api/v1/tasks").await), 401);
+}
+
+#[test]
+fn a_server_without_keys_does_not_listen_outside() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["serve", "--listen", "0.0.0.0:0", "--db", &file(folder.path())])
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(4));
+    let said = text(&output.stderr);
+    assert!(said.starts_with("error:") && said.contains("why:") && said.contains("do:"), "{said}");
+}
+
+/// Who says nothing is not waited for, and who says it slowly is not either.
+#[test]
+fn a_silent_connection_is_closed_and_a_stop_is_clean() {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = Server::start(&file(folder.path()), &[]);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let mut silent = std::net::TcpStream::connect(&address).expect("a connection");
+    silent.write_all(b"GET /livez HTTP/1.1\r\nhost: lo").expect("half a request");
+    silent.set_read_timeout(Some(Duration::from_secs(30))).expect("a limit");
+    let begun = Instant::now();
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest);
+    assert!(begun.elapsed() < Duration::from_secs(25), "it was waited for");
+    let stopped = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
+    assert!(stopped.success());
+    let code = server.child.wait().expect("it ends");
+    assert!(code.success(), "{code}");
+}

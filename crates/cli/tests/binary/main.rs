@@ -1,0 +1,9 @@
+//! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
+
+mod command_line;
+mod door;
+mod executors;
+mod harness;
+mod kills;
+mod tasks;
+mod workers;

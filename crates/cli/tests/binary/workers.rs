@@ -1,0 +1,63 @@
+//! Workers: the client's own, and one that hangs up.
+
+use std::time::{Duration, Instant};
+
+use comeback_client::{Outcome, Worker};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, file, lease_one, report, submit_one};
+
+#[tokio::test]
+async fn a_worker_of_the_sdk_works_off_a_queue_and_stops_cleanly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    let tasks: Vec<Value> = (0..50)
+        .map(|n| json!({"kind": "flaky", "payload": n, "retry": {"strategy": "fixed", "delay": "100ms", "max_retries": 3}}))
+        .collect();
+    client.submit(&json!({"tasks": tasks})).await.expect("submitted");
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = Worker::new(client.clone(), "w").concurrency(8).handle("flaky", |task| async move {
+        if task.attempt_number == 1 && task.payload.as_u64().unwrap_or(0) % 2 == 0 {
+            return Outcome::failed("the first try never works");
+        }
+        Outcome::succeeded(json!({"attempt": task.attempt_number}))
+    });
+    let working = tokio::spawn(worker.run(async {
+        let _ = stopped.await;
+    }));
+    let begun = Instant::now();
+    loop {
+        let stats = client.get("/api/v1/stats").await.expect("stats");
+        if stats["by_state"]["succeeded"] == 50 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "{stats}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.send(()).expect("it listens");
+    working.await.expect("no panic").expect("it worked");
+    let recovered = client.get("/api/v1/tasks?q=state:recovered&limit=500").await.expect("a list");
+    assert_eq!(recovered["items"].as_array().expect("items").len(), 25);
+}
+
+/// A worker that hangs up while it waits must not take a task with it.
+#[tokio::test]
+async fn a_worker_that_hung_up_takes_nothing_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let client = server.client();
+    for _ in 0..5 {
+        let impatient = server.http().post(format!("{}/api/v1/leases", server.url));
+        let impatient = impatient.timeout(Duration::from_millis(100)).json(&json!({"worker": "gone", "wait": 20}));
+        assert!(impatient.send().await.is_err(), "it hangs up");
+        let id = submit_one(&client, json!({"kind": "k"})).await;
+        let begun = Instant::now();
+        let lease = lease_one(&client).await;
+        assert_eq!((&lease["task"]["id"], &lease["task"]["attempt_number"]), (&json!(id), &json!(1)));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        report(&client, &lease, json!({"outcome": "succeeded"})).await;
+        let task = client.task(&id).await.expect("shown");
+        assert_eq!((&task["state"], &task["lost_count"]), (&json!("succeeded"), &json!(0)));
+    }
+}
