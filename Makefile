@@ -7,10 +7,10 @@ help: ## what there is
 setup: ## install what the tests need and is missing
 	scripts/setup
 
-demo: ## watch tasks fail and come back, on temporary data
+demo: setup ## watch tasks fail and come back, on temporary data
 	cargo run --release -p comeback -- demo
 
-serve: ## run the server on ./comeback.db
+serve: setup ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
 test: setup ## everything, on both databases, as on a fresh machine

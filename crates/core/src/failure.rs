@@ -123,6 +123,18 @@ fn class_of_status(status: u16, has_retry_after: bool, default: Class) -> Class 
     }
 }
 
+impl Class {
+    /// What the exit code of a process says, as sysexits has it: usage, data and the like never get better by themselves; 75 says
+    /// that it may. Nothing where the policy's default counts.
+    pub fn of_exit(code: i32) -> Option<Class> {
+        match code {
+            75 => Some(Class::Retryable),
+            64..=78 => Some(Class::Final),
+            _ => None,
+        }
+    }
+}
+
 /// One item of `retry_on` or `ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matcher {

@@ -3,10 +3,15 @@
 //! The future is played through `decide` itself, so it cannot drift from what will happen. Every delay is exact (model
 //! A4, A18); a time assumes that runs take no time, and widens by how long the task's runs took so far.
 
+use std::sync::Arc;
+
 use crate::decide::{End, Outcome, Snapshot, Speaker, decide};
 use crate::failure::Failure;
+use crate::guard::GuardView;
+use crate::id::TaskId;
+use crate::policy::{Policy, PolicyLimits};
 use crate::reason::Reason;
-use crate::task::State;
+use crate::task::{Lane, State, Task};
 use crate::time::{Millis, Timestamp};
 use crate::transition;
 
@@ -34,6 +39,20 @@ pub struct Forecast {
 pub struct RunTimes {
     pub shortest: Millis,
     pub longest: Millis,
+}
+
+/// What a policy would do with a task that is submitted now and always fails like this. The id only draws the jitter.
+pub fn of_policy(
+    policy: Option<Arc<Policy>>,
+    limits: PolicyLimits,
+    failure: &Failure,
+    id: TaskId,
+    now: Timestamp,
+    at_most: usize,
+) -> Forecast {
+    let task = Task::new(id, Arc::new(Lane::default()), now);
+    let snapshot = Snapshot { task, policy, policy_id: None, limits, guard: GuardView::default() };
+    forecast(&snapshot, failure, RunTimes::default(), now, at_most)
 }
 
 /// Assumes that every attempt from here on fails in the same way as `failure`.

@@ -10,7 +10,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::store::{Store, StoreError};
-use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -18,6 +17,7 @@ use subtle::ConstantTimeEq;
 
 use crate::App;
 use crate::problem::Problem;
+use crate::shared::Shared;
 
 /// What a key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,30 +117,28 @@ pub struct NewKey {
 const META: &str = "api_keys";
 
 /// All keys, as this instance knows them. Others are heard of within a second.
-#[derive(Default)]
 pub struct Keys {
-    known: RwLock<Vec<Key>>,
+    all: Shared<Vec<Key>>,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Keys { all: Shared::new(META) }
+    }
 }
 
 impl Keys {
     pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let text = store.meta(META).await?;
-        let keys: Vec<Key> = match text {
-            None => Vec::new(),
-            Some(text) => serde_json::from_str(&text)
-                .map_err(|error| StoreError::Corrupt(format!("the list of keys: {error}")))?,
-        };
-        *self.known.write() = keys;
-        Ok(())
+        self.all.refresh(store).await
     }
 
     pub fn all(&self) -> Vec<Key> {
-        self.known.read().clone()
+        self.all.get()
     }
 
     /// Once there is a key, every request needs one.
     pub fn is_empty(&self) -> bool {
-        self.known.read().is_empty()
+        self.all.look(Vec::is_empty)
     }
 
     /// The key and its secret, which nobody can show again.
@@ -162,36 +160,24 @@ impl Keys {
             revoked_at: None,
             id: id.clone(),
         };
-        self.refresh(store).await?;
-        let mut keys = self.all();
-        keys.push(key.clone());
-        self.keep(store, keys).await?;
+        self.all.change(store, |keys| keys.push(key.clone())).await?;
         Ok((key, format!("cbk_{id}_{secret}")))
     }
 
     /// Whether there was such a key.
     pub async fn revoke(&self, store: &dyn Store, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        self.refresh(store).await?;
-        let mut keys = self.all();
-        let Some(key) = keys.iter_mut().find(|key| key.id == id) else { return Ok(false) };
-        key.revoked_at.get_or_insert(now.0);
-        self.keep(store, keys).await?;
-        Ok(true)
-    }
-
-    async fn keep(&self, store: &dyn Store, keys: Vec<Key>) -> Result<(), StoreError> {
-        let text = serde_json::to_string(&keys).map_err(|error| StoreError::Refused(error.to_string()))?;
-        store.put_meta(META, &text, false).await?;
-        *self.known.write() = keys;
-        Ok(())
+        let revoke = |keys: &mut Vec<Key>| {
+            let found = keys.iter_mut().find(|key| key.id == id);
+            found.map(|key| key.revoked_at.get_or_insert(now.0)).is_some()
+        };
+        self.all.change(store, revoke).await
     }
 
     fn find(&self, token: &str, now: Timestamp) -> Option<Key> {
         let (id, secret) = token.strip_prefix("cbk_")?.split_once('_')?;
-        let known = self.known.read();
-        let key = known.iter().find(|key| key.id == id)?;
+        let key = self.all.look(|keys| keys.iter().find(|key| key.id == id).cloned())?;
         let same = bool::from(hash(secret).as_bytes().ct_eq(key.hash.as_bytes()));
-        (same && key.is_live(now)).then(|| key.clone())
+        (same && key.is_live(now)).then_some(key)
     }
 }
 

@@ -21,6 +21,7 @@ use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
 
 pub use problem::Problem;
+pub use routes::clock::META as VIRTUAL_CLOCK;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 

@@ -47,6 +47,32 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "FORBIDDEN", "Not allowed", detail)
     }
 
+    pub fn not_json() -> Problem {
+        let detail = "send the header `content-type: application/json`";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Problem::new(status, "UNSUPPORTED_MEDIA_TYPE", "The body is not JSON", detail)
+    }
+
+    /// What the framework refused before we saw it.
+    pub fn of_status(status: StatusCode) -> Problem {
+        match status {
+            StatusCode::METHOD_NOT_ALLOWED => {
+                Problem::new(status, "METHOD_NOT_ALLOWED", "Not this way", "the header `allow` lists the methods")
+            }
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Problem::new(status, "TOO_LARGE", "The body is too large", "send less in one request")
+            }
+            StatusCode::NOT_FOUND => Problem::not_found("route"),
+            StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be read"),
+            _ => Problem::internal(),
+        }
+    }
+
+    fn internal() -> Problem {
+        let (status, title) = (StatusCode::INTERNAL_SERVER_ERROR, "The server made a mistake");
+        Problem::new(status, "INTERNAL", title, "the log of the server says more")
+    }
+
     fn conflict(code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, code, title, detail)
     }
@@ -63,7 +89,7 @@ impl Problem {
 
     pub fn to_json(&self, request_id: &str) -> Value {
         let mut body = json!({
-            "type": format!("/docs/problems#{}", self.slug()),
+            "type": self.slug(),
             "title": self.title,
             "status": self.status.as_u16(),
             "detail": self.detail,
@@ -144,8 +170,7 @@ impl From<StoreError> for Problem {
             StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
             other => {
                 tracing::error!(error = %other, "the store refused");
-                let title = "The server made a mistake";
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", title, "the log of the server says more")
+                Problem::internal()
             }
         }
     }
@@ -159,5 +184,25 @@ impl From<ReportError> for Problem {
             ReportError::Invalid(invalid) => invalid.into(),
             ReportError::Conflict => CommandError::Conflict.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Every code that is made here has its section, and no section is left over.
+    #[test]
+    fn every_problem_is_explained() {
+        let source = include_str!("problem.rs").split("#[cfg(test)]").next().expect("the code");
+        let is_code =
+            |text: &&str| text.len() > 3 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+        let mut made: Vec<String> =
+            source.split('"').filter(is_code).map(|code| code.to_ascii_lowercase().replace('_', "-")).collect();
+        made.sort();
+        made.dedup();
+        let page = include_str!("../../../docs/problems.md");
+        let mut told: Vec<String> =
+            page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+        told.sort();
+        assert_eq!(made, told);
     }
 }

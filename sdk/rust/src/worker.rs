@@ -122,6 +122,9 @@ impl Worker {
 
     /// Works until `stop`; then leases no more, finishes what runs, reports it, and returns.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        if self.handlers.is_empty() {
+            return Err(Error::Usage("a worker needs a handler for at least one kind".into()));
+        }
         let worker = Arc::new(self);
         let room = Arc::new(Semaphore::new(worker.concurrency));
         let held: Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>> = Arc::default();
@@ -195,9 +198,13 @@ impl Worker {
 async fn report_all(client: Client, mut pending: mpsc::Receiver<Value>) {
     let mut batch = Vec::new();
     while pending.recv_many(&mut batch, 500).await > 0 {
+        let mut heard = false;
         for wait in [1, 2, 5, 10, 30] {
             match client.report(&batch).await {
-                Ok(_) => break,
+                Ok(_) => {
+                    heard = true;
+                    break;
+                }
                 Err(error) if error.problem().is_some_and(|problem| problem.status < 500) => {
                     tracing::error!(%error, "a report was refused");
                     break;
@@ -207,6 +214,12 @@ async fn report_all(client: Client, mut pending: mpsc::Receiver<Value>) {
                     tokio::time::sleep(Duration::from_secs(wait)).await;
                 }
             }
+        }
+        if !heard {
+            tracing::error!(
+                reports = batch.len(),
+                "reports were given up; their leases run out and the runs are repeated"
+            );
         }
         batch.clear();
     }

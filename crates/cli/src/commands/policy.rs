@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use comeback_core::forecast::{RunTimes, forecast};
-use comeback_core::guard::GuardView;
 use comeback_core::{
-    Dialect, Failure as TaskFailure, Lane, Policy, PolicyLimits, Snapshot, Task, TaskId, Timestamp, Trigger,
+    Dialect, Failure as TaskFailure, Policy, PolicyLimits, TaskId, Timestamp, Trigger, dialect, explain, forecast,
 };
-use comeback_core::{dialect, explain};
 use serde_json::json;
 
 use super::typed_policy;
@@ -52,13 +49,9 @@ fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, Failure> {
 fn simulate(as_json: bool, policy: Option<Policy>, seed: Option<u64>) {
     let now = Timestamp(0);
     let id = TaskId(seed.map_or_else(uuid::Uuid::now_v7, |seed| uuid::Uuid::from_u128(u128::from(seed))));
-    let task = Task::new(id, Arc::new(Lane::default()), now);
     let words = explain::policy(policy.as_ref());
-    let policy = policy.map(Arc::new);
-    let snapshot =
-        Snapshot { task, policy, policy_id: None, limits: PolicyLimits::default(), guard: GuardView::default() };
     let failure = TaskFailure::new(Trigger::Error, "as assumed");
-    let coming = forecast(&snapshot, &failure, RunTimes::default(), now, 1_000);
+    let coming = forecast::of_policy(policy.map(Arc::new), PolicyLimits::default(), &failure, id, now, 1_000);
     if as_json {
         let attempts: Vec<_> =
             coming.attempts.iter().map(|it| json!({"number": it.number, "after_ms": it.at.since(now).0})).collect();

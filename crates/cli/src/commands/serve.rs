@@ -106,7 +106,7 @@ async fn clock(word: &str, store: &dyn Store) -> Result<Clocks, Failure> {
     }
     let now = SystemClock::new().now();
     if word == "virtual" {
-        let kept = store.meta("virtual_clock").await.map_err(|error| broken("the database", &error))?;
+        let kept = store.meta(comeback_server::VIRTUAL_CLOCK).await.map_err(|error| broken("the database", &error))?;
         let kept = kept.and_then(|text| text.parse().ok()).map_or(now, Timestamp);
         let clock = VirtualClock::new(now.max(kept));
         return Ok((clock.clone(), Some(clock)));

@@ -114,7 +114,7 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
             let words = status.code().map_or_else(|| status.to_string(), |code| format!("exit {code}"));
             let message = if complaint.is_empty() { words } else { format!("{words}: {complaint}") };
             ReportEnd::Failed(Failure {
-                class: status.code().and_then(class_of),
+                class: status.code().and_then(Class::of_exit),
                 code: status.code().map(|code| code.to_string()),
                 error_type: Some("exit".into()),
                 result,
@@ -122,15 +122,6 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
             })
         }
         Err(error) => ReportEnd::Failed(Failure::new(Trigger::Error, error.to_string())),
-    }
-}
-
-/// As sysexits has it: usage, data and the like never get better by themselves; 75 says that it may.
-fn class_of(code: i32) -> Option<Class> {
-    match code {
-        75 => Some(Class::Retryable),
-        64..=78 => Some(Class::Final),
-        _ => None,
     }
 }
 

@@ -36,7 +36,8 @@ impl Default for ExecutorOptions {
 }
 
 const LEASE: Millis = Millis::from_secs(60);
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+/// In the engine's own time, as leases are.
+const SIGN_OF_LIFE: Millis = Millis::from_secs(15);
 /// How often one looks even when nobody told of work.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -184,7 +185,8 @@ impl Runner {
 
     async fn until_lost(&self, task: &Leased) {
         loop {
-            tokio::time::sleep(SIGN_OF_LIFE).await;
+            let clock = &self.engine.core.clock;
+            clock.sleep_until(clock.now() + SIGN_OF_LIFE).await;
             let beat = Heartbeat { lease: task.lease, extend: LEASE, progress: None };
             let answer = self.engine.heartbeat(&[beat]).await;
             if let Ok([BeatAnswer::Canceled | BeatAnswer::Lost]) = answer.as_deref() {

@@ -1,7 +1,7 @@
 //! One table of all routes: what each asks of its caller, and who answers. A route that is not in the table does not exist.
 
 mod admin;
-mod clock;
+pub mod clock;
 mod events;
 mod health;
 mod keys;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::MethodRouter;
@@ -90,9 +90,7 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         if kind != "application/json" && !kind.ends_with("+json") {
-            let detail = "send the header `content-type: application/json`";
-            let title = "The body is not JSON";
-            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", title, detail));
+            return Err(Problem::not_json());
         }
     }
     Ok(next.run(request).await)
@@ -108,7 +106,7 @@ async fn finish(request: Request, next: Next) -> Response {
         Some(problem) => problem.render(&id),
         None if response.status().is_client_error() || response.status().is_server_error() => {
             let allow = response.headers().get(header::ALLOW).cloned();
-            let mut rendered = plain_problem(response.status()).render(&id);
+            let mut rendered = Problem::of_status(response.status()).render(&id);
             if let Some(allow) = allow {
                 rendered.headers_mut().insert(header::ALLOW, allow);
             }
@@ -122,20 +120,8 @@ async fn finish(request: Request, next: Next) -> Response {
     response
 }
 
-/// What the framework refused before we saw it.
-fn plain_problem(status: StatusCode) -> Problem {
-    match status {
-        StatusCode::METHOD_NOT_ALLOWED => {
-            Problem::new(status, "METHOD_NOT_ALLOWED", "Not this way", "the header `allow` lists the methods")
-        }
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            Problem::new(status, "TOO_LARGE", "The body is too large", "send less in one request")
-        }
-        StatusCode::NOT_FOUND => Problem::not_found("route"),
-        StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be read"),
-        status => Problem::new(status, "INTERNAL", "The server made a mistake", "the log of the server says more"),
-    }
-}
+/// Stands in a list of parameters for one of each label.
+pub const LABELS: &str = "label.<name>";
 
 /// The parameters after the question mark; what nobody knows is refused by name.
 pub struct Query(BTreeMap<String, String>);
@@ -147,7 +133,8 @@ impl Query {
         for part in request.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let (name, value) = (decode(name)?, decode(value)?);
-            if !known.contains(&name.as_str()) && !name.starts_with("label.") {
+            let general = if name.starts_with("label.") { LABELS } else { name.as_str() };
+            if !known.contains(&general) {
                 faults.push(name.clone(), format!("is no parameter here; there are {}", known.join(", ")));
             }
             found.insert(name, value);

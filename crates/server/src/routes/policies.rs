@@ -7,9 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
-use comeback_core::forecast::{RunTimes, forecast};
-use comeback_core::guard::GuardView;
-use comeback_core::{Failure, Invalid, Lane, Snapshot, State as TaskState, Task, TaskId, Trigger, dialect, explain};
+use comeback_core::{Failure, Invalid, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -60,11 +58,8 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
     let now = app.engine.now();
     let id = TaskId(given.seed.map_or_else(Uuid::now_v7, |seed| Uuid::from_u128(u128::from(seed))));
-    let mut first = Task::new(id, Arc::new(Lane::default()), now);
-    first.state = TaskState::Pending;
-    let snapshot =
-        Snapshot { task: first, policy: policy.clone(), policy_id: None, limits, guard: GuardView::default() };
-    let coming = forecast(&snapshot, &failure, RunTimes::default(), now, given.limit.unwrap_or(50).clamp(1, 1_000));
+    let at_most = given.limit.unwrap_or(50).clamp(1, 1_000);
+    let coming = forecast::of_policy(policy.clone(), limits, &failure, id, now, at_most);
     let mut shown = task::forecast(&coming);
     shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());
     shown["words"] = json!(explain::policy(policy.as_deref()));

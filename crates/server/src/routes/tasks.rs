@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Line, Query, large, line, task_id};
+use super::{LABELS, Line, Query, large, line, task_id};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::problem::Problem;
@@ -124,6 +124,7 @@ const LIST_PARAMETERS: &[&str] = &[
     "sort",
     "limit",
     "cursor",
+    LABELS,
 ];
 
 async fn list(
