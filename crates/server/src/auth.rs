@@ -113,6 +113,20 @@ pub struct NewKey {
     pub valid_for: Option<Millis>,
 }
 
+/// A random one, or one that follows from who asks and under which idempotency key.
+pub fn key_id(asked: Option<(&str, &str)>) -> Result<String, StoreError> {
+    let mut id = [0_u8; 6];
+    match asked {
+        None => getrandom::fill(&mut id).map_err(no_randomness)?,
+        Some((namespace, key)) => id.copy_from_slice(&Sha256::digest(format!("{namespace}\0{key}"))[..6]),
+    }
+    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn no_randomness(error: getrandom::Error) -> StoreError {
+    StoreError::Unavailable(format!("no randomness: {error}"))
+}
+
 /// Where keys are kept.
 const META: &str = "api_keys";
 
@@ -143,12 +157,18 @@ impl Keys {
 
     /// The key and its secret, which nobody can show again.
     pub async fn create(&self, store: &dyn Store, new: NewKey, now: Timestamp) -> Result<(Key, String), StoreError> {
+        self.create_as(store, key_id(None)?, new, now).await
+    }
+
+    pub async fn create_as(
+        &self,
+        store: &dyn Store,
+        id: String,
+        new: NewKey,
+        now: Timestamp,
+    ) -> Result<(Key, String), StoreError> {
         let mut secret = [0_u8; 32];
-        let mut id = [0_u8; 6];
-        let random = |error: getrandom::Error| StoreError::Unavailable(format!("no randomness: {error}"));
-        getrandom::fill(&mut secret).map_err(random)?;
-        getrandom::fill(&mut id).map_err(random)?;
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        getrandom::fill(&mut secret).map_err(no_randomness)?;
         let secret = URL_SAFE_NO_PAD.encode(secret).replace(['-', '_'], "x");
         let key = Key {
             hash: hash(&secret),

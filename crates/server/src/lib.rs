@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod auth;
+mod once;
 mod problem;
 mod routes;
 mod serve;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use axum::Router;
 use comeback_engine::executors::Executors;
-use comeback_engine::store::{Store, StoreError};
+use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
 
@@ -43,6 +44,8 @@ pub struct App {
     bound: Shared<Bound>,
     instances: Shared<Instances>,
     workers: Workers,
+    /// Acts under a key that are not about a task, one after the other.
+    keyed_acts: tokio::sync::Mutex<()>,
     /// Why the last write that was tried failed; nothing when it did not.
     trouble: RwLock<Option<String>>,
     draining: AtomicBool,
@@ -71,6 +74,7 @@ impl App {
             bound,
             instances: Shared::new("instances"),
             workers: Workers::default(),
+            keyed_acts: tokio::sync::Mutex::default(),
             trouble: RwLock::default(),
             draining: AtomicBool::new(false),
         };
@@ -137,7 +141,7 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
             .instances
             .change(&**app.engine.store(), |all| {
                 all.retain(|_, it| it.seen_at > now - GONE);
-                all.insert(app.instance.clone(), own);
+                all.insert(app.instance.clone(), own.clone());
             })
             .await;
         if let Err(error) = &said {
@@ -154,7 +158,7 @@ async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
     let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-    let stands = store.put_meta("lease_key", &text, true).await?;
+    let stands = store.put_meta("lease_key", &text, PutIf::Absent).await?;
     let mut key = [0_u8; 32];
     for (i, byte) in key.iter_mut().enumerate() {
         let digits = stands.get(2 * i..2 * i + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use comeback_engine::store::{Store, StoreError};
+use comeback_engine::store::{PutIf, Store, StoreError};
 use parking_lot::RwLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// How often a change is tried on a value that others change too.
+const ROUNDS: usize = 50;
 
 /// A value under a name in the database, with a copy here.
 pub struct Shared<T> {
@@ -19,14 +22,18 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
     }
 
     pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let found = match store.meta(self.name).await? {
+        self.read(store).await.map(drop)
+    }
+
+    /// The text it was read from.
+    async fn read(&self, store: &dyn Store) -> Result<Option<String>, StoreError> {
+        let text = store.meta(self.name).await?;
+        let broken = |error: serde_json::Error| StoreError::Corrupt(format!("{}: {error}", self.name));
+        *self.known.write() = match &text {
             None => T::default(),
-            Some(text) => {
-                serde_json::from_str(&text).map_err(|error| StoreError::Corrupt(format!("{}: {error}", self.name)))?
-            }
+            Some(text) => serde_json::from_str(text).map_err(broken)?,
         };
-        *self.known.write() = found;
-        Ok(())
+        Ok(text)
     }
 
     pub fn get(&self) -> T {
@@ -37,15 +44,20 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
         look(&self.known.read())
     }
 
-    /// Reads it afresh, changes it and writes it. Of two instances at the same moment the later one stands.
-    pub async fn change<R>(&self, store: &dyn Store, change: impl FnOnce(&mut T) -> R) -> Result<R, StoreError> {
-        self.refresh(store).await?;
-        let mut value = self.get();
-        let answer = change(&mut value);
-        let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
-        store.put_meta(self.name, &text, false).await?;
-        *self.known.write() = value;
-        Ok(answer)
+    /// Reads it afresh, changes it and writes it, again if somebody else was faster.
+    pub async fn change<R>(&self, store: &dyn Store, mut change: impl FnMut(&mut T) -> R) -> Result<R, StoreError> {
+        for _ in 0..ROUNDS {
+            let known = self.read(store).await?;
+            let mut value = self.get();
+            let answer = change(&mut value);
+            let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
+            let when = known.as_deref().map_or(PutIf::Absent, PutIf::Is);
+            if known.as_ref() == Some(&text) || store.put_meta(self.name, &text, when).await? == text {
+                *self.known.write() = value;
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::Unavailable(format!("too many change {} at the same time", self.name)))
     }
 }
 

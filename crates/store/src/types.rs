@@ -140,6 +140,31 @@ pub enum Applied {
     Paused,
     /// A dedupe key that the commit needs is held by another open task.
     KeyTaken,
+    /// Its idempotency key was used before; nothing was written.
+    Used(Used),
+}
+
+/// What an idempotency key was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Used {
+    /// For the same request: it was done, and need not be done again.
+    ForThis,
+    ForAnother,
+}
+
+impl Used {
+    pub fn by(digest: &[u8], key: &Idempotency) -> Used {
+        if digest == key.digest { Used::ForThis } else { Used::ForAnother }
+    }
+}
+
+/// When a fact may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutIf<'a> {
+    Always,
+    Absent,
+    /// Nobody has changed it since it was this.
+    Is(&'a str),
 }
 
 #[derive(Clone, Debug, PartialEq)]

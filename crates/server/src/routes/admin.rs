@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::once::Once;
 use crate::problem::Problem;
 use crate::wire::{self, Span};
 
@@ -23,6 +24,14 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops)),
         line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)),
         line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume)),
+        line(
+            Method::POST,
+            "/api/v1/admin/retry-scheduler/pause",
+            Need::Administer,
+            "Pause sorts of work",
+            post(pause_types),
+        ),
+        line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types)),
         line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers)),
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances)),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
@@ -42,6 +51,10 @@ fn named(name: &str) -> Result<Vec<Loop>, Problem> {
 }
 
 async fn loops(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    shown_loops(&app).await
+}
+
+async fn shown_loops(app: &App) -> Result<Json<Value>, Problem> {
     let paused = app.engine.paused_loops().await?;
     let shown: Vec<Value> = Loop::ALL
         .iter()
@@ -73,21 +86,124 @@ async fn pause(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: PauseIn = wire::read(&body)?;
-    for name in named(&name)? {
-        let span = given.duration.map(|Span(span)| span);
-        app.engine.pause_loop(name, span, given.note.clone(), caller.key.clone()).await?;
-    }
-    loops(State(app)).await
+    let names = named(&name)?;
+    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
 }
 
-async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
-    for name in named(&name)? {
-        app.engine.resume_loop(name).await?;
+async fn resume(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    refuse_fields(&body)?;
+    resume_all(&app, &caller, named(&name)?, once, &body).await
+}
+
+async fn pause_all(
+    app: &App,
+    caller: &Caller,
+    names: Vec<Loop>,
+    duration: Option<Span>,
+    note: Option<String>,
+    once: Once,
+    body: &Bytes,
+) -> Result<Json<Value>, Problem> {
+    let act = async {
+        for name in names {
+            let span = duration.map(|Span(span)| span);
+            app.engine.pause_loop(name, span, note.clone(), caller.key.clone()).await?;
+        }
+        shown_loops(app).await
+    };
+    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+}
+
+async fn resume_all(
+    app: &App,
+    caller: &Caller,
+    names: Vec<Loop>,
+    once: Once,
+    body: &Bytes,
+) -> Result<Json<Value>, Problem> {
+    let act = async {
+        for name in names {
+            app.engine.resume_loop(name).await?;
+        }
+        shown_loops(app).await
+    };
+    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+}
+
+/// The sorts of work that seed 002 names, and the loops that do them.
+fn of_type(word: &str) -> Option<Loop> {
+    Some(match word {
+        "RETRIES" => Loop::Retries,
+        "DELAYED_JOBS" => Loop::Starts,
+        "STUCK_JOBS" => Loop::Reap,
+        "TIMEOUTS" => Loop::Timeout,
+        _ => return None,
+    })
+}
+
+const TYPES: &str = "RETRIES, DELAYED_JOBS, STUCK_JOBS, TIMEOUTS";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypesIn {
+    /// None means all of them.
+    #[serde(default)]
+    types: Vec<String>,
+    #[serde(default)]
+    duration: Option<Span>,
+    #[serde(default)]
+    note: Option<String>,
+}
+
+impl TypesIn {
+    fn loops(&self) -> Result<Vec<Loop>, Problem> {
+        let mut faults = Invalid::default();
+        let mut loops = Vec::new();
+        for (i, word) in self.types.iter().enumerate() {
+            match of_type(word) {
+                Some(name) => loops.push(name),
+                None => faults.push(format!("types[{i}]"), format!("must be one of {TYPES}")),
+            }
+        }
+        if self.types.is_empty() {
+            loops = TYPES.split(", ").filter_map(of_type).collect();
+        }
+        faults.or(loops).map_err(Problem::from)
     }
-    loops(State(app)).await
+}
+
+async fn pause_types(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: TypesIn = wire::read(&body)?;
+    let names = given.loops()?;
+    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
+}
+
+async fn resume_types(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: TypesIn = wire::read(&body)?;
+    if given.duration.is_some() {
+        return Err(Invalid::one("duration", "is no field here").into());
+    }
+    resume_all(&app, &caller, given.loops()?, once, &body).await
 }
 
 async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
@@ -149,11 +265,26 @@ async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
-async fn process_stuck(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
-    let given: serde_json::Map<String, Value> = wire::read(&body)?;
-    if let Some(name) = given.keys().next() {
-        return Err(Invalid::one(name.as_str(), "is no field here").into());
+async fn process_stuck(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    refuse_fields(&body)?;
+    let act = async {
+        let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
+        Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
+    };
+    let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };
+    once.guard(&app, &caller.namespace, &body, act, again).await
+}
+
+/// An empty object, or nothing at all.
+fn refuse_fields(body: &Bytes) -> Result<(), Problem> {
+    let given: serde_json::Map<String, Value> = wire::read(body)?;
+    match given.keys().next() {
+        Some(name) => Err(Invalid::one(name.as_str(), "is no field here").into()),
+        None => Ok(()),
     }
-    let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
-    Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
 }

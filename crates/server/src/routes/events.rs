@@ -60,6 +60,14 @@ const PARAMETERS: &[&str] = &["after", "types", "execution_id", "task_id", "limi
 /// Stretches of the feed that one page may look through.
 const STRETCHES: usize = 20;
 
+/// Where a reader begins: `after` a cursor, or after the latest event there is.
+async fn place(app: &App, query: &Query) -> Result<Option<FeedCursor>, Problem> {
+    match query.text("after") {
+        Some("latest") => Ok(Some(app.engine.store().feed_end().await?)),
+        _ => query.parse("after"),
+    }
+}
+
 async fn page(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -68,7 +76,7 @@ async fn page(
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
     let limit = query.limit()?;
-    let mut cursor: Option<FeedCursor> = query.parse("after")?;
+    let mut cursor = place(&app, &query).await?;
     let mut items = Vec::new();
     for _ in 0..STRETCHES {
         let feed = app.engine.store().feed(cursor, limit).await?;
@@ -112,7 +120,7 @@ async fn follow(
         Some(text) => {
             Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
         }
-        None => query.parse("after")?,
+        None => place(&app, &query).await?,
     };
     let start = Following { app, wanted, cursor, ready: VecDeque::new() };
     let events = stream::unfold(start, |mut it| async move {

@@ -9,17 +9,17 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{Invalid, Record, Speaker, Timestamp};
-use comeback_engine::store::{Idempotency, ListCursor, ListQuery, Subject};
-use comeback_engine::{ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
+use comeback_engine::store::{ListCursor, ListQuery, Subject};
+use comeback_engine::{Deed, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::{LABELS, Line, Query, large, line, task_id};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::once::Once;
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
 use crate::wire::{self, Instant, Page, Span, event, lease::ErrorIn};
@@ -39,7 +39,7 @@ pub fn lines() -> Vec<Line> {
         at(Method::POST, "/api/v1/tasks/{id}/cancel", Need::Operate, "Cancel", post(cancel)),
         at(Method::POST, "/api/v1/tasks/{id}/pause", Need::Operate, "Pause", post(pause)),
         at(Method::POST, "/api/v1/tasks/{id}/resume", Need::Operate, "Resume", post(resume)),
-        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(snooze)),
+        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(reschedule)),
         at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Move the due time", post(reschedule)),
     ]
 }
@@ -50,6 +50,7 @@ async fn submit(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
+    once: Once,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
@@ -69,11 +70,7 @@ async fn submit(
         .collect();
     faults.or(())?;
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
-    let idempotency = header("idempotency-key").map(|key| Idempotency {
-        scope: "POST /tasks".into(),
-        key,
-        digest: Sha256::digest(&body).into(),
-    });
+    let idempotency = once.of(&app, &body)?;
     let request =
         Submit { namespace: caller.namespace, tasks: specs, execution: execution.map(Into::into), idempotency };
     let answer = app.engine.submit(request).await?;
@@ -297,15 +294,22 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
     Ok(shape::whole(&app.engine.task(&caller.namespace, id).await?))
 }
 
+/// What is asked for, by whom, and whether under a key.
+fn deed(app: &App, caller: &Caller, act: ActIn, once: Once, body: &Bytes) -> Result<Deed, Problem> {
+    Ok(Deed { act: caller.act(act.requested_by, act.note), once: once.of(app, body)? })
+}
+
 async fn retry(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
     let act = ActIn::read(&body, &["keep_counters"])?;
-    let request = ManualRetry { keep_counters: act.keep_counters, act: caller.act(act.requested_by, act.note) };
+    let keep_counters = act.keep_counters;
+    let request = ManualRetry { keep_counters, deed: deed(&app, &caller, act, once, &body)? };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
         "task": shown_after(&app, &caller, id).await?,
@@ -320,11 +324,13 @@ macro_rules! acts {
             State(app): Shared,
             Extension(caller): Extension<Caller>,
             Path(id): Path<String>,
+            once: Once,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let id = task_id(&id)?;
             let act = ActIn::read(&body, &[])?;
-            app.engine.$verb(&caller.namespace, id, caller.act(act.requested_by, act.note)).await?;
+            let deed = deed(&app, &caller, act, once, &body)?;
+            app.engine.$verb(&caller.namespace, id, deed).await?;
             Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
         })+
     };
@@ -332,28 +338,20 @@ macro_rules! acts {
 
 acts!(cancel, pause, resume);
 
-async fn snooze(
-    state: Shared,
-    caller: Extension<Caller>,
-    id: Path<String>,
-    body: Bytes,
-) -> Result<Json<Value>, Problem> {
-    reschedule(state, caller, id, body).await
-}
-
 async fn reschedule(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
     let given = ActIn::read(&body, &["delay", "at"])?;
     let moment = given.moment()?;
-    let act = caller.act(given.requested_by, given.note);
+    let deed = deed(&app, &caller, given, once, &body)?;
     match moment {
-        Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, act).await?,
-        Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, act).await?,
+        Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, deed).await?,
+        Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, deed).await?,
     };
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }

@@ -156,14 +156,20 @@ enum CodeIn {
 
 impl ErrorIn {
     pub fn failure(self, faults: &mut Invalid) -> Failure {
-        let whole = match self {
-            ErrorIn::Message(message) => return Failure::new(Trigger::Error, message),
-            ErrorIn::Whole(whole) => *whole,
-        };
+        match self {
+            ErrorIn::Message(message) => Failure::new(Trigger::Error, message),
+            ErrorIn::Whole(whole) => whole.failure("error", faults),
+        }
+    }
+}
+
+impl WholeError {
+    pub fn failure(self, at: &str, faults: &mut Invalid) -> Failure {
+        let whole = self;
         let class = whole.class.as_deref().and_then(|word| {
             let class = Class::from_word(word);
             if class.is_none() {
-                faults.push("error.class", "must be one of final, retryable, rate_limited");
+                faults.push(format!("{at}.class"), "must be one of final, retryable, rate_limited");
             }
             class
         });
@@ -175,12 +181,12 @@ impl ErrorIn {
             let span = || Millis::parse(&text).ok().map(RetryAfter::Span);
             let read = RetryAfter::parse(&text).or_else(span);
             if read.is_none() {
-                faults.push("error.retry_after", "must be seconds, a span or an HTTP date");
+                faults.push(format!("{at}.retry_after"), "must be seconds, a span or an HTTP date");
             }
             read
         });
         if whole.status.is_some_and(|status| !(100..=599).contains(&status)) {
-            faults.push("error.status", "must be between 100 and 599");
+            faults.push(format!("{at}.status"), "must be between 100 and 599");
         }
         Failure {
             trigger: Trigger::Error,

@@ -8,6 +8,7 @@ mod feed;
 mod heartbeat;
 mod history;
 mod list;
+mod once;
 pub mod postgres;
 mod promote;
 mod prune;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
         feed::CASES,
         prune::CASES,
         control::CASES,
+        once::CASES,
     ]
     .concat()
 }

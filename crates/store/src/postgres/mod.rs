@@ -92,6 +92,20 @@ impl Store for PostgresStore {
         apply::apply(self, commits, on_behalf_of, now).await
     }
 
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        apply::apply_once(self, namespace, key, commit, now).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        read::used(self, namespace, key).await.map_err(StoreError::of_a_read)
+    }
+
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         tend::heartbeat(self, beats, now).await
     }
@@ -136,6 +150,10 @@ impl Store for PostgresStore {
         feed::feed(self, after, limit).await.map_err(StoreError::of_a_read)
     }
 
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        feed::feed_end(self).await.map_err(StoreError::of_a_read)
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         read::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
@@ -166,8 +184,8 @@ impl Store for PostgresStore {
         read::meta(self, key).await.map_err(StoreError::of_a_read)
     }
 
-    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
-        tend::put_meta(self, key, value, only_if_absent).await
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+        tend::put_meta(self, key, value, when).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

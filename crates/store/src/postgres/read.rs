@@ -9,7 +9,7 @@ use tokio_postgres::IsolationLevel;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::read_execution;
+use super::apply::{find_key, read_execution};
 use super::learn;
 use super::rows::{Reader, read_done, read_fixed, read_history, read_open};
 use crate::StoreError;
@@ -372,6 +372,10 @@ pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreEr
             Loop::from_word(row.get(0)).map(|name| (name, pause))
         })
         .collect())
+}
+
+pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+    find_key(&store.reader().await?, namespace, key).await
 }
 
 pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {

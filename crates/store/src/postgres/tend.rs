@@ -309,18 +309,23 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     Ok(ids.len() as u64)
 }
 
-pub async fn put_meta(
-    store: &PostgresStore,
-    key: &str,
-    value: &str,
-    only_if_absent: bool,
-) -> Result<String, StoreError> {
+pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
     let client = store.writer().await?;
-    let sql = if only_if_absent {
-        "insert into meta (key, value) values ($1, $2) on conflict do nothing"
-    } else {
-        "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value"
+    match when {
+        PutIf::Always => {
+            let sql =
+                "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Absent => {
+            let sql = "insert into meta (key, value) values ($1, $2) on conflict do nothing";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Is(known) => {
+            let sql = "update meta set value = $2 where key = $1 and value = $3";
+            client.execute(sql, &[&key, &value, &known]).await?
+        }
     };
-    client.execute(sql, &[&key, &value]).await?;
-    Ok(client.query_one("select value from meta where key = $1", &[&key]).await?.get(0))
+    let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;
+    stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
 }

@@ -285,6 +285,11 @@ fn first_record(connection: &Connection, id: Uuid) -> Result<Option<Record>, Sto
     Ok(found.map(|(submitted_at, start_at)| created_record(id, submitted_at, start_at)))
 }
 
+pub fn feed_end(connection: &Connection) -> Result<FeedCursor, StoreError> {
+    let last: Option<i64> = connection.query_row("select max(id) from feed", (), |row| row.get(0))?;
+    Ok(FeedCursor::end_of(0, last.unwrap_or_default().cast_unsigned()))
+}
+
 pub fn feed(
     connection: &Connection,
     dictionary: &Dictionary,

@@ -232,13 +232,20 @@ pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, _now: Times
     Ok(())
 }
 
-pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
-    let sql = if only_if_absent {
-        "insert into meta (key, value) values (?1, ?2) on conflict do nothing"
-    } else {
-        "insert or replace into meta (key, value) values (?1, ?2)"
+pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+    match when {
+        PutIf::Always => {
+            tx.connection.execute("insert or replace into meta (key, value) values (?1, ?2)", (key, value))?
+        }
+        PutIf::Absent => {
+            let sql = "insert into meta (key, value) values (?1, ?2) on conflict do nothing";
+            tx.connection.execute(sql, (key, value))?
+        }
+        PutIf::Is(known) => {
+            let sql = "update meta set value = ?2 where key = ?1 and value = ?3";
+            tx.connection.execute(sql, (key, value, known))?
+        }
     };
-    tx.connection.execute(sql, (key, value))?;
     let stands =
         tx.connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?;
     stands.ok_or_else(|| corrupt("a fact that was just written"))
