@@ -43,6 +43,47 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Sets one by its name; the names there are when it is none.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let number = || value.parse::<usize>().map_err(|_| format!("`{value}` is no number"));
+        let place = match name {
+            "tasks_per_submit" => &mut self.tasks_per_submit,
+            "payload_bytes" => &mut self.payload_bytes,
+            "result_bytes" => &mut self.result_bytes,
+            "error_bytes" => &mut self.error_bytes,
+            "labels" => &mut self.labels,
+            "label_bytes" => &mut self.label_bytes,
+            "name_bytes" => &mut self.name_bytes,
+            "note_bytes" => &mut self.note_bytes,
+            "needs_per_task" => &mut self.needs_per_task,
+            "leases_per_request" => {
+                self.leases_per_request = u32::try_from(number()?).map_err(|_| format!("{value} is too many"))?;
+                return Ok(());
+            }
+            "longest_lease" => {
+                self.longest_lease = Millis::parse(value).map_err(|error| error.to_string())?;
+                return Ok(());
+            }
+            _ => return Err(format!("there are {}", Self::NAMES.join(", "))),
+        };
+        *place = number()?;
+        Ok(())
+    }
+
+    pub const NAMES: &[&str] = &[
+        "tasks_per_submit",
+        "payload_bytes",
+        "result_bytes",
+        "error_bytes",
+        "labels",
+        "label_bytes",
+        "name_bytes",
+        "note_bytes",
+        "needs_per_task",
+        "leases_per_request",
+        "longest_lease",
+    ];
+
     pub(crate) fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
         if text.is_empty() {
             faults.push(path, "may not be empty");
@@ -166,6 +207,17 @@ pub(crate) fn is_cut(text: &str) -> bool {
 mod tests {
     use super::*;
     use comeback_core::Trigger;
+
+    #[test]
+    fn every_limit_can_be_set_by_its_name() {
+        let mut limits = Limits::default();
+        for name in Limits::NAMES {
+            limits.set(name, "7").expect(name);
+        }
+        assert_eq!(limits.longest_lease, Millis::from_secs(7));
+        assert!(limits.set("labels", "many").is_err());
+        assert!(limits.set("patience", "1").is_err_and(|names| names.contains("payload_bytes")));
+    }
 
     #[test]
     fn a_long_error_is_cut_with_a_mark() {

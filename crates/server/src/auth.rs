@@ -1,11 +1,6 @@
 //! Who may do what: keys, roles, and the namespace a request is about. Keys are kept as hashes; the secret is shown once.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use comeback_core::{Millis, Timestamp};
@@ -223,18 +218,14 @@ impl Caller {
 
 pub const NAMESPACE: &str = "comeback-namespace";
 
-pub async fn check(
-    State((app, need)): State<(Arc<App>, Need)>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let caller = identify(&app, need, request.headers())?;
+/// Who asks; refused when their key does not reach so far.
+pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let caller = identify(app, need, headers)?;
     if !caller.role.may(need) {
         let detail = format!("this needs more than the role {}", caller.role.word());
         return Err(Problem::forbidden(detail));
     }
-    request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    Ok(caller)
 }
 
 fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod auth;
+mod gate;
 mod once;
 mod problem;
 mod routes;
@@ -20,16 +21,22 @@ use comeback_engine::executors::Executors;
 use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
+use tokio::sync::Semaphore;
 
+pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
+use gate::Gate;
 use shared::{Bound, Instance, Instances, Shared, Workers};
 use token::Tokens;
 use wire::task::Policies;
+
+/// Readers of the stream of events, at once.
+const STREAMS: usize = 1_000;
 
 /// What every route shares.
 pub struct App {
@@ -44,6 +51,9 @@ pub struct App {
     bound: Shared<Bound>,
     instances: Shared<Instances>,
     workers: Workers,
+    gate: Gate,
+    /// How many more streams of events may be open.
+    streams: Arc<Semaphore>,
     /// Acts under a key that are not about a task, one after the other.
     keyed_acts: tokio::sync::Mutex<()>,
     /// Why the last write that was tried failed; nothing when it did not.
@@ -51,13 +61,21 @@ pub struct App {
     draining: AtomicBool,
 }
 
+/// What a server is told when it starts.
+#[derive(Default)]
+pub struct AppOptions {
+    /// Names this process in the list of instances.
+    pub instance: String,
+    /// Present on a server whose time is moved by hand.
+    pub clock: Option<Arc<VirtualClock>>,
+    /// What the server does itself.
+    pub executors: Option<Executors>,
+    pub gate: GateOptions,
+}
+
 impl App {
-    pub async fn new(
-        engine: Engine,
-        instance: impl Into<String>,
-        clock: Option<Arc<VirtualClock>>,
-        executors: Option<Executors>,
-    ) -> Result<Arc<App>, StoreError> {
+    pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
+        let AppOptions { instance, clock, executors, gate } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
@@ -66,7 +84,7 @@ impl App {
         let app = App {
             engine,
             keys,
-            instance: instance.into(),
+            instance,
             clock,
             executors,
             tokens,
@@ -74,6 +92,8 @@ impl App {
             bound,
             instances: Shared::new("instances"),
             workers: Workers::default(),
+            gate: Gate::new(gate),
+            streams: Arc::new(Semaphore::new(STREAMS)),
             keyed_acts: tokio::sync::Mutex::default(),
             trouble: RwLock::default(),
             draining: AtomicBool::new(false),

@@ -6,7 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
-use comeback_server::App;
+use comeback_server::{App, AppOptions};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -22,7 +22,11 @@ impl Door {
             Some(clock) => Engine::without_loops(store, clock.clone(), config).await,
             None => Engine::without_loops(store, SystemClock::new(), config).await,
         };
-        Door { app: App::new(engine.expect("an engine"), "test", clock, None).await.expect("an app") }
+        Door {
+            app: App::new(engine.expect("an engine"), AppOptions { clock, ..AppOptions::default() })
+                .await
+                .expect("an app"),
+        }
     }
 
     async fn send(&self, method: &str, path: &str, key: Option<&str>, body: &Value) -> (StatusCode, Value) {

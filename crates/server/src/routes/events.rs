@@ -101,6 +101,8 @@ async fn page(
 const LOOK: Duration = Duration::from_millis(150);
 
 struct Following {
+    /// One of the streams that may be open at once.
+    _place: tokio::sync::OwnedSemaphorePermit,
     app: Arc<App>,
     wanted: Wanted,
     cursor: Option<FeedCursor>,
@@ -122,7 +124,10 @@ async fn follow(
         }
         None => place(&app, &query).await?,
     };
-    let start = Following { app, wanted, cursor, ready: VecDeque::new() };
+    let Ok(place) = app.streams.clone().try_acquire_owned() else {
+        return Err(Problem::overloaded("as many streams as this server allows are open"));
+    };
+    let start = Following { _place: place, app, wanted, cursor, ready: VecDeque::new() };
     let events = stream::unfold(start, |mut it| async move {
         let told = next(&mut it).await?;
         let text = event::of_feed(&told).to_string();

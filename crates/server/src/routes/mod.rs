@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::auth::{self, Need};
+use crate::gate::Class;
 use crate::problem::Problem;
 
 /// One line of the table.
@@ -39,9 +40,6 @@ pub struct Route {
 }
 
 type Line = (Route, MethodRouter<Arc<App>>);
-
-const LARGE_BODY: usize = 32 << 20;
-const SMALL_BODY: usize = 1 << 20;
 
 fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
     (Route { method, path, need, summary, large: false }, answer)
@@ -67,10 +65,11 @@ pub fn table() -> Vec<Route> {
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
     for (route, answer) in lines() {
-        let size = if route.large { LARGE_BODY } else { SMALL_BODY };
-        let guarded = answer
-            .layer(DefaultBodyLimit::max(size))
-            .layer(middleware::from_fn_with_state((app.clone(), route.need), auth::check));
+        let sizes = app.gate.options();
+        let size = if route.large { sizes.large_body } else { sizes.small_body };
+        let class = Class::of(&route.method, route.path, route.need);
+        let door = Door { app: app.clone(), need: route.need, class, size };
+        let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
         router = router.route(route.path, guarded);
     }
     router
@@ -78,6 +77,24 @@ pub fn router(app: &Arc<App>) -> Router {
         .layer(middleware::from_fn(only_json))
         .layer(middleware::from_fn(finish))
         .with_state(app.clone())
+}
+
+/// What a request meets on its way to its route.
+#[derive(Clone)]
+struct Door {
+    app: Arc<App>,
+    need: Need,
+    class: Class,
+    size: usize,
+}
+
+/// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
+async fn enter(State(door): State<Door>, request: Request, next: Next) -> Result<Response, Problem> {
+    let caller = auth::check(&door.app, door.need, request.headers())?;
+    let mut request = door.app.gate.read(request, door.size).await?;
+    let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
 }
 
 /// A body that a web page could send without asking is not read: it could come from a page that nobody trusts.

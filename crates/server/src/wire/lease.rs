@@ -67,9 +67,9 @@ struct LeasedTask<'a> {
 }
 
 impl<'a> LeaseOut<'a> {
-    pub fn of(leased: &'a Leased, tokens: &Tokens) -> LeaseOut<'a> {
+    pub fn of(leased: &'a Leased, tokens: &Tokens, namespace: &str) -> LeaseOut<'a> {
         LeaseOut {
-            lease: tokens.seal(leased.lease),
+            lease: tokens.seal(leased.lease, namespace),
             expires_at: leased.expires_at.map(Timestamp::to_rfc3339),
             task: LeasedTask {
                 id: leased.lease.task.to_string(),
