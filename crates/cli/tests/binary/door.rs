@@ -102,11 +102,11 @@ async fn reports_get_in_when_lists_and_submits_do_not() {
     let client = server.client();
     let tasks: Vec<Value> = (0..2_000).map(|_| json!({"kind": "k", "payload": "x".repeat(500)})).collect();
     client.submit(&json!({"tasks": tasks})).await.expect("submitted");
-    let leased = client.lease(&json!({"worker": "w", "limit": 100})).await.expect("leased");
+    let leased = client.lease(&json!({"worker": "w", "limit": 20})).await.expect("leased");
     let leases: Vec<Value> = leased["leases"].as_array().expect("leases").clone();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut crowd = tokio::task::JoinSet::new();
-    for n in 0..200 {
+    for n in 0..40 {
         let (http, url, stopped) = (server.http(), server.url.clone(), stopped.clone());
         crowd.spawn(async move {
             let mut turned_away = 0;
@@ -125,6 +125,7 @@ async fn reports_get_in_when_lists_and_submits_do_not() {
                             ["OVERLOADED", "TOO_MANY_REQUESTS"].contains(&problem["error"].as_str().expect("a word"))
                         );
                         turned_away += 1;
+                        tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                     other => panic!("{other}"),
                 }
