@@ -2,7 +2,7 @@
 
 use comeback_core::{Millis, PolicyLimits};
 
-use crate::Limits;
+use crate::{Limits, Watching};
 
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -18,6 +18,8 @@ pub struct EngineConfig {
     pub retention: Option<Millis>,
     /// How often loops look even when nothing told them to.
     pub safety_interval: Millis,
+    /// Who is told of attempts.
+    pub watching: Watching,
     /// Makes ids repeatable.
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
@@ -42,6 +44,7 @@ impl Default for EngineConfig {
             stuck_after: Millis::from_secs(1_800),
             retention: None,
             safety_interval: Millis::from_secs(1),
+            watching: Watching::default(),
             id_seed: None,
             report_lanes: 2,
         }

@@ -25,6 +25,7 @@ mod road;
 mod spec;
 mod tally;
 mod wake;
+mod watch;
 
 pub mod clock;
 
@@ -49,6 +50,7 @@ pub use limits::Limits;
 pub use road::Changed;
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 pub use tally::Tally;
+pub use watch::{Watcher, Watching};
 
 /// What every part of the engine shares.
 pub(crate) struct Core {

@@ -305,6 +305,7 @@ impl Core {
     /// After a commit: whoever waits for this work is told, and the alarms are set.
     pub(crate) fn tell(&self, commit: &Commit) {
         self.tallies.count(commit);
+        self.config.watching.stored(commit);
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
     }

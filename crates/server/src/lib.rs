@@ -52,6 +52,8 @@ pub struct App {
     instances: Shared<Instances>,
     workers: Workers,
     gate: Gate,
+    /// Who is told of requests.
+    pub(crate) requests: Option<Arc<dyn Fn(&Asked<'_>) + Send + Sync>>,
     /// How many more streams of events may be open.
     streams: Arc<Semaphore>,
     /// Acts under a key that are not about a task, one after the other.
@@ -71,11 +73,25 @@ pub struct AppOptions {
     /// What the server does itself.
     pub executors: Option<Executors>,
     pub gate: GateOptions,
+    /// Who is told of requests that were answered.
+    pub requests: Option<Arc<dyn Fn(&Asked<'_>) + Send + Sync>>,
+}
+
+/// A request that was answered.
+pub struct Asked<'a> {
+    pub id: &'a str,
+    pub method: &'a str,
+    /// As the route stands in the table, without ids.
+    pub route: &'a str,
+    pub status: u16,
+    pub began: std::time::SystemTime,
+    pub took: Duration,
+    pub traceparent: Option<&'a str>,
 }
 
 impl App {
     pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
-        let AppOptions { instance, clock, executors, gate } = options;
+        let AppOptions { instance, clock, executors, gate, requests } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
@@ -93,6 +109,7 @@ impl App {
             instances: Shared::new("instances"),
             workers: Workers::default(),
             gate: Gate::new(gate),
+            requests,
             streams: Arc::new(Semaphore::new(STREAMS)),
             keyed_acts: tokio::sync::Mutex::default(),
             trouble: RwLock::default(),

@@ -14,19 +14,27 @@ use tokio::net::TcpListener;
 use crate::args::ServeArgs;
 use crate::failure::{Failure, code};
 use crate::output::{self, say};
+use crate::telemetry::Telemetry;
 
 pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
-    log(&args.log_format)?;
+    let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
+    let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let store = open(&args.db).await?;
     let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
-    let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
     let executors = Available { http: true, command: args.allow_commands, timer: true };
     let (limits, gate, serving) = limits(&args.limit)?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
-    let config = EngineConfig { instance: instance.clone(), executors, limits, retention, ..EngineConfig::default() };
+    let config = EngineConfig {
+        instance: instance.clone(),
+        executors,
+        limits,
+        retention,
+        watching: telemetry.attempts(),
+        ..EngineConfig::default()
+    };
     let engine = Engine::start(store, clock, config).await.map_err(|error| broken(&args.db, &error))?;
     let executors = start_executors(&args, &engine)?;
-    let options = AppOptions { instance, clock: virtual_clock, executors, gate };
+    let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(&args.db, &error))?;
     let listener = listen(&args.listen, &app).await?;
     banner(&args, &app, &listener);
@@ -35,6 +43,7 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
     drop(app);
     engine.close().await;
+    telemetry.finish().await;
     Ok(code::OK)
 }
 
@@ -83,22 +92,6 @@ fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failu
         set.map_err(wrong)?;
     }
     Ok((limits, gate, serving))
-}
-
-fn log(format: &str) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        "human" => builder.init(),
-        "json" => builder.json().init(),
-        other => {
-            return Err(
-                Failure::new(code::USAGE, format!("`{other}` is no format of a log")).remedy("--log-format human")
-            );
-        }
-    }
-    Ok(())
 }
 
 fn is_postgres(db: &str) -> bool {

@@ -18,15 +18,15 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, Method, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use comeback_core::{Invalid, TaskId};
 use uuid::Uuid;
 
-use crate::App;
 use crate::auth::{self, Need};
 use crate::gate::Class;
 use crate::problem::Problem;
+use crate::{App, Asked};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -68,14 +68,14 @@ pub fn router(app: &Arc<App>) -> Router {
         let sizes = app.gate.options();
         let size = if route.large { sizes.large_body } else { sizes.small_body };
         let class = Class::of(&route.method, route.path, route.need);
-        let door = Door { app: app.clone(), need: route.need, class, size };
+        let door = Door { app: app.clone(), path: route.path, need: route.need, class, size };
         let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
         router = router.route(route.path, guarded);
     }
     router
         .fallback(|| async { Problem::not_found("route") })
         .layer(middleware::from_fn(only_json))
-        .layer(middleware::from_fn(finish))
+        .layer(middleware::from_fn_with_state(app.clone(), finish))
         .with_state(app.clone())
 }
 
@@ -83,13 +83,25 @@ pub fn router(app: &Arc<App>) -> Router {
 #[derive(Clone)]
 struct Door {
     app: Arc<App>,
+    path: &'static str,
     need: Need,
     class: Class,
     size: usize,
 }
 
+/// The line of the table that answered.
+#[derive(Clone, Copy)]
+struct At(&'static str);
+
+async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let path = door.path;
+    let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
+    response.extensions_mut().insert(At(path));
+    response
+}
+
 /// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
-async fn enter(State(door): State<Door>, request: Request, next: Next) -> Result<Response, Problem> {
+async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
     let caller = auth::check(&door.app, door.need, request.headers())?;
     let mut request = door.app.gate.read(request, door.size).await?;
     let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
@@ -114,11 +126,14 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
 }
 
 /// Gives the request its name, and every answer that is not a success the shape of a problem.
-async fn finish(request: Request, next: Next) -> Response {
+async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = (std::time::SystemTime::now(), std::time::Instant::now());
+    let asked = app.requests.as_ref().map(|tell| (tell, Heard::of(&request)));
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let response = next.run(request).await;
+    let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
         Some(problem) => problem.render(&id),
         None if response.status().is_client_error() || response.status().is_server_error() => {
@@ -134,7 +149,31 @@ async fn finish(request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", value);
     }
+    if let Some((tell, heard)) = asked {
+        tell(&Asked {
+            id: &id,
+            method: heard.method.as_str(),
+            route: route.unwrap_or("no route"),
+            status: response.status().as_u16(),
+            began: began.0,
+            took: began.1.elapsed(),
+            traceparent: heard.traceparent.as_deref(),
+        });
+    }
     response
+}
+
+/// What is still known of a request when it is answered.
+struct Heard {
+    method: Method,
+    traceparent: Option<String>,
+}
+
+impl Heard {
+    fn of(request: &Request) -> Heard {
+        let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+        Heard { method: request.method().clone(), traceparent: traceparent.map(str::to_owned) }
+    }
 }
 
 /// Stands in a list of parameters for one of each label.
