@@ -53,7 +53,7 @@ pub struct App {
     workers: Workers,
     gate: Gate,
     /// Who is told of requests.
-    pub(crate) requests: Option<Arc<dyn Fn(&Asked<'_>) + Send + Sync>>,
+    pub(crate) requests: Option<Listener>,
     /// How many more streams of events may be open.
     streams: Arc<Semaphore>,
     /// Acts under a key that are not about a task, one after the other.
@@ -74,8 +74,11 @@ pub struct AppOptions {
     pub executors: Option<Executors>,
     pub gate: GateOptions,
     /// Who is told of requests that were answered.
-    pub requests: Option<Arc<dyn Fn(&Asked<'_>) + Send + Sync>>,
+    pub requests: Option<Listener>,
 }
+
+/// Is told of requests.
+pub type Listener = Arc<dyn Fn(&Asked<'_>) + Send + Sync>;
 
 /// A request that was answered.
 pub struct Asked<'a> {

@@ -6,7 +6,7 @@ mod otlp;
 use std::sync::Arc;
 
 use comeback_engine::Watching;
-use comeback_server::Asked;
+use comeback_server::Listener;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::{Failure, code};
@@ -38,7 +38,7 @@ impl Telemetry {
         Watching::by(Arc::new(attempts::Attempts::new(self.spans.clone())))
     }
 
-    pub fn requests(&self) -> Option<Arc<dyn Fn(&Asked<'_>) + Send + Sync>> {
+    pub fn requests(&self) -> Option<Listener> {
         let spans = self.spans.clone()?;
         Some(Arc::new(move |asked| spans.request(asked)))
     }

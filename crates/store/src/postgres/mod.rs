@@ -16,6 +16,7 @@ mod rows;
 mod setup;
 mod submit;
 mod tend;
+mod tls;
 mod wake;
 
 use std::sync::Arc;

@@ -4,8 +4,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::tls;
 use crate::StoreError;
 use crate::schema::{SCHEMA_VERSION, newer_schema};
 
@@ -43,16 +46,22 @@ impl PostgresOptions {
     }
 
     pub fn config(&self, settings: &str) -> Result<Config, StoreError> {
+        let wanted = tls::Wanted::read(&self.url)?;
         let mut config =
-            Config::from_str(&self.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
+            Config::from_str(&wanted.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
         if !self.schema.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') || self.schema.is_empty() {
             return Err(StoreError::Refused(format!("`{}` cannot be the name of a schema", self.schema)));
         }
         config.options(format!("-c search_path={} {settings}", self.schema));
+        config.ssl_mode(wanted.mode);
         config.application_name("comeback");
         config.keepalives(true).keepalives_idle(Duration::from_secs(10)).connect_timeout(Duration::from_secs(5));
         config.tcp_user_timeout(Duration::from_secs(15));
         Ok(config)
+    }
+
+    fn connector(&self) -> Result<MakeRustlsConnect, StoreError> {
+        tls::Wanted::read(&self.url)?.connector()
     }
 }
 
@@ -73,15 +82,16 @@ pub struct Pools {
 }
 
 pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
+    let tls = options.connector()?;
     Ok(Pools {
-        write: pool(options.config(HOT)?, options.writers)?,
-        read: pool(options.config(COLD)?, options.readers)?,
-        learn: pool(options.config(COLD)?, 1)?,
+        write: pool(options.config(HOT)?, &tls, options.writers)?,
+        read: pool(options.config(COLD)?, &tls, options.readers)?,
+        learn: pool(options.config(COLD)?, &tls, 1)?,
     })
 }
 
-fn pool(config: Config, size: usize) -> Result<Pool, StoreError> {
-    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+fn pool(config: Config, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {
+    let manager = Manager::from_config(config, tls.clone(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)
@@ -109,10 +119,10 @@ pub async fn warm(pool: Pool, statements: Vec<&'static str>) {
 
 /// A connection of its own, outside the pools.
 pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), StoreError> {
-    Ok(options.config("")?.connect(NoTls).await?)
+    Ok(options.config("")?.connect(options.connector()?).await?)
 }
 
-pub type Connection = tokio_postgres::Connection<tokio_postgres::Socket, tokio_postgres::tls::NoTlsStream>;
+pub type Connection = tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// Makes the schema what this build needs. One process at a time; the others wait.
 pub async fn migrate(options: &PostgresOptions) -> Result<(), StoreError> {
