@@ -176,7 +176,8 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
         let Some(app) = app.upgrade() else { return };
         let now = app.engine.now().0;
         let started_at = *started_at.get_or_insert(now);
-        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into() };
+        let workers = app.workers.latest(now);
+        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into(), workers };
         let said = app
             .instances
             .change(&**app.engine.store(), |all| {

@@ -67,6 +67,9 @@ pub struct Instance {
     pub started_at: i64,
     pub seen_at: i64,
     pub version: String,
+    /// The workers that ask it for work, the latest first.
+    #[serde(default)]
+    pub workers: Vec<Seen>,
 }
 
 pub type Instances = BTreeMap<String, Instance>;
@@ -74,9 +77,11 @@ pub type Instances = BTreeMap<String, Instance>;
 /// Policies by namespace and kind, as they were given: their text and their dialect.
 pub type Bound = BTreeMap<String, BTreeMap<String, (String, String)>>;
 
-/// A worker that has asked for work here.
-#[derive(Clone, Debug)]
+/// A worker that has asked for work.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
+    pub namespace: String,
+    pub name: String,
     pub at: i64,
     pub queues: Vec<String>,
     pub kinds: Vec<String>,
@@ -91,6 +96,7 @@ pub struct Workers {
 
 const REMEMBERED: i64 = 3_600_000;
 const MOST: usize = 10_000;
+const TOLD: usize = 1_000;
 
 impl Workers {
     pub fn saw(&self, namespace: &str, name: &str, queues: &[String], kinds: &[String], leased: u64, now: i64) {
@@ -98,7 +104,8 @@ impl Workers {
         if seen.len() >= MOST {
             seen.retain(|_, it| it.at > now - REMEMBERED);
         }
-        let fresh = || Seen { at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
+        let (of, called) = (namespace.to_owned(), name.to_owned());
+        let fresh = || Seen { namespace: of, name: called, at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
         let it = seen.entry((namespace.to_owned(), name.to_owned())).or_insert_with(fresh);
         it.at = now;
         it.queues = queues.to_vec();
@@ -106,9 +113,12 @@ impl Workers {
         it.leased += leased;
     }
 
-    pub fn of(&self, namespace: &str, now: i64) -> Vec<(String, Seen)> {
+    /// The latest first; no more than are worth telling to others.
+    pub fn latest(&self, now: i64) -> Vec<Seen> {
         let seen = self.seen.lock();
-        let own = seen.iter().filter(|((of, _), it)| of == namespace && it.at > now - REMEMBERED);
-        own.map(|((_, name), it)| (name.clone(), it.clone())).collect()
+        let mut own: Vec<Seen> = seen.values().filter(|it| it.at > now - REMEMBERED).cloned().collect();
+        own.sort_by_key(|it| std::cmp::Reverse(it.at));
+        own.truncate(TOLD);
+        own
     }
 }

@@ -17,7 +17,7 @@ use crate::output::{self, say};
 use crate::telemetry::Telemetry;
 
 pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
-    let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
+    let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let store = open(&args.db).await?;
     let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
@@ -45,6 +45,13 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     engine.close().await;
     telemetry.finish().await;
     Ok(code::OK)
+}
+
+/// Machine and process: containers all have a process number 1.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "comeback" } else { host.trim() };
+    format!("{host}-{}", std::process::id())
 }
 
 fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors>, Failure> {

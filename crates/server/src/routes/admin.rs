@@ -17,6 +17,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::problem::Problem;
+use crate::shared::Seen;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
@@ -32,7 +33,7 @@ pub fn lines() -> Vec<Line> {
             post(pause_types),
         ),
         line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types)),
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers)),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers)),
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances)),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
         line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck)),
@@ -206,16 +207,22 @@ async fn resume_types(
     resume_all(&app, &caller, given.loops()?, once, &body).await
 }
 
-async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
-    let now = app.engine.now().0;
-    let items: Vec<Value> = app
-        .workers
-        .of(&caller.namespace, now)
+/// Those who ask this instance, and those whom others told of.
+async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    app.instances.refresh(&**app.engine.store()).await?;
+    let own = app.workers.latest(app.engine.now().0);
+    let mut seen: Vec<(String, Seen)> = own.into_iter().map(|seen| (app.instance.clone(), seen)).collect();
+    for (instance, it) in app.instances.get().into_iter().filter(|(instance, _)| *instance != app.instance) {
+        seen.extend(it.workers.into_iter().map(|seen| (instance.clone(), seen)));
+    }
+    seen.retain(|(_, seen)| seen.namespace == caller.namespace);
+    seen.sort_by(|(a, x), (b, y)| (&x.name, a).cmp(&(&y.name, b)));
+    let items: Vec<Value> = seen
         .into_iter()
-        .map(|(name, seen)| {
+        .map(|(instance, seen)| {
             json!({
-                "name": name,
-                "instance": app.instance,
+                "name": seen.name,
+                "instance": instance,
                 "queues": seen.queues,
                 "kinds": seen.kinds,
                 "leased_total": seen.leased,
@@ -223,7 +230,7 @@ async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
             })
         })
         .collect();
-    Json(json!({"items": items, "next_cursor": null}))
+    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
