@@ -5,9 +5,11 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod check;
 mod dictionary;
 mod events;
 mod page;
+mod place;
 mod query;
 mod row;
 mod schema;
@@ -25,10 +27,12 @@ use async_trait::async_trait;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use page::{FeedCursor, ListCursor};
+pub use place::Place;
 pub use postgres::{PostgresOptions, PostgresStore};
-pub use schema::SCHEMA_VERSION;
-pub use sqlite::{SqliteOptions, SqliteStore};
+pub use schema::{SCHEMA_VERSION, SchemaState};
+pub use sqlite::{BackupProgress, SqliteOptions, SqliteStore};
 pub use types::*;
 
 /// A database that remembers tasks.
@@ -106,6 +110,9 @@ pub trait Store: Send + Sync {
 
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
+
+    /// What is open in all namespaces, as somebody finds it who starts.
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 
     /// Deletes what ended before `before`, at most `limit` tasks; open work is never touched. Returns how many went.
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError>;

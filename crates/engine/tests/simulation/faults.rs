@@ -279,6 +279,10 @@ impl Store for FaultyStore {
         self.through(self.truth.execution(namespace, id)).await
     }
 
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        self.through(self.truth.open_work(now)).await
+    }
+
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         self.through(self.truth.counts(namespace)).await
     }

@@ -49,6 +49,13 @@ pub fn all() -> Vec<Case> {
     .concat()
 }
 
+/// Whatever a case did, what it leaves behind holds together.
+#[allow(clippy::expect_used, clippy::panic)]
+pub async fn holds_together(place: &crate::Place) {
+    let report = place.check(&mut |_| ()).await.expect("it can be checked");
+    assert!(report.is_clean(), "{report:#?}");
+}
+
 /// Declares the cases of one room.
 macro_rules! cases {
     ($room:literal; $($(#[$doc:meta])* fn $name:ident($world:ident) $body:block)+) => {

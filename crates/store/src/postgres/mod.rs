@@ -4,6 +4,7 @@
 //! fixed order: executions first, then open tasks by id; claims skip what is locked and never wait while they hold a task.
 
 mod apply;
+mod check;
 mod claim;
 mod columns;
 mod feed;
@@ -26,9 +27,11 @@ use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timesta
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
+pub use check::check;
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {
@@ -49,6 +52,16 @@ impl PostgresStore {
         }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
         Ok(PostgresStore { pools, dictionary, wake })
+    }
+
+    /// How far a database is behind this build.
+    pub async fn schema(options: &PostgresOptions) -> Result<SchemaState, StoreError> {
+        let (client, connection) = setup::connect(options).await?;
+        let driver = tokio::spawn(connection);
+        let outcome = setup::schema(&client).await.map_err(StoreError::of_a_read);
+        drop(client);
+        let _ = driver.await;
+        outcome
     }
 
     async fn writer(&self) -> Result<deadpool_postgres::Object, StoreError> {
@@ -161,6 +174,10 @@ impl Store for PostgresStore {
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         read::counts(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        read::open_work(self, now).await.map_err(StoreError::of_a_read)
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {

@@ -102,6 +102,24 @@ pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4) })
 }
 
+pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
+    let client = store.reader().await?;
+    let mut work = OpenWork::default();
+    for row in client.query(OpenWork::QUERY, &[&now.0]).await? {
+        let row = OpenWorkRow {
+            state: row.get(0),
+            hold: row.get(1),
+            all: row.get(2),
+            to_come: row.get(3),
+            come: row.get(4),
+            next: row.get(5),
+            first: row.get(6),
+        };
+        work.add(row, now);
+    }
+    Ok(work)
+}
+
 async fn execution_in(
     store: &PostgresStore,
     tx: &Transaction<'_>,

@@ -10,7 +10,8 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::tls;
 use crate::StoreError;
-use crate::schema::{SCHEMA_VERSION, newer_schema};
+use crate::check::created_by;
+use crate::schema::SchemaState;
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -153,20 +154,34 @@ async fn migrate_locked(client: &mut Client, options: &PostgresOptions) -> Resul
     if !exists {
         client.batch_execute(&format!("create schema {}", options.schema)).await?;
     }
-    let known: Option<i32> = match client
-        .query_one("select to_regclass('refinery_schema_history') is not null", &[])
-        .await?
-        .get::<_, bool>(0)
-    {
-        false => None,
-        true => client.query_one("select max(version) from refinery_schema_history", &[]).await?.get(0),
-    };
-    if let Some(found) = known.filter(|found| *found > SCHEMA_VERSION) {
-        return Err(StoreError::Schema(newer_schema(found)));
-    }
+    schema(client).await?;
     embedded::migrations::runner()
         .run_async(client)
         .await
-        .map(|_| ())
-        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))
+        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))?;
+    take_over_feed(client).await
+}
+
+pub async fn schema(client: &Client) -> Result<SchemaState, StoreError> {
+    let exists = client.query_one("select to_regclass('refinery_schema_history') is not null", &[]).await?;
+    let found: Option<i32> = match exists.get(0) {
+        false => None,
+        true => client.query_one("select max(version) from refinery_schema_history", &[]).await?.get(0),
+    };
+    SchemaState::new(found.unwrap_or(0), embedded::migrations::runner().get_migrations())
+}
+
+/// The tables and indexes of the newest schema.
+pub fn created_names() -> Vec<String> {
+    created_by(embedded::migrations::runner().get_migrations().iter().filter_map(|it| it.sql()))
+}
+
+/// A dump that was restored into a younger cluster brings numbers of transactions that have not happened here: the feed would
+/// stand still until they have. Everything in it is past, so it may all come first.
+async fn take_over_feed(client: &Client) -> Result<(), StoreError> {
+    let foreign = "select exists (select 1 from feed where xid >= pg_snapshot_xmax(pg_current_snapshot()))";
+    if client.query_one(foreign, &[]).await?.get(0) {
+        client.execute("update feed set xid = '3'", &[]).await?;
+    }
+    Ok(())
 }

@@ -4,6 +4,8 @@
 //! after the commit and never before. There is one process per file.
 
 mod apply;
+mod backup;
+mod check;
 mod claim;
 mod list;
 mod read;
@@ -22,9 +24,13 @@ use rusqlite::Connection;
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 use writer::Writer;
+
+pub use backup::{BackupProgress, backup};
+pub use check::check;
 
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
@@ -71,6 +77,14 @@ impl SqliteStore {
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
         Ok(SqliteStore { writer, readers, dictionary, wakes })
+    }
+
+    /// How far a file is behind this build; one that is not there has nothing yet.
+    pub fn schema(path: &Path) -> Result<SchemaState, StoreError> {
+        if !path.exists() {
+            return setup::schema(&Connection::open_in_memory()?);
+        }
+        setup::schema(&setup::connect_to_read(path)?)
     }
 
     /// Runs a read on a reader connection, or on the writer's where there is none.
@@ -195,6 +209,10 @@ impl Store for SqliteStore {
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace)).await
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        self.read(move |connection, _| read::open_work(connection, now)).await
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
