@@ -100,7 +100,8 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
         store.dictionary.lanes_where(|lane| lane.writes_each_step()).into_iter().map(|(id, _)| id).collect();
     let mut promoted = Promoted::default();
     let mut client = store.writer().await?;
-    let rows = promote_lone(&client, name, sql, &slow, now, limit).await?;
+    let (most, word) = (i64::from(limit), name.word());
+    let rows = unless_paused(&client, name, sql, &[&now.0, &most, &slow, &word]).await?;
     for row in &rows {
         promoted.count += u32::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         promoted.lanes.extend(store.dictionary.lane(row.get(0)));
@@ -122,23 +123,20 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
 
 /// The whole transaction goes out in one write: retries that are due should not wait for round trips. The lock comes first and the
 /// pause is looked at by a statement of its own, so a pause that was acknowledged is seen.
-async fn promote_lone(
+pub async fn unless_paused(
     client: &Client,
     name: Loop,
     sql: &str,
-    slow_lanes: &[i32],
-    now: Timestamp,
-    limit: u32,
+    params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, StoreError> {
     let lock = client.prepare_cached(PAUSE_LOCK).await?;
     let statement = client.prepare_cached(sql).await?;
-    let (number, limit, word) = (lock_number(name), i64::from(limit), name.word());
+    let number = lock_number(name);
     let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
-    let params: [&(dyn ToSql + Sync); 4] = [&now.0, &limit, &slow_lanes, &word];
     let (begun, locked, rows, committed) = tokio::join!(
         client.batch_execute("begin"),
         client.execute(&lock, &lock_params),
-        client.query(&statement, &params),
+        client.query(&statement, params),
         client.batch_execute("commit"),
     );
     begun?;
