@@ -5,5 +5,7 @@ mod door;
 mod executors;
 mod harness;
 mod kills;
+#[path = "../common/server.rs"]
+mod server;
 mod tasks;
 mod workers;
