@@ -10,7 +10,7 @@ use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transit
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
@@ -255,6 +255,7 @@ async fn claim_step_by_step(
     let mut executions: Vec<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     executions.sort_unstable();
     executions.dedup();
+    take_turns(&tx, &executions).await?;
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
     let rows = tx.query(&statement, &[&ids]).await?;

@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
@@ -174,6 +174,7 @@ async fn promote_step_by_step(
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
     let executions: BTreeSet<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     let executions: Vec<Uuid> = executions.into_iter().collect();
+    take_turns(tx, &executions).await?;
     let mut locked = lock_executions(store, tx, &executions).await?;
     let sql = format!(
         "select {} from task_open o where o.id = any($2) and {due} order by o.due, o.id for update skip locked",
