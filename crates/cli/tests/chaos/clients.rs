@@ -98,10 +98,8 @@ pub async fn submitter(desk: Desk, n: usize, mix: Mix, mut rng: Rng) {
             // Two at once, at two servers: they must agree.
             (Some(_), 0..2) => {
                 let (mut left, mut right) = (rng.fork(), rng.fork());
-                let both = tokio::join!(
-                    desk.submit(&name, &request, &mut left),
-                    desk.submit(&name, &request, &mut right)
-                );
+                let both =
+                    tokio::join!(desk.submit(&name, &request, &mut left), desk.submit(&name, &request, &mut right));
                 if both.0 == Heard::Nothing { both.1 } else { both.0 }
             }
             (Some(_), _) => desk.submit_until_heard(&name, &request, &mut rng).await,

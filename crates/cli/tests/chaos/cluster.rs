@@ -36,8 +36,7 @@ impl Cluster {
             chown(folder.path(), Some(user), Some(group)).expect("an owner");
         }
         let (binaries, log) = (binaries(), logs.join("postgres.log"));
-        let cluster =
-            Cluster { binaries, owner, folder, port: free_port(), mark: mark.into(), log, postmaster: None };
+        let cluster = Cluster { binaries, owner, folder, port: free_port(), mark: mark.into(), log, postmaster: None };
         let made = cluster
             .command("initdb")
             .args(["-U", "comeback", "--auth=trust", "-E", "UTF8", "--locale=C", "--data-checksums", "--no-sync"])

@@ -140,11 +140,7 @@ pub fn all() -> Vec<Control> {
             "R-I18",
             "delete from history where (subject, seq) in (select subject, seq from history order by random() limit 2)",
         ),
-        before(
-            "the_feed_skips",
-            "R-I20",
-            trigger!("feed", "insert", "if random() < 0.02 then return null; end if;"),
-        ),
+        before("the_feed_skips", "R-I20", trigger!("feed", "insert", "if random() < 0.02 then return null; end if;")),
     ]
 }
 

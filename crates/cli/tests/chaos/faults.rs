@@ -103,8 +103,8 @@ pub fn schedule(seed: u64, length: Duration, servers: usize, workers: usize) -> 
             workers,
         ),
         lane(
-            10_000,
-            6_000,
+            8_000,
+            5_000,
             &[
                 (Kind::KillPostgres, 0, 100),
                 (Kind::KillPostgres, 100, 2_000),
@@ -148,12 +148,7 @@ impl Targets {
     pub async fn strike(&self, schedule: Schedule) -> Result<(), String> {
         let begun = Instant::now();
         let [servers, workers, postgres] = schedule;
-        tokio::try_join!(
-            self.lane(servers, begun),
-            self.lane(workers, begun),
-            self.lane(postgres, begun)
-        )
-        .map(|_| ())
+        tokio::try_join!(self.lane(servers, begun), self.lane(workers, begun), self.lane(postgres, begun)).map(|_| ())
     }
 
     async fn lane(&self, planned: Vec<Planned>, begun: Instant) -> Result<(), String> {

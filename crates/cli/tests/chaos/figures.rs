@@ -193,7 +193,11 @@ impl Figures {
             return Some(format!("{:.2} % of {} calm calls were answered", self.calm.percent(), self.calm.all));
         }
         if self.troubled.all < 500 || self.troubled.percent() < 50.0 {
-            return Some(format!("{:.1} % of {} troubled calls were answered", self.troubled.percent(), self.troubled.all));
+            return Some(format!(
+                "{:.1} % of {} troubled calls were answered",
+                self.troubled.percent(),
+                self.troubled.all
+            ));
         }
         let worth = [
             ("tasks", self.tasks, 500),

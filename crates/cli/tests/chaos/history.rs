@@ -54,12 +54,18 @@ pub enum Call {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    Submitted { tasks: Vec<Made>, execution: Option<Uuid> },
+    Submitted {
+        tasks: Vec<Made>,
+        execution: Option<Uuid>,
+    },
     State(String),
     Leased(Vec<Grant>),
     Extended(i64),
     /// In the order in which they were told: execution, number, kind.
-    Followed { next: Option<String>, events: Vec<(Uuid, u32, String)> },
+    Followed {
+        next: Option<String>,
+        events: Vec<(Uuid, u32, String)>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

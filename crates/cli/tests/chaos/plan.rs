@@ -51,16 +51,26 @@ pub enum Jitter {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    Succeed { ms: u64 },
-    Fail { ms: u64 },
+    Succeed {
+        ms: u64,
+    },
+    Fail {
+        ms: u64,
+    },
     /// With the class that is not retried.
     Refuse,
     /// Rate limited, with a Retry-After.
-    Throttle { after_ms: u64 },
-    Snooze { ms: u64 },
+    Throttle {
+        after_ms: u64,
+    },
+    Snooze {
+        ms: u64,
+    },
     Release,
     /// Longer than the lease, with signs of life.
-    Slow { ms: u64 },
+    Slow {
+        ms: u64,
+    },
     /// Holds its lease and never says a word.
     Hang,
     /// Reports when its lease is over.

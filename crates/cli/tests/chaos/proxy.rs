@@ -99,7 +99,8 @@ fn slower(body: &Bytes) -> Bytes {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
-                    match (name.as_str(), value.as_str().and_then(|text| text.strip_suffix("ms")?.parse::<u64>().ok())) {
+                    match (name.as_str(), value.as_str().and_then(|text| text.strip_suffix("ms")?.parse::<u64>().ok()))
+                    {
                         ("initial_delay" | "max_delay", Some(ms)) => *value = format!("{}ms", ms * 3).into(),
                         _ => change(value),
                     }

@@ -52,9 +52,7 @@ pub async fn run(setup: Setup, folder: &Path) -> Result<Outcome, String> {
     cluster.start().await;
 
     let mut places: Vec<Place> = (0..setup.servers).map(|n| Place::new(n, &cluster.url(), &mark, folder)).collect();
-    for place in &mut places {
-        place.start(Duration::from_secs(10)).await?;
-    }
+    futures_util::future::try_join_all(places.iter_mut().map(|place| place.start(Duration::from_secs(10)))).await?;
     let mut urls: Vec<String> = places.iter().map(|place| place.url.clone()).collect();
     setup.sabotage.begin(&cluster, &mut urls).await;
     let workers = (0..setup.workers).map(|n| AsyncMutex::new(WorkerPlace::start(n, &urls, &mark, folder, rng.next())));

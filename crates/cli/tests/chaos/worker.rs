@@ -78,8 +78,7 @@ struct Leased {
 impl Leased {
     fn read(item: &Value) -> Option<(Leased, Grant)> {
         let task = &item["task"];
-        let run =
-            Run { task: task["id"].as_str()?.parse().ok()?, run: u32::try_from(task["run"].as_u64()?).ok()? };
+        let run = Run { task: task["id"].as_str()?.parse().ok()?, run: u32::try_from(task["run"].as_u64()?).ok()? };
         let steps: Vec<Step> = serde_json::from_value(task["payload"]["steps"].clone()).ok()?;
         let step = steps.get(run.run as usize - 1).copied().unwrap_or(Step::Succeed { ms: 5 });
         let grant = Grant { run, expires_at: instant(&item["expires_at"])? };

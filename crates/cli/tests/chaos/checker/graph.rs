@@ -66,9 +66,8 @@ fn ended(
     states: &HashMap<Uuid, State>,
     found: &mut Found,
 ) {
-    let handled = |id: &Uuid, state: State| {
-        out.get(id).is_some_and(|edges| edges.iter().any(|when| is_met(when.word(), state)))
-    };
+    let handled =
+        |id: &Uuid, state: State| out.get(id).is_some_and(|edges| edges.iter().any(|when| is_met(when.word(), state)));
     let unhandled = states.iter().any(|(id, state)| state.is_failure() && !handled(id, *state));
     let follows = if unhandled { ExecutionState::Failed } else { ExecutionState::Succeeded };
     found.unless(stored == Some(follows), "R-I19", || {

@@ -76,7 +76,8 @@ pub fn walk(events: &[Event]) -> Result<Vec<(u32, State)>, (&'static str, String
     let mut path = Vec::with_capacity(events.len());
     for (place, event) in events.iter().enumerate() {
         let is_active = state == Running || (state == Paused && under == Some(Running));
-        let wrong = |promise| Err((promise, format!("{} ({}) happened to a task that was {state}", event.seq, event.kind)));
+        let wrong =
+            |promise| Err((promise, format!("{} ({}) happened to a task that was {state}", event.seq, event.kind)));
         if state.is_terminal() {
             let may = match event.kind {
                 TaskFailed => state == Dead,
