@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
 use crate::ports::free_port;
@@ -18,7 +17,7 @@ pub struct Cluster {
     binaries: PathBuf,
     /// PostgreSQL refuses to be root; then it is somebody else.
     owner: Option<(u32, u32)>,
-    folder: TempDir,
+    folder: PathBuf,
     port: u16,
     mark: String,
     log: PathBuf,
@@ -30,10 +29,11 @@ const START: Duration = Duration::from_secs(60);
 impl Cluster {
     pub fn create(mark: &str, logs: &Path) -> Cluster {
         let owner = rustix::process::geteuid().is_root().then(unprivileged);
-        let folder = tempfile::Builder::new().prefix("comeback-chaos-").tempdir().expect("a folder");
-        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("permissions");
+        let folder = folder_of(mark);
+        std::fs::create_dir(&folder).expect("a folder");
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("permissions");
         if let Some((user, group)) = owner {
-            chown(folder.path(), Some(user), Some(group)).expect("an owner");
+            chown(&folder, Some(user), Some(group)).expect("an owner");
         }
         let (binaries, log) = (binaries(), logs.join("postgres.log"));
         let cluster = Cluster { binaries, owner, folder, port: free_port(), mark: mark.into(), log, postmaster: None };
@@ -48,7 +48,7 @@ impl Cluster {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.binaries.join(program));
-        command.arg("-D").arg(self.folder.path().join("data")).current_dir(self.folder.path()).env(MARK, &self.mark);
+        command.arg("-D").arg(self.folder.join("data")).current_dir(&self.folder).env(MARK, &self.mark);
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
@@ -81,7 +81,7 @@ impl Cluster {
         let settings = [
             "listen_addresses=127.0.0.1".to_owned(),
             format!("port={}", self.port),
-            format!("unix_socket_directories={}", self.folder.path().display()),
+            format!("unix_socket_directories={}", self.folder.display()),
             "max_connections=100".into(),
             "shared_buffers=128MB".into(),
             "fsync=on".into(),
@@ -133,7 +133,13 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Where the cluster of a run is. It is not with the rest of the run, which another user may not be able to enter.
+pub fn folder_of(mark: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("comeback-chaos-{mark}"))
 }
 
 fn children(parent: u32) -> Vec<u32> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cluster::folder_of;
 use crate::ports::free_port;
 use crate::server::Server;
 use crate::worker::Orders;
@@ -171,6 +172,7 @@ impl Guard {
                 signal(pid, Signal::KILL);
             }
         }
+        let _ = std::fs::remove_dir_all(folder_of(mark));
     }
 }
 
