@@ -142,24 +142,24 @@ async fn sources(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::time::Duration;
 
-    use comeback_core::{Commit, End};
+    use comeback_core::{Commit, End, ExecutionId};
     use tokio_postgres::Client;
 
     use super::super::{PostgresOptions, PostgresStore, setup};
     use crate::conformance::World;
     use crate::conformance::postgres::Database;
+    use crate::types::ClaimRequest;
 
     /// R-I20. A transaction that has its number may have to wait; what others write into the same log meanwhile has higher numbers
     /// and comes first.
     #[tokio::test]
     async fn a_log_is_told_in_its_order_whoever_had_to_wait() {
-        let database = Database::create().await;
-        let options =
-            PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
-        let world = World::new(Arc::new(PostgresStore::open(&options).await.expect("the store opens")));
+        let place = Place::new().await;
+        let world = &place.world;
         let mut settled: Vec<Commit> = Vec::new();
         let mut ids = Vec::new();
         for names in [&["a"][..], &["a"], &["a", "b"]] {
@@ -172,44 +172,91 @@ mod tests {
             settled.push(working.into_commit());
             ids.push(id);
         }
-
-        let (look, mut outside) = (connect(&options).await, connect(&options).await);
-        let held = outside.transaction().await.expect("begun");
-        held.execute("select 1 from execution where id = $1 for update", &[&ids[1].0]).await.expect("locked");
-        let slow = tokio::spawn({
-            let world = world.clone();
-            async move { world.store.apply(&settled, None, world.now()).await }
-        });
-        until_waiting(&look, 1, || slow.is_finished()).await;
-        let quick = tokio::spawn({
-            let world = world.clone();
-            async move { world.claim(1).await }
-        });
-        until_waiting(&look, 2, || quick.is_finished()).await;
+        let (mut outside, slow_world, quick_world) = (place.connect().await, world.clone(), world.clone());
+        let held = hold(&mut outside, ids[1]).await;
+        let slow = tokio::spawn(async move { slow_world.store.apply(&settled, None, slow_world.now()).await });
+        place.until_waiting(1, || slow.is_finished()).await;
+        let quick = tokio::spawn(async move { quick_world.claim(1).await });
+        place.until_waiting(2, || quick.is_finished()).await;
         held.commit().await.expect("let go");
         slow.await.expect("no panic").expect("applied");
         assert_eq!(quick.await.expect("no panic").len(), 1);
+        place.check_order().await;
+        place.database.drop().await;
+    }
 
-        let events = world.store.feed(None, 100).await.expect("the feed").events;
-        let told: Vec<u32> = events.iter().filter(|it| it.event.execution == ids[2]).map(|it| it.event.seq).collect();
-        assert_eq!(told, (1..=told.len() as u32).collect::<Vec<_>>());
-        assert_eq!(told.len(), world.execution_log(ids[2]).await.len());
-        drop(world);
-        database.drop().await;
+    /// The same where a lone task is leased together with tasks of executions.
+    #[tokio::test]
+    async fn a_task_is_told_in_its_order_whoever_had_to_wait() {
+        let place = Place::new().await;
+        let world = &place.world;
+        let (_, _) = world.execution(&["a"], &[]).await;
+        let (second, _) = world.execution(&["a"], &[]).await;
+        world.submit_many("lone", 1).await;
+        let (mut outside, slow_world) = (place.connect().await, world.clone());
+        let held = hold(&mut outside, second).await;
+        let slow = tokio::spawn(async move { slow_world.claim(3).await });
+        place.until_waiting(1, || slow.is_finished()).await;
+        let lone = ClaimRequest { kinds: vec!["lone".into()], ..world.request(1) };
+        let claimed = world.claim_with(lone).await.remove(0);
+        world.end(&claimed.stored, End::Released).await;
+        held.commit().await.expect("let go");
+        slow.await.expect("no panic");
+        place.check_order().await;
+        place.database.drop().await;
+    }
+
+    struct Place {
+        database: Database,
+        options: PostgresOptions,
+        world: World,
+        look: Client,
+    }
+
+    async fn hold(client: &mut Client, execution: ExecutionId) -> tokio_postgres::Transaction<'_> {
+        let held = client.transaction().await.expect("begun");
+        held.execute("select 1 from execution where id = $1 for update", &[&execution.0]).await.expect("locked");
+        held
+    }
+
+    impl Place {
+        async fn new() -> Place {
+            let database = Database::create().await;
+            let options =
+                PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
+            let world = World::new(Arc::new(PostgresStore::open(&options).await.expect("the store opens")));
+            let look = connect(&options).await;
+            Place { database, options, world, look }
+        }
+
+        async fn connect(&self) -> Client {
+            connect(&self.options).await
+        }
+
+        /// Until so many sessions wait for a lock, or what should wait is done.
+        async fn until_waiting(&self, sessions: i64, done: impl Fn() -> bool) {
+            let sql = "select count(*) from pg_stat_activity
+                       where wait_event_type = 'Lock' and datname = current_database()";
+            while !done() && self.look.query_one(sql, &[]).await.expect("the sessions").get::<_, i64>(0) < sessions {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+
+        async fn check_order(&self) {
+            let mut told: BTreeMap<ExecutionId, Vec<u32>> = BTreeMap::new();
+            for it in self.world.store.feed(None, 1_000).await.expect("the feed").events {
+                told.entry(it.event.execution).or_default().push(it.event.seq);
+            }
+            for (execution, told) in told {
+                let log = self.world.execution_log(execution).await;
+                assert_eq!(told, log.iter().map(|event| event.seq).collect::<Vec<_>>(), "{execution}");
+            }
+        }
     }
 
     async fn connect(options: &PostgresOptions) -> Client {
         let (client, connection) = setup::connect(options).await.expect("the cluster answers");
         tokio::spawn(connection);
         client
-    }
-
-    /// Until so many sessions wait for a lock, or what should wait is done.
-    async fn until_waiting(look: &Client, sessions: i64, done: impl Fn() -> bool) {
-        let sql =
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
-        while !done() && look.query_one(sql, &[]).await.expect("the sessions").get::<_, i64>(0) < sessions {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
     }
 }
