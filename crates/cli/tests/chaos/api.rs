@@ -1,13 +1,20 @@
 //! Talking to the servers, with an honest answer to "was it done?".
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::history::now_ns;
+use crate::rng::Rng;
 
 #[derive(Clone)]
 pub struct Api {
     http: reqwest::Client,
     urls: Vec<String>,
+    /// When each of them failed to answer last.
+    failed: Arc<Vec<AtomicU64>>,
 }
 
 #[derive(Debug)]
@@ -20,17 +27,31 @@ pub enum Reply {
 }
 
 const PATIENCE: Duration = Duration::from_secs(8);
+/// A server that did not answer is left alone for so long, if there is another.
+const LEFT_ALONE: u64 = 500_000_000;
 
 impl Api {
     pub fn new(urls: Vec<String>) -> Api {
         // The first client of the process chooses how to speak TLS, which nobody does here.
         comeback_client::Client::new(urls[0].clone()).expect("an address");
         let http = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("a client");
-        Api { http, urls }
+        let failed = Arc::new(urls.iter().map(|_| AtomicU64::new(0)).collect());
+        Api { http, urls, failed }
     }
 
-    pub fn servers(&self) -> usize {
-        self.urls.len()
+    /// Any server that has not failed just now.
+    pub fn any_server(&self, rng: &mut Rng) -> usize {
+        let now = now_ns();
+        let good = |server: &usize| now.saturating_sub(self.failed[*server].load(Ordering::Relaxed)) > LEFT_ALONE;
+        let good: Vec<usize> = (0..self.urls.len()).filter(good).collect();
+        rng.pick(&good).copied().unwrap_or_else(|| rng.below(self.urls.len() as u64) as usize)
+    }
+
+    fn note(&self, server: usize, reply: Reply) -> Reply {
+        if matches!(reply, Reply::Unknown(_)) {
+            self.failed[server].store(now_ns(), Ordering::Relaxed);
+        }
+        reply
     }
 
     pub async fn post(&self, server: usize, path: &str, body: &Value, key: Option<&str>) -> Reply {
@@ -38,11 +59,12 @@ impl Api {
         if let Some(key) = key {
             request = request.header("idempotency-key", key);
         }
-        send(request).await
+        self.note(server, send(request).await)
     }
 
     pub async fn get(&self, server: usize, path: &str, query: &[(&str, &str)]) -> Reply {
-        send(self.http.get(format!("{}/api/v1{path}", self.urls[server])).query(query)).await
+        let request = self.http.get(format!("{}/api/v1{path}", self.urls[server])).query(query);
+        self.note(server, send(request).await)
     }
 }
 

@@ -39,10 +39,6 @@ impl Desk {
         self.over.load(Ordering::Relaxed)
     }
 
-    fn any_server(&self, rng: &mut Rng) -> usize {
-        rng.below(self.api.servers() as u64) as usize
-    }
-
     fn remember(&self, made: &[Made], doomed: bool) {
         let mut known = self.known.lock().expect("tasks");
         known.extend(made.iter().map(|made| Known { id: made.id, doomed }));
@@ -158,7 +154,7 @@ impl Desk {
     async fn submit(&self, name: &str, request: &Request, rng: &mut Rng) -> Heard {
         let call = Call::Submit { key: request.key.clone(), tasks: request.tasks.clone() };
         let asked = self.log.invoke(name, call);
-        match self.api.post(self.any_server(rng), "/tasks", &request.body(), request.key.as_deref()).await {
+        match self.api.post(self.api.any_server(rng), "/tasks", &request.body(), request.key.as_deref()).await {
             Reply::Done(answer) => {
                 let made: Vec<Made> = answer["tasks"].as_array().expect("tasks").iter().map(made).collect();
                 let execution = answer["execution_id"].as_str().and_then(|text| text.parse().ok());
@@ -191,7 +187,10 @@ impl Desk {
 
     async fn read(&self, name: &str, task: Uuid, rng: &mut Rng) {
         let asked = self.log.invoke(name, Call::Read { task });
-        asked.end(ended(self.api.get(self.any_server(rng), &format!("/tasks/{task}"), &[]).await, |it| &it["state"]));
+        asked.end(ended(
+            self.api.get(self.api.any_server(rng), &format!("/tasks/{task}"), &[]).await,
+            |it| &it["state"],
+        ));
     }
 
     /// Whether there was an answer, and whether it was done.
@@ -200,7 +199,7 @@ impl Desk {
         let asked = self.log.invoke(name, Call::Act { verb: verb.into(), task, note: note.clone() });
         let mut body = body;
         body["note"] = note.into();
-        let reply = self.api.post(self.any_server(rng), &format!("/tasks/{task}/{verb}"), &body, None).await;
+        let reply = self.api.post(self.api.any_server(rng), &format!("/tasks/{task}/{verb}"), &body, None).await;
         let done = match &reply {
             Reply::Done(_) => Some(true),
             Reply::Refused(_) => Some(false),
@@ -271,7 +270,7 @@ pub async fn operator(desk: Desk, n: usize, mut rng: Rng) {
 /// Nothing stays paused when the operators go home.
 pub async fn resume_all(desk: &Desk, name: &str, rng: &mut Rng) {
     loop {
-        let server = desk.any_server(rng);
+        let server = desk.api.any_server(rng);
         let Reply::Done(page) = desk.api.get(server, "/tasks", &[("state", "paused"), ("limit", "500")]).await else {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
@@ -301,7 +300,7 @@ pub async fn follower(desk: Desk, enough: Arc<AtomicBool>, mut rng: Rng) {
         let asked = desk.log.invoke("f0", Call::Follow { after: cursor.clone() });
         let mut query = vec![("limit", "500")];
         query.extend(cursor.as_deref().map(|cursor| ("after", cursor)));
-        match desk.api.get(desk.any_server(&mut rng), "/events", &query).await {
+        match desk.api.get(desk.api.any_server(&mut rng), "/events", &query).await {
             Reply::Done(page) => {
                 let told = page["items"].as_array().expect("items");
                 let events = told.iter().filter_map(event).collect();

@@ -50,11 +50,11 @@ async fn work(orders: Orders) {
     loop {
         let first = room.clone().acquire_owned().await.expect("room");
         let free = u32::try_from(room.available_permits()).unwrap_or(0);
-        let server = rng.below(me.api.servers() as u64) as usize;
+        let server = me.api.any_server(&mut rng);
         let leased = me.lease(server, 1 + free).await;
         drop(first);
         let Some(leased) = leased else {
-            tokio::time::sleep(Duration::from_millis(100 + rng.below(200))).await;
+            tokio::time::sleep(Duration::from_millis(200 + rng.below(400))).await;
             continue;
         };
         for item in leased {
@@ -158,7 +158,7 @@ impl Me {
     async fn beat(&self, leased: &Leased, rng: &mut Rng) {
         let asked = self.log.invoke(&self.name, Call::Heartbeat { run: leased.run });
         let body = json!({"leases": [leased.token], "extend": format!("{LEASE_MS}ms")});
-        let server = rng.below(self.api.servers() as u64) as usize;
+        let server = self.api.any_server(rng);
         asked.end(match self.api.post(server, "/leases/heartbeat", &body, None).await {
             Reply::Done(answer) => match instant(&answer["leases"][0]["expires_at"]) {
                 Some(until) => What::Ok(Answer::Extended(until)),
@@ -175,7 +175,7 @@ impl Me {
             if self.report(leased, report, rng).await {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(100 + rng.below(300))).await;
+            tokio::time::sleep(Duration::from_millis(150 + rng.below(350))).await;
         }
     }
 
@@ -185,7 +185,7 @@ impl Me {
         let asked = self.log.invoke(&self.name, Call::Report { run: leased.run, outcome });
         let mut report = report.clone();
         report["lease"] = leased.token.as_str().into();
-        let server = rng.below(self.api.servers() as u64) as usize;
+        let server = self.api.any_server(rng);
         let end = match self.api.post(server, "/leases/report", &json!({"reports": [report]}), None).await {
             Reply::Done(answer) => {
                 let answer = &answer["reports"][0];
