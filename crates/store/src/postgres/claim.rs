@@ -10,7 +10,7 @@ use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transit
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
 use super::tend::unless_paused;
@@ -278,20 +278,23 @@ pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
     "with c as materialized (
        select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
        from unnest($1::int4[]) as l(lane) cross join lateral (
-         select o.id, o.lane, o.prio, o.submitted_at, o.execution_id from task_open o
+         select o.id, o.lane, o.prio, o.submitted_at, o.execution_id, o.version from task_open o
          where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
          order by o.prio, o.submitted_at, o.id limit $3) x),
      cut as (select prio, submitted_at, id from c where n = $3 order by prio, submitted_at, id limit 1)
-     select id, execution_id from c
+     select id, execution_id, version from c
      where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut) or not exists (select 1 from cut)
      order by prio, submitted_at, id limit $2"
         .into()
 });
 
+/// Only what has not moved since it was looked at: by now this transaction has its number, and what somebody else told of a task
+/// meanwhile would come after what is told of it here (see `take_turns`).
 static LOCK: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "select {}, {BODY} from task_open o join task t on t.id = o.id
-         where o.id = any($1) and o.state = 1 and o.hold = 0 for update of o skip locked",
+        "select {}, {BODY} from unnest($1::uuid[], $2::int4[]) as i(id, version)
+         join task_open o on o.id = i.id and o.version = i.version join task t on t.id = o.id
+         where o.state = 1 and o.hold = 0 for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     )
 });
@@ -312,12 +315,14 @@ async fn claim_step_by_step(
         return Ok(Vec::new());
     }
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
     let mut executions: Vec<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     executions.sort_unstable();
     executions.dedup();
+    take_turns(&tx, &executions).await?;
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
-    let rows = tx.query(&statement, &[&ids]).await?;
+    let rows = tx.query(&statement, &[&ids, &versions]).await?;
     let mut claimed = read_claimed(store, &rows, read_open).await?;
     sort(&mut claimed);
 

@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
@@ -146,7 +146,7 @@ pub async fn unless_paused(
     Ok(rows)
 }
 
-/// Where each step is a row of history: executions first and in order, then the tasks that are still due.
+/// Where each step is a row of history: executions first and in order, then the tasks that are due and have not moved meanwhile.
 async fn promote_step_by_step(
     store: &PostgresStore,
     tx: &Transaction<'_>,
@@ -164,22 +164,27 @@ async fn promote_step_by_step(
         "{condition} and o.hold = 0 and o.due <= $1 and (o.expires_at is null or o.expires_at > $1)
          and o.lane = any($3::int4[])"
     );
-    let sql = format!("select o.id, o.execution_id from task_open o where {due} order by o.due, o.id limit $2");
+    let sql =
+        format!("select o.id, o.execution_id, o.version from task_open o where {due} order by o.due, o.id limit $2");
     let statement = tx.prepare_cached(&sql).await?;
     let candidates = tx.query(&statement, &[&now.0, &i64::from(limit), &slow]).await?;
     if candidates.is_empty() {
         return Ok(());
     }
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
     let executions: BTreeSet<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     let executions: Vec<Uuid> = executions.into_iter().collect();
+    take_turns(tx, &executions).await?;
     let mut locked = lock_executions(store, tx, &executions).await?;
     let sql = format!(
-        "select {} from task_open o where o.id = any($2) and {due} order by o.due, o.id for update skip locked",
+        "select {} from unnest($2::uuid[], $4::int4[]) as i(id, version)
+         join task_open o on o.id = i.id and o.version = i.version
+         where {due} order by o.due, o.id for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     );
     let statement = tx.prepare_cached(&sql).await?;
-    let rows = tx.query(&statement, &[&now.0, &ids, &slow]).await?;
+    let rows = tx.query(&statement, &[&now.0, &ids, &slow, &versions]).await?;
     let open: Vec<OpenRow> = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<_, _>>()?;
     let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
     let mut writes = Vec::new();
