@@ -302,7 +302,8 @@ fn path(index: usize, count: usize) -> String {
 }
 
 impl Limits {
-    pub(crate) fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
+    /// Whether a text can be a name of any sort.
+    pub fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
         if text.is_empty() {
             faults.push(path, "may not be empty");
         } else if text.len() > self.name_bytes {
@@ -313,7 +314,7 @@ impl Limits {
     }
 
     /// A star stands for all namespaces and can be none itself.
-    pub(crate) fn check_namespace(&self, text: &str, faults: &mut Invalid) {
+    pub fn check_namespace(&self, text: &str, faults: &mut Invalid) {
         self.check_name("namespace", text, faults);
         if text == ClaimRequest::ANY_NAMESPACE {
             faults.push("namespace", "must be one, not all of them");

@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use comeback_core::{Millis, Timestamp};
+use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -209,6 +209,11 @@ pub async fn check(
     next: Next,
 ) -> Result<Response, Problem> {
     let caller = identify(&app, need, request.headers())?;
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_namespace(&caller.namespace, &mut faults);
+    if let Some(fault) = faults.faults.first() {
+        return Err(Invalid::one(NAMESPACE, &fault.message).into());
+    }
     if !caller.role.may(need) {
         let detail = format!("this needs more than the role {}", caller.role.word());
         return Err(Problem::forbidden(detail));

@@ -7,28 +7,73 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::Invalid;
 use comeback_engine::store::{Due, Loop};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    use schema::{count, flag, id, instant, list, named, nullable, object, page, text};
+    let loop_page = || page(named("Loop"));
+    let worker = object([
+        ("name", text()),
+        ("instance", text()),
+        ("queues", list(text())),
+        ("kinds", list(text())),
+        ("leased_total", count()),
+        ("last_seen_at", instant()),
+    ]);
+    let instance = object([
+        ("id", text()),
+        ("self", schema::about(flag(), "Whether it is the one that answers.")),
+        ("version", text()),
+        ("started_at", instant()),
+        ("last_seen_at", instant()),
+    ]);
+    let stuck_task = object([
+        ("id", id()),
+        ("kind", text()),
+        ("state", named("State")),
+        ("worker", nullable(text())),
+        ("expired_at", nullable(instant())),
+    ]);
+    let reaped = object([("processed", count()), ("more", flag())]);
     vec![
-        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops)),
-        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)),
-        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume)),
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers)),
-        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances)),
-        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
-        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck)),
+        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
+            .doc(Doc::new("listLoops").answers(loop_page())),
+        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)).doc(
+            Doc::new("pauseLoop")
+                .about("On every instance, through restarts, until its time is over or somebody resumes it.")
+                .takes::<PauseIn>()
+                .example(json!({"duration": "30m", "note": "the database is moved"}))
+                .answers(loop_page())
+                .problems(&["not-found"]),
+        ),
+        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume))
+            .doc(Doc::new("resumeLoop").takes::<NothingIn>().answers(loop_page()).problems(&["not-found"])),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers))
+            .doc(Doc::new("listWorkers").answers(page(worker))),
+        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
+            .doc(Doc::new("listInstances").answers(page(instance))),
+        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
+            .doc(Doc::new("listStuckTasks").answers(page(stuck_task))),
+        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck))
+            .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().answers(reaped)),
     ]
 }
+
+/// An object without fields.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Nothing)]
+struct NothingIn {}
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
@@ -60,12 +105,15 @@ async fn loops(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({"items": shown, "next_cursor": null})))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Pause)]
 struct PauseIn {
+    /// For ever where nothing is said.
     #[serde(default)]
     duration: Option<Span>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
     note: Option<String>,
 }
 
@@ -83,7 +131,8 @@ async fn pause(
     loops(State(app)).await
 }
 
-async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let NothingIn {} = wire::read(&body)?;
     for name in named(&name)? {
         app.engine.resume_loop(name).await?;
     }
@@ -150,10 +199,7 @@ async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
 }
 
 async fn process_stuck(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
-    let given: serde_json::Map<String, Value> = wire::read(&body)?;
-    if let Some(name) = given.keys().next() {
-        return Err(Invalid::one(name.as_str(), "is no field here").into());
-    }
+    let NothingIn {} = wire::read(&body)?;
     let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
     Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
 }

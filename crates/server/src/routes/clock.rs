@@ -11,17 +11,34 @@ use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::Clock;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::Need;
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    let time = schema::object([("now", schema::instant()), ("clock", schema::word(&["real", "virtual"]))]);
+    let moved = schema::object([("now", schema::instant()), ("steps", schema::count())]);
+    let advance =
+        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance));
     vec![
-        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show)),
-        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance)),
+        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show))
+            .doc(Doc::new("getClock").answers(time)),
+        advance.doc(
+            Doc::new("advanceClock")
+                .about(
+                    "Only on a server that was started with `--clock virtual`. Stops at every instant on the way at which \
+                     something is due.",
+                )
+                .needs::<AdvanceIn>()
+                .example(json!({"by": "14d"}))
+                .example(json!({"to": "next"}))
+                .answers(moved),
+        ),
     ]
 }
 
@@ -33,11 +50,14 @@ async fn show(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"now": app.engine.now().to_rfc3339(), "clock": sort}))
 }
 
-#[derive(Deserialize)]
+/// Give either `by` or `to`.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Advance)]
 struct AdvanceIn {
     #[serde(default)]
     by: Option<Span>,
+    /// An instant, or `next`: whatever is due first.
     #[serde(default)]
     to: Option<String>,
 }

@@ -16,16 +16,26 @@ use futures_util::stream;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Line, Query, line};
+use super::{LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::wire::{Page, event};
 
 pub fn lines() -> Vec<Line> {
+    let last = Param::new("Last-Event-ID", "Where a reader stopped that comes back; it beats `after`.", schema::text);
     vec![
-        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)),
-        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)),
+        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)).doc(
+            Doc::new("listEvents").query(PARAMETERS).answers(schema::page(schema::named("Event"))),
+        ),
+        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)).doc(
+            Doc::new("followEvents")
+                .about("The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing.")
+                .query(PARAMETERS)
+                .header(last)
+                .answers_text("text/event-stream"),
+        ),
     ]
 }
 
@@ -56,7 +66,17 @@ impl Wanted {
     }
 }
 
-const PARAMETERS: &[&str] = &["after", "types", "execution_id", "task_id", "limit"];
+const PARAMETERS: &[Param] = &[
+    Param::new("after", "Where to go on: the `id` of an event, or `next_cursor` of a page.", schema::text),
+    Param::new(
+        "types",
+        "Only these, with commas between them, as in `task.failed,task.retry_exhausted`.",
+        schema::text,
+    ),
+    Param::new("execution_id", "Only of this execution.", schema::id),
+    Param::new("task_id", "Only of this task.", schema::id),
+    LIMIT,
+];
 /// Stretches of the feed that one page may look through.
 const STRETCHES: usize = 20;
 

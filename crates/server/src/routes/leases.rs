@@ -16,15 +16,40 @@ use serde_json::{Value, json};
 use super::{Line, large, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::lease::{DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportsIn};
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    let token = "AaHfbwKHcACABMPbmHkLygAAAAEz0xBw3mX3VJq1n2sWvQkD";
+    let asking = json!({"worker": "me", "queues": ["default"], "limit": 10, "lease": "60s", "wait": "1s"});
+    let failed = json!({"reports": [
+        {"lease": token, "outcome": "failed", "error": {"status": 503, "message": "Service Unavailable"}},
+        {"lease": token, "outcome": "succeeded", "result": {"sent": true}},
+    ]});
     vec![
-        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)),
-        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)),
-        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))),
+        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).doc(
+            Doc::new("leaseTasks")
+                .about("The best tasks first: by priority, then by age. An empty list when nothing came in time.")
+                .needs::<LeaseIn>()
+                .example(asking)
+                .answers(schema::named("Leases")),
+        ),
+        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)).doc(
+            Doc::new("keepLeases")
+                .about("Each lease is answered for itself: until when it holds now, or why it does not.")
+                .needs::<HeartbeatIn>()
+                .example(json!({"leases": [token], "extend": "60s", "progress": {"done": 12}}))
+                .answers(schema::named("Heartbeats")),
+        ),
+        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))).doc(
+            Doc::new("reportRuns")
+                .about("Each report is answered for itself, in order. The same report again gets the same answer.")
+                .needs::<ReportsIn>()
+                .example(failed)
+                .answers(schema::named("Reports")),
+        ),
     ]
 }
 

@@ -15,10 +15,12 @@ use comeback_engine::store::Loop;
 use super::{Line, line};
 use crate::App;
 use crate::auth::Need;
+use crate::openapi::Doc;
 use crate::problem::Problem;
 
 pub fn lines() -> Vec<Line> {
-    vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics))]
+    let doc = Doc::new("getMetrics").answers_text("text/plain");
+    vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics)).doc(doc)]
 }
 
 /// The text that is written down.

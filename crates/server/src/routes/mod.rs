@@ -1,4 +1,5 @@
-//! One table of all routes: what each asks of its caller, and who answers. A route that is not in the table does not exist.
+//! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
+//! the table does not exist.
 
 mod admin;
 pub mod clock;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::MethodRouter;
@@ -25,6 +26,7 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::auth::{self, Need};
+use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 
 /// One line of the table.
@@ -34,21 +36,35 @@ pub struct Route {
     pub path: &'static str,
     pub need: Need,
     pub summary: &'static str,
+    /// What the document says beside that; a test asks for it.
+    pub doc: Option<Doc>,
     /// Bodies of many megabytes are expected here.
     large: bool,
 }
 
-type Line = (Route, MethodRouter<Arc<App>>);
+/// A route and who answers it.
+pub struct Line {
+    route: Route,
+    answer: MethodRouter<Arc<App>>,
+}
+
+impl Line {
+    fn doc(mut self, doc: Doc) -> Line {
+        self.route.doc = Some(doc);
+        self
+    }
+}
 
 const LARGE_BODY: usize = 32 << 20;
 const SMALL_BODY: usize = 1 << 20;
 
 fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
-    (Route { method, path, need, summary, large: false }, answer)
+    Line { route: Route { method, path, need, summary, doc: None, large: false }, answer }
 }
 
-fn large((route, answer): Line) -> Line {
-    (Route { large: true, ..route }, answer)
+fn large(mut line: Line) -> Line {
+    line.route.large = true;
+    line
 }
 
 fn lines() -> Vec<Line> {
@@ -61,13 +77,15 @@ fn lines() -> Vec<Line> {
 
 /// Every route there is.
 pub fn table() -> Vec<Route> {
-    lines().into_iter().map(|(route, _)| route).collect()
+    lines().into_iter().map(|line| line.route).collect()
 }
 
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
-    for (route, answer) in lines() {
+    for Line { route, answer } in lines() {
         let size = if route.large { LARGE_BODY } else { SMALL_BODY };
+        let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
+        let answer = if takes_none { answer.layer(middleware::from_fn(no_parameters)) } else { answer };
         let guarded = answer
             .layer(DefaultBodyLimit::max(size))
             .layer(middleware::from_fn_with_state((app.clone(), route.need), auth::check));
@@ -93,6 +111,12 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
             return Err(Problem::not_json());
         }
     }
+    Ok(next.run(request).await)
+}
+
+/// A route without parameters refuses every one by its name.
+async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem> {
+    Query::read(request.uri().query(), &[] as &[&str])?;
     Ok(next.run(request).await)
 }
 
@@ -122,22 +146,55 @@ async fn finish(request: Request, next: Next) -> Response {
 
 /// Stands in a list of parameters for one of each label.
 pub const LABELS: &str = "label.<name>";
+pub const LIMIT: Param = Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, 500));
+pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", || schema::text());
 
-/// The parameters after the question mark; what nobody knows is refused by name.
+/// For every POST that must not be done twice.
+pub const IDEMPOTENCY_KEY: Param = Param::new(
+    "Idempotency-Key",
+    "The same key with the same body answers what was answered first, for a day at least; with another body it is refused.",
+    || schema::named("Name"),
+);
+
+/// What a parameter is called.
+pub trait Named {
+    fn name(&self) -> &str;
+}
+
+impl Named for &str {
+    fn name(&self) -> &str {
+        self
+    }
+}
+
+impl Named for Param {
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+/// The parameters after the question mark; what nobody knows is refused by name, and so is what is said twice.
 pub struct Query(BTreeMap<String, String>);
 
 impl Query {
-    pub fn read(request: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
+    pub fn read(request: Option<&str>, known: &[impl Named]) -> Result<Query, Problem> {
         let mut found = BTreeMap::new();
         let mut faults = Invalid::default();
         for part in request.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let (name, value) = (decode(name)?, decode(value)?);
             let general = if name.starts_with("label.") { LABELS } else { name.as_str() };
-            if !known.contains(&general) {
-                faults.push(name.clone(), format!("is no parameter here; there are {}", known.join(", ")));
+            if !known.iter().any(|it| it.name() == general) {
+                let names: Vec<&str> = known.iter().map(Named::name).collect();
+                let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                faults.push(name.clone(), format!("is no parameter here; there are {there_are}"));
             }
-            found.insert(name, value);
+            if value.contains('\0') {
+                faults.push(name.clone(), "may not contain a zero character");
+            }
+            if found.insert(name.clone(), value).is_some() {
+                faults.push(name, "is given twice");
+            }
         }
         faults.or(Query(found)).map_err(Problem::from)
     }
@@ -153,8 +210,9 @@ impl Query {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// What is given must be readable, even where it is nothing.
     pub fn parse<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
-        match self.text(name) {
+        match self.0.get(name) {
             None => Ok(None),
             Some(text) => match text.parse() {
                 Ok(value) => Ok(Some(value)),
@@ -172,6 +230,15 @@ impl Query {
     }
 }
 
+/// A header whose text is kept. What is not text is refused: to leave it out would be to do something else than was asked.
+pub fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(_) => Err(Invalid::one(name, "may hold visible ASCII characters only").into()),
+    }
+}
+
 fn decode(text: &str) -> Result<String, Problem> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -182,6 +249,7 @@ fn decode(text: &str) -> Result<String, Problem> {
                 let digits = [rest.next().unwrap_or(b'!'), rest.next().unwrap_or(b'!')];
                 std::str::from_utf8(&digits)
                     .ok()
+                    .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
                     .and_then(|digits| u8::from_str_radix(digits, 16).ok())
                     .ok_or_else(|| Problem::bad_request("a `%` in the address is not followed by two digits"))?
             }

@@ -10,11 +10,13 @@ use bytes::Bytes;
 use comeback_core::{Failure, Invalid, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::lease::ErrorIn;
 use crate::wire::{self, task};
@@ -22,20 +24,40 @@ use crate::wire::{self, task};
 pub fn lines() -> Vec<Line> {
     let summary = "How a policy is read, and when it would retry";
     let one = "/api/v1/policies/{kind}";
+    let example = json!({"policy": "exp(60s, x2, max 1h, 5 retries)", "error": {"status": 503}, "seed": 1});
+    let bound = || schema::named("BoundPolicy");
     vec![
-        line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate)),
-        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list)),
-        line(Method::GET, one, Need::Read, "The policy of a kind", get(show)),
-        line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)),
-        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind)),
+        line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate)).doc(
+            Doc::new("simulatePolicy")
+                .needs::<SimulateIn>()
+                .example(example)
+                .example(json!({"policy": {"maxAttempts": 3, "waitDuration": 5000}, "dialect": "workflow"}))
+                .answers(schema::named("Simulation")),
+        ),
+        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list))
+            .doc(Doc::new("listPolicies").answers(schema::page(bound()))),
+        line(Method::GET, one, Need::Read, "The policy of a kind", get(show))
+            .doc(Doc::new("getPolicy").answers(bound()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)).doc(
+            Doc::new("bindPolicy")
+                .about("For tasks of this kind that say nothing about retries, from now on.")
+                .needs::<BindIn>()
+                .example(json!({"policy": {"strategy": "fixed", "delay": "5m", "max_retries": 3}}))
+                .answers(bound()),
+        ),
+        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind))
+            .doc(Doc::new("unbindPolicy").answers_nothing().problems(&["not-found"])),
     ]
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SimulationRequest)]
 struct SimulateIn {
+    #[schema(value_type = stands_for::RetryPolicy)]
     policy: Value,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
     /// How every attempt fails; an error without a class where nothing is said.
     #[serde(default)]
@@ -43,7 +65,9 @@ struct SimulateIn {
     /// Makes the jitter repeatable.
     #[serde(default)]
     seed: Option<u64>,
+    /// How many attempts at most; 50 where nothing is said.
     #[serde(default)]
+    #[schema(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
 
@@ -67,11 +91,14 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     Ok(Json(shown))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PolicyBinding)]
 struct BindIn {
+    #[schema(value_type = stands_for::RetryPolicy)]
     policy: Value,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
 }
 
@@ -82,6 +109,9 @@ async fn bind(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: BindIn = wire::read(&body)?;
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_name("kind", &kind, &mut faults);
+    faults.or(())?;
     let dialect = task::read_dialect(given.dialect.as_deref())?;
     let text = given.policy.to_string();
     let limits = app.engine.config().policy_limits;

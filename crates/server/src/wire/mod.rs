@@ -7,11 +7,13 @@ pub mod task;
 use std::fmt;
 
 use bytes::Bytes;
-use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_core::{Decision, Failure, Invalid, Millis, RetryAfter, Timestamp};
 use comeback_engine::Moment;
-use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
@@ -98,11 +100,131 @@ impl<'de> Deserialize<'de> for MomentIn {
     }
 }
 
+/// JSON that is passed on as it came, once it is known that everybody can read it: no deeper than the rest, no half characters,
+/// no number out of bounds.
+#[derive(Debug)]
+pub struct Raw(pub Box<RawValue>);
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        serde_json::from_str::<Sound>(raw.get()).map_err(de::Error::custom)?;
+        Ok(Raw(raw))
+    }
+}
+
+/// Reads all of it and keeps nothing.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Sound)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Sound;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
+        while items.next_element::<Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Sound, A::Error> {
+        while entries.next_entry::<Sound, Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+}
+
+/// A text alone, or an object that says more. Faults inside the object are told by their own path.
+#[derive(Debug)]
+pub enum TextOr<T> {
+    Text(String),
+    Whole(Box<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = TextOr<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or an object")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TextOr<T>, E> {
+                Ok(TextOr::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<TextOr<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries)).map(|whole| TextOr::Whole(Box::new(whole)))
+            }
+        }
+
+        from.deserialize_any(Reader(std::marker::PhantomData))
+    }
+}
+
 /// A page of a list.
 #[derive(Serialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next_cursor: Option<String>,
+}
+
+/// A failure as it is told: spans in milliseconds, instants as text.
+pub fn failure(it: &Failure) -> Value {
+    let mut shown = json!(it);
+    if let Some(fields) = shown.as_object_mut() {
+        match it.retry_after {
+            Some(RetryAfter::Span(span)) => fields.insert("retry_after_ms".into(), span.0.into()),
+            Some(RetryAfter::At(at)) => fields.insert("retry_after_at".into(), at.to_rfc3339().into()),
+            None => None,
+        };
+        fields.shift_remove("retry_after");
+    }
+    shown
+}
+
+/// A decision as it is told: its instants are text, as all of them are.
+pub fn decision(it: &Decision) -> Value {
+    let mut shown = json!(it);
+    for (name, at) in [("at", Some(it.at)), ("next_retry_at", it.next_retry_at), ("held_until", it.held_until)] {
+        if let Some(at) = at {
+            shown[name] = at.to_rfc3339().into();
+        }
+    }
+    shown
 }
 
 pub fn instant(at: Option<Timestamp>) -> Option<String> {
