@@ -42,6 +42,13 @@ pub struct Route {
     large: bool,
 }
 
+impl Route {
+    /// How many bytes a body may have.
+    pub fn most_bytes(&self) -> usize {
+        if self.large { LARGE_BODY } else { SMALL_BODY }
+    }
+}
+
 /// A route and who answers it.
 pub struct Line {
     route: Route,
@@ -83,11 +90,10 @@ pub fn table() -> Vec<Route> {
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
     for Line { route, answer } in lines() {
-        let size = if route.large { LARGE_BODY } else { SMALL_BODY };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
         let answer = if takes_none { answer.layer(middleware::from_fn(no_parameters)) } else { answer };
         let guarded = answer
-            .layer(DefaultBodyLimit::max(size))
+            .layer(DefaultBodyLimit::max(route.most_bytes()))
             .layer(middleware::from_fn_with_state((app.clone(), route.need), auth::check));
         router = router.route(route.path, guarded);
     }

@@ -18,10 +18,11 @@ pub struct Place {
     pub word: &'static str,
     pub app: Arc<App>,
     database: Option<Database>,
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Place {
-    /// SQLite in memory; and PostgreSQL where a cluster is at hand.
+    /// SQLite; and PostgreSQL where a cluster is at hand.
     pub async fn all() -> Vec<Place> {
         let mut all = vec![Place::sqlite().await];
         if std::env::var("COMEBACK_TEST_POSTGRES").is_ok() {
@@ -29,14 +30,16 @@ impl Place {
             let options =
                 PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
             let store = Arc::new(PostgresStore::open(&options).await.expect("the store opens"));
-            all.push(Place { word: "postgres", app: app(store).await, database: Some(database) });
+            all.push(Place { word: "postgres", app: app(store).await, database: Some(database), _folder: None });
         }
         all
     }
 
     pub async fn sqlite() -> Place {
-        let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("the store opens"));
-        Place { word: "sqlite", app: app(store).await, database: None }
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = SqliteOptions::file(folder.path().join("comeback.db"));
+        let store = Arc::new(SqliteStore::open(&options).expect("the store opens"));
+        Place { word: "sqlite", app: app(store).await, database: None, _folder: Some(folder) }
     }
 
     pub async fn leave(self) {
