@@ -340,7 +340,7 @@ impl Limits {
     pub(crate) fn check_act(&self, act: &Act) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
         if let Some(by) = &act.by {
-            self.check_name("by", by, &mut faults);
+            self.check_name("requested_by", by, &mut faults);
         }
         if let Some(note) = &act.note {
             if note.len() > self.note_bytes {

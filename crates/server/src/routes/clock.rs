@@ -76,7 +76,13 @@ async fn advance(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>
         (Some(Span(by)), None) if by <= FURTHEST => now + by,
         (Some(_), None) => return Err(Invalid::one("by", format!("may be {FURTHEST} at most")).into()),
         (None, Some("next")) => app.engine.next_instant().await?.unwrap_or(now),
-        (None, Some(text)) => Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?,
+        (None, Some(text)) => {
+            let to = Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?;
+            if to.since(now) > FURTHEST {
+                return Err(Invalid::one("to", format!("may be {FURTHEST} away at most")).into());
+            }
+            to
+        }
         _ => return Err(Invalid::one("by", "give either `by` or `to`").into()),
     };
     let mut steps = 0_u64;

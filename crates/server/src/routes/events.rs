@@ -16,7 +16,7 @@ use futures_util::stream;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{LIMIT, Line, Query, line};
+use super::{LIMIT, Line, Query, header_text, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema};
@@ -32,7 +32,7 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)).doc(
             Doc::new("followEvents")
                 .about("The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing.")
-                .query(PARAMETERS)
+                .query(STREAM_PARAMETERS)
                 .header(last)
                 .answers_text("text/event-stream"),
         ),
@@ -77,6 +77,8 @@ const PARAMETERS: &[Param] = &[
     Param::new("task_id", "Only of this task.", schema::id),
     LIMIT,
 ];
+/// A stream has no pages, so the limit is left out.
+const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are some").1;
 /// Stretches of the feed that one page may look through.
 const STRETCHES: usize = 20;
 
@@ -125,10 +127,9 @@ async fn follow(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let query = Query::read(query.as_deref(), PARAMETERS)?;
+    let query = Query::read(query.as_deref(), STREAM_PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
-    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let cursor = match last {
+    let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
             Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
         }

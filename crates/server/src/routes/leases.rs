@@ -10,7 +10,7 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_engine::store::BeatAnswer;
-use comeback_engine::{Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
+use comeback_engine::{Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
 use serde_json::{Value, json};
 
 use super::{Line, large, line};
@@ -19,7 +19,7 @@ use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::lease::{DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportsIn};
-use crate::wire::{self, Span};
+use crate::wire::{self, Object, Span};
 
 pub fn lines() -> Vec<Line> {
     let token = "AaHfbwKHcACABMPbmHkLygAAAAEz0xBw3mX3VJq1n2sWvQkD";
@@ -109,12 +109,11 @@ async fn heartbeat(State(app): Shared, body: Bytes) -> Result<Json<Value>, Probl
         return Err(Invalid::one("leases", "holds too many at once").into());
     }
     let extend = given.extend.map_or(DEFAULT_LEASE, |Span(span)| span);
+    let progress: Option<JsonText> = given.progress.map(Into::into);
+    app.engine.config().limits.check_beat(extend, progress.as_ref())?;
     let opened: Vec<Option<LeaseRef>> = given.leases.iter().map(|token| app.tokens.open(token)).collect();
-    let beats: Vec<Heartbeat> = opened
-        .iter()
-        .flatten()
-        .map(|lease| Heartbeat { lease: *lease, extend, progress: given.progress.clone().map(Into::into) })
-        .collect();
+    let beats: Vec<Heartbeat> =
+        opened.iter().flatten().map(|lease| Heartbeat { lease: *lease, extend, progress: progress.clone() }).collect();
     let mut answers = app.engine.heartbeat(&beats).await?.into_iter();
     let shown: Vec<Value> = given
         .leases
@@ -140,10 +139,10 @@ async fn report(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem>
     if given.reports.len() > app.engine.config().limits.tasks_per_submit {
         return Err(Invalid::one("reports", "holds too many at once").into());
     }
-    let tokens: Vec<String> = given.reports.iter().map(|report| report.lease.clone()).collect();
+    let tokens: Vec<String> = given.reports.iter().map(|Object(report)| report.lease.clone()).collect();
     let mut problems: Vec<Option<Problem>> = Vec::with_capacity(tokens.len());
     let mut reports = Vec::with_capacity(tokens.len());
-    for (i, report) in given.reports.into_iter().enumerate() {
+    for (i, Object(report)) in given.reports.into_iter().enumerate() {
         let lease = app.tokens.open(&report.lease);
         match (lease, report.end()) {
             (_, Err(invalid)) => problems.push(Some(invalid.under(&format!("reports[{i}]")).into())),

@@ -71,6 +71,9 @@ struct SimulateIn {
     limit: Option<usize>,
 }
 
+/// Attempts that one look at the future tells of.
+const MOST_SIMULATED: usize = 1_000;
+
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
     let given: SimulateIn = wire::read(&body)?;
     let limits = app.engine.config().policy_limits;
@@ -80,9 +83,12 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     let failure = given.error.map(|error| error.failure(&mut faults));
     faults.or(())?;
     let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
+    let at_most = given.limit.unwrap_or(50);
+    if !(1..=MOST_SIMULATED).contains(&at_most) {
+        return Err(Invalid::one("limit", format!("must be between 1 and {MOST_SIMULATED}")).into());
+    }
     let now = app.engine.now();
     let id = TaskId(given.seed.map_or_else(Uuid::now_v7, |seed| Uuid::from_u128(u128::from(seed))));
-    let at_most = given.limit.unwrap_or(50).clamp(1, 1_000);
     let coming = forecast::of_policy(policy.clone(), limits, &failure, id, now, at_most);
     let mut shown = task::forecast(&coming);
     shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());

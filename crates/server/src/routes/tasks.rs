@@ -23,7 +23,7 @@ use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
-use crate::wire::{self, Instant, Page, Raw, Span, event, lease::ErrorIn};
+use crate::wire::{self, Instant, Object, Page, Raw, Span, event, lease::ErrorIn};
 
 pub fn lines() -> Vec<Line> {
     let at = |method, path, need, summary, answer| line(method, path, need, summary, answer);
@@ -176,7 +176,8 @@ fn read_tasks(body: &Bytes) -> Result<(Vec<TaskIn>, Option<shape::ExecutionIn>, 
     let probe: Probe = wire::read(body)?;
     if probe.tasks.is_some() || probe.execution.is_some() {
         let many: ManyIn = wire::read(body)?;
-        return Ok((many.tasks, many.execution, true));
+        let tasks = many.tasks.into_iter().map(|Object(task)| task).collect();
+        return Ok((tasks, many.execution.map(|Object(execution)| execution), true));
     }
     Ok((vec![wire::read(body)?], None, false))
 }
@@ -320,10 +321,10 @@ async fn history(
     query: Option<String>,
 ) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
     let query = Query::read(query.as_deref(), PAGE_PARAMETERS)?;
-    let id = task_id(id)?;
-    app.engine.task(&caller.namespace, id).await?;
     let after = query.parse::<u32>("cursor")?.unwrap_or(0);
     let limit = query.limit()?;
+    let id = task_id(id)?;
+    app.engine.task(&caller.namespace, id).await?;
     let records = app.engine.store().history(Subject::Task(id), after, limit).await?;
     let full = records.len() >= limit as usize;
     let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());

@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Raw, Span, TextOr};
+use super::{Object, Raw, Span, TextOr};
 use crate::openapi::stands_for;
 use crate::token::Tokens;
 
@@ -120,8 +120,8 @@ pub struct HeartbeatIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = ReportRequest)]
 pub struct ReportsIn {
-    #[schema(max_items = 10_000)]
-    pub reports: Vec<ReportIn>,
+    #[schema(value_type = Vec<ReportIn>, max_items = 10_000)]
+    pub reports: Vec<Object<ReportIn>>,
 }
 
 /// How one run ended.

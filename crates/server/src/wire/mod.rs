@@ -5,6 +5,7 @@ pub mod lease;
 pub mod task;
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::Bytes;
 use comeback_core::{Decision, Failure, Invalid, Millis, RetryAfter, Timestamp};
@@ -21,18 +22,25 @@ use crate::problem::Problem;
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| {
+    let Object(value) = serde_path_to_error::deserialize(&mut from).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
         if inner.is_data() {
             let message = inner.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-            return Invalid::one(if path == "." { "" } else { path.as_str() }, message).into();
+            let message = message.split(" at line ").next().unwrap_or_default();
+            let part = Invalid::one(field_in(message), message);
+            return part.under(if path == "." { "" } else { path.as_str() }).into();
         }
         Problem::bad_request(format!("the body is not JSON: {inner}"))
     })?;
     from.end().map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
     Ok(value)
+}
+
+/// Of a field that is missing or is there twice only the message knows the name.
+fn field_in(message: &str) -> &str {
+    let named = ["missing field `", "duplicate field `"].iter().find_map(|start| message.strip_prefix(start));
+    named.and_then(|rest| rest.split('`').next()).unwrap_or_default()
 }
 
 /// A span: seconds as a number, or words such as `90s`, `1h30m`, `PT5M`.
@@ -164,6 +172,30 @@ impl<'de> Visitor<'de> for Sound {
     }
 }
 
+/// An object with the fields of a struct; the same values in a list, without their names, are not it.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries)).map(Object)
+            }
+        }
+
+        from.deserialize_map(Reader(PhantomData))
+    }
+}
+
 /// A text alone, or an object that says more. Faults inside the object are told by their own path.
 #[derive(Debug)]
 pub enum TextOr<T> {
@@ -173,7 +205,7 @@ pub enum TextOr<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader<T>(std::marker::PhantomData<T>);
+        struct Reader<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
             type Value = TextOr<T>;
@@ -191,7 +223,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
             }
         }
 
-        from.deserialize_any(Reader(std::marker::PhantomData))
+        from.deserialize_any(Reader(PhantomData))
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{Instant, MomentIn, Raw, Span, TextOr, instant};
+use super::{Instant, MomentIn, Object, Raw, Span, TextOr, instant};
 use crate::openapi::stands_for;
 
 /// Policies by their text: the same one comes again and again.
@@ -49,11 +49,12 @@ impl Policies {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewTasks)]
 pub struct ManyIn {
-    #[schema(max_items = 10_000)]
-    pub tasks: Vec<TaskIn>,
+    #[schema(value_type = Vec<TaskIn>, max_items = 10_000)]
+    pub tasks: Vec<Object<TaskIn>>,
     /// Makes one execution of them, as needs between them do.
     #[serde(default)]
-    pub execution: Option<ExecutionIn>,
+    #[schema(value_type = Option<ExecutionIn>)]
+    pub execution: Option<Object<ExecutionIn>>,
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -203,6 +204,9 @@ impl TaskIn {
     /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
     pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
         let mut part = Invalid::default();
+        if let (None, Err(faults)) = (&self.retry, read_dialect(self.dialect.as_deref())) {
+            part.absorb("", faults);
+        }
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
             (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),

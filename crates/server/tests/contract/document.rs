@@ -6,11 +6,10 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use comeback_server::auth::Need;
 use comeback_server::openapi::{document, tag};
-use comeback_server::table;
 use serde_json::Value;
 
 use crate::judge::{Judge, operation};
-use crate::place::{Place, request, send};
+use crate::place::{Place, request, routes, send};
 
 const CHECKED_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
@@ -34,7 +33,7 @@ fn openapi_document_is_the_one_that_is_checked_in() {
 fn every_route_is_described() {
     let (document, _) = document();
     let mut ids = BTreeSet::new();
-    for route in table() {
+    for route in routes() {
         let name = format!("{} {}", route.method, route.path);
         let doc = route.doc.as_ref().unwrap_or_else(|| {
             panic!(
@@ -43,7 +42,7 @@ fn every_route_is_described() {
         });
         assert!(ids.insert(doc.id), "{name}: another operation is called {} too", doc.id);
         assert!(tag(route.path).is_some(), "{name}: no tag in openapi::TAGS is for this path");
-        let said = operation(document, &route);
+        let said = operation(document, route);
         let parameters = said["parameters"].as_array().expect("parameters");
         for parameter in parameters.iter().filter(|it| it["in"] == "path") {
             assert_ne!(parameter["description"], "", "{name}: say what {} is in path_parameter", parameter["name"]);
@@ -52,13 +51,13 @@ fn every_route_is_described() {
         assert_eq!(takes_body, !doc.body.is_empty(), "{name}: bodies are read where they can be sent");
         assert!(doc.status == 204 || doc.answer.is_some(), "{name}: say what it answers");
         for link in &doc.links {
-            let leads = table().iter().any(|route| route.doc.as_ref().is_some_and(|doc| doc.id == link.operation));
+            let leads = routes().iter().any(|route| route.doc.as_ref().is_some_and(|doc| doc.id == link.operation));
             assert!(leads, "{name}: leads to {}, which is nowhere", link.operation);
         }
     }
     let told =
         document["paths"].as_object().expect("paths").values().flat_map(|path| path.as_object().expect("one").keys());
-    assert_eq!(told.count(), table().len());
+    assert_eq!(told.count(), routes().len());
 }
 
 #[test]
@@ -97,9 +96,9 @@ fn every_problem_that_is_told_exists() {
     let (document, _) = document();
     let page = include_str!("../../../../docs/problems.md");
     let slugs: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
-    for route in table() {
+    for route in routes() {
         let doc = route.doc.as_ref().expect("a description");
-        for slug in comeback_server::openapi::problems_of(&route, doc) {
+        for slug in comeback_server::openapi::problems_of(route, doc) {
             assert!(slugs.contains(slug), "{} {}: there is no problem `{slug}`", route.method, route.path);
         }
     }
@@ -117,8 +116,8 @@ fn every_schema_is_one_and_every_example_fits() {
             judge.fits(schema, example, name);
         }
     }
-    for route in table() {
-        let said = operation(document, &route);
+    for route in routes() {
+        let said = operation(document, route);
         let media = &said["requestBody"]["content"]["application/json"];
         for example in media["examples"].as_object().into_iter().flat_map(|all| all.values()) {
             judge.fits(&media["schema"], &example["value"], route.path);
@@ -137,13 +136,13 @@ fn every_schema_is_one_and_every_example_fits() {
 /// The list that refuses parameters is the one that is told.
 #[tokio::test]
 async fn no_parameter_is_read_that_is_not_told() {
-    let place = Place::sqlite().await;
-    for route in table().into_iter().filter(|route| route.need != Need::Nothing) {
+    let router = Place::sqlite().await.app.router();
+    for route in routes().iter().filter(|route| route.need != Need::Nothing) {
         let doc = route.doc.as_ref().expect("a description");
         let path = route.path.replace("{id}", "00000000-0000-7000-8000-000000000000").replace("{name}", "reap");
         let address = format!("{}?nonsense=1", path.replace("{kind}", "k"));
         let json = request(&route.method, &address).header("content-type", "application/json");
-        let answer = send(&place.app, json.body(Body::from("{}")).expect("a request")).await;
+        let answer = send(&router, json.body(Body::from("{}")).expect("a request")).await;
         let body = answer.json();
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{} {}: {body}", route.method, route.path);
         let fault = body["errors"].as_array().expect("errors").iter().find(|it| it["path"] == "nonsense");
@@ -157,9 +156,8 @@ async fn no_parameter_is_read_that_is_not_told() {
 
 #[tokio::test]
 async fn the_page_asks_nobody_else_for_anything() {
-    let place = Place::sqlite().await;
-    let page =
-        send(&place.app, request(&axum::http::Method::GET, "/docs").body(Body::empty()).expect("a request")).await;
+    let router = Place::sqlite().await.app.router();
+    let page = send(&router, request(&axum::http::Method::GET, "/docs").body(Body::empty()).expect("a request")).await;
     let text = String::from_utf8(page.bytes.to_vec()).expect("text");
     assert!(text.len() < 40_000, "{} bytes", text.len());
     let policy = page.headers["content-security-policy"].to_str().expect("a policy");

@@ -3,13 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use comeback_server::Route;
 use comeback_server::openapi::document;
-use comeback_server::{Route, table};
 use jsonschema::Validator;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::place::Answer;
+use crate::place::{Answer, routes};
 
 pub fn operation<'a>(document: &'a Value, route: &Route) -> &'a Value {
     &document["paths"][route.path][route.method.as_str().to_ascii_lowercase()]
@@ -77,12 +77,12 @@ impl Judge {
     pub fn unseen(&self) -> BTreeSet<(String, String)> {
         let seen = self.seen.lock();
         let mut unseen = BTreeSet::new();
-        for route in table() {
+        for route in routes() {
             let doc = route.doc.as_ref().expect("a description");
             if !seen.iter().any(|(id, status, _)| *id == doc.id && *status == doc.status) {
                 unseen.insert((doc.id.to_owned(), doc.status.to_string()));
             }
-            for slug in comeback_server::openapi::problems_of(&route, doc) {
+            for slug in comeback_server::openapi::problems_of(route, doc) {
                 if !seen.iter().any(|(id, _, problem)| *id == doc.id && problem == slug) {
                     unseen.insert((doc.id.to_owned(), slug.to_owned()));
                 }

@@ -1,12 +1,13 @@
 //! A server without a socket, on either database, that is asked by the names of its operations.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use comeback_core::Timestamp;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
-use comeback_engine::{Engine, EngineConfig, VirtualClock};
+use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
 use comeback_server::{App, Route, table};
 use comeback_store::conformance::postgres::Database;
 use serde_json::Value;
@@ -53,15 +54,22 @@ impl Place {
 /// One instance, whose time is moved by hand.
 pub async fn app(store: Arc<dyn Store>) -> Arc<App> {
     let clock = VirtualClock::new(START);
-    let config = EngineConfig { instance: "test".into(), ..EngineConfig::default() };
+    let executors = Available { http: true, command: true, timer: true };
+    let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     App::new(engine, "test", Some(clock), None).await.expect("an app")
 }
 
+/// All routes, made once.
+pub fn routes() -> &'static [Route] {
+    static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(table);
+    &ROUTES
+}
+
 /// The route of an operation.
-pub fn route(operation: &str) -> Route {
-    let named = |route: &Route| route.doc.as_ref().is_some_and(|doc| doc.id == operation);
-    table().into_iter().find(named).unwrap_or_else(|| panic!("no operation is called {operation}"))
+pub fn route(operation: &str) -> &'static Route {
+    let named = |route: &&Route| route.doc.as_ref().is_some_and(|doc| doc.id == operation);
+    routes().iter().find(named).unwrap_or_else(|| panic!("no operation is called {operation}"))
 }
 
 #[derive(Debug)]
@@ -82,8 +90,8 @@ pub fn request(method: &Method, address: &str) -> axum::http::request::Builder {
 }
 
 /// Sends it; a stream is read only as far as its head.
-pub async fn send(app: &Arc<App>, request: Request<Body>) -> Answer {
-    let response = app.router().oneshot(request).await.expect("an answer");
+pub async fn send(router: &Router, request: Request<Body>) -> Answer {
+    let response = router.clone().oneshot(request).await.expect("an answer");
     let (head, body) = response.into_parts();
     let is_stream = head.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
     let bytes = match is_stream {
