@@ -18,11 +18,11 @@ use crate::routes::{Route, table};
 pub use doc::{Doc, Param};
 pub use shapes::stands_for;
 
-/// The document, and its text.
+/// The document, and its text as it is sent.
 pub fn document() -> &'static (Value, String) {
     static DOCUMENT: LazyLock<(Value, String)> = LazyLock::new(|| {
         let document = build();
-        let text = format!("{document:#}\n");
+        let text = document.to_string();
         (document, text)
     });
     &DOCUMENT

@@ -153,7 +153,7 @@ async fn finish(request: Request, next: Next) -> Response {
 /// Stands in a list of parameters for one of each label.
 pub const LABELS: &str = "label.<name>";
 pub const LIMIT: Param = Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, 500));
-pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", || schema::text());
+pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", schema::text);
 
 /// For every POST that must not be done twice.
 pub const IDEMPOTENCY_KEY: Param = Param::new(
@@ -165,6 +165,11 @@ pub const IDEMPOTENCY_KEY: Param = Param::new(
 /// What a parameter is called.
 pub trait Named {
     fn name(&self) -> &str;
+
+    /// Whether nothing behind the equals sign is as good as no parameter.
+    fn may_be_empty(&self) -> bool {
+        true
+    }
 }
 
 impl Named for &str {
@@ -176,6 +181,10 @@ impl Named for &str {
 impl Named for Param {
     fn name(&self) -> &str {
         self.name
+    }
+
+    fn may_be_empty(&self) -> bool {
+        (self.schema)() == schema::text()
     }
 }
 
@@ -190,10 +199,14 @@ impl Query {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let (name, value) = (decode(name)?, decode(value)?);
             let general = if name.starts_with("label.") { LABELS } else { name.as_str() };
-            if !known.iter().any(|it| it.name() == general) {
-                let names: Vec<&str> = known.iter().map(Named::name).collect();
-                let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-                faults.push(name.clone(), format!("is no parameter here; there are {there_are}"));
+            match known.iter().find(|it| it.name() == general) {
+                None => {
+                    let names: Vec<&str> = known.iter().map(Named::name).collect();
+                    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                    faults.push(name.clone(), format!("is no parameter here; there are {there_are}"));
+                }
+                Some(it) if value.is_empty() && !it.may_be_empty() => faults.push(name.clone(), "may not be empty"),
+                Some(_) => {}
             }
             if value.contains('\0') {
                 faults.push(name.clone(), "may not contain a zero character");

@@ -178,6 +178,12 @@ fn queries() -> Vec<Bad> {
         bad.push(Bad::new("listAttempts").query(&format!("cursor={cursor}")));
         bad.push(Bad::new("listTaskEvents").query(&format!("cursor={cursor}")));
     }
+    for name in ["execution_id", "error_class", "fingerprint", "due_before", "sort", "label.a"] {
+        bad.push(Bad::new("listTasks").query(&format!("{name}=")).names(name));
+    }
+    for name in ["within", "bucket"] {
+        bad.push(Bad::new("getUpcoming").query(&format!("{name}=")).names(name));
+    }
     for sort in ["name", "-due", "submitted,due", "%00", "\"", "1"] {
         bad.push(Bad::new("listTasks").query(&format!("sort={sort}")).names("sort"));
     }
