@@ -62,7 +62,7 @@
     return make("pre", {}, button, make("code", {}, text));
   };
   const quote = text => "'" + text.replaceAll("'", "'\\''") + "'";
-  const curl = (method, path, operation, body) => {
+  const shell = (method, path, operation, body) => {
     const filled = path.replace(/\{(\w+)\}/g, (_, name) => {
       const schema = deref((operation.parameters.map(deref).find(it => it.name === name && it.in === "path") || {}).schema);
       return (schema.examples || schema.enum || ["…"])[0];
@@ -96,7 +96,7 @@
       }
       const examples = body ? Object.values(body.examples || {}).map(it => it.value) : [];
       inside.append(make("h4", {}, "Try it"));
-      for (const example of examples.length ? examples : [undefined]) inside.append(copied(curl(method, path, operation, example)));
+      for (const example of examples.length ? examples : [undefined]) inside.append(copied(shell(method, path, operation, example)));
       inside.append(make("h4", {}, "Answers"));
       for (const [status, answer] of Object.entries(operation.responses)) {
         const it = deref(answer);

@@ -295,6 +295,36 @@ mod tests {
     }
 
     #[test]
+    fn what_only_a_message_names_is_a_path_too() {
+        #[derive(Debug, Deserialize)]
+        struct Needy {
+            #[serde(rename = "must")]
+            _must: u8,
+        }
+        let fault = |text: &str| read::<Needy>(&Bytes::copy_from_slice(text.as_bytes())).expect_err("wrong").detail;
+        assert_eq!(fault("{}"), "must: missing field `must`");
+        assert_eq!(fault(r#"{"must": 1, "must": 2}"#), "must: duplicate field `must`");
+        assert_eq!(fault("[1]"), "invalid type: sequence, expected an object");
+    }
+
+    #[test]
+    fn what_is_passed_on_can_be_read_by_everybody() {
+        #[derive(Deserialize)]
+        struct Holder {
+            payload: Raw,
+        }
+        let read = |text: &str| read::<Holder>(&Bytes::from(format!("{{\"payload\": {text}}}")));
+        let good = |text: &str| read(text).is_ok_and(|it| it.payload.0.get() == text);
+        assert!(good(r#"{"a": [1, -2.5e3, "\u00fc\ud83d\ude00", null, true]}"#));
+        assert!(good(&format!("{}{}", "[".repeat(120), "]".repeat(120))));
+        let deep = format!("{}{}", "[".repeat(130), "]".repeat(130));
+        for text in [r#""\ud800""#, r#"{"\udc00": 1}"#, "1e999", &deep] {
+            let problem = read(text).err().map(|problem| problem.detail).unwrap_or_default();
+            assert!(problem.starts_with("payload: "), "{text}: {problem}");
+        }
+    }
+
+    #[test]
     fn spans_are_seconds_or_words() {
         let wait = |text: &str| read::<Shape>(&Bytes::copy_from_slice(text.as_bytes())).unwrap().wait.unwrap().0;
         assert_eq!(wait(r#"{"wait": 2}"#), Millis(2_000));
