@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
+use utoipa::openapi::{RefOr, Schema};
 
 use crate::auth::{Need, Role};
 use crate::routes::{Route, table};
@@ -59,7 +60,7 @@ fn build() -> Value {
         path[route.method.as_str().to_ascii_lowercase()] = operation(&route, doc, &mut answers);
     }
     let mut schemas: BTreeMap<String, Value> =
-        parts.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default())).collect();
+        parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
     schemas.extend(shapes::all().into_iter().map(|(name, schema)| (name.to_owned(), schema)));
     schemas.extend(answers.sorts.iter().map(|sort| (sort.name(), sort.schema())));
     let mut document = json!({
@@ -213,6 +214,19 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         all.insert(status.to_string(), json!({"$ref": format!("#/components/responses/{name}")}));
     }
     json!(all)
+}
+
+/// A derived schema. What is said of a field that may be `null` stands with the field, not with one of its forms.
+fn derived(schema: RefOr<Schema>) -> Value {
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    let fields = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for field in fields.into_iter().flat_map(|fields| fields.values_mut()) {
+        let told = field.pointer_mut("/oneOf/0").and_then(|form| form.as_object_mut()?.shift_remove("description"));
+        if let Some(told) = told {
+            field["description"] = told;
+        }
+    }
+    schema
 }
 
 /// Problems, and answers that many routes share.
