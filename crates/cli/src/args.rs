@@ -115,9 +115,18 @@ pub struct ServeArgs {
     /// Let calls reach loopback and private networks
     #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS")]
     pub allow_private_networks: bool,
+    /// Let calls reach a network that is not public, such as 10.1.0.0/16
+    #[arg(long, env = "COMEBACK_ALLOW_NETWORK", value_name = "CIDR", value_delimiter = ',')]
+    pub allow_network: Vec<String>,
     /// Leave http, command and timer tasks to other instances
     #[arg(long, env = "COMEBACK_NO_EXECUTORS")]
     pub no_executors: bool,
+    /// How long tasks that are over are kept, such as 90d; for ever when nothing is said
+    #[arg(long, env = "COMEBACK_RETENTION", value_name = "SPAN")]
+    pub retention: Option<String>,
+    /// Change a limit, such as payload_bytes=1048576; a wrong name lists them all
+    #[arg(long, env = "COMEBACK_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
+    pub limit: Vec<String>,
     /// human or json
     #[arg(long, env = "COMEBACK_LOG_FORMAT", default_value = "human")]
     pub log_format: String,

@@ -75,22 +75,36 @@ impl Execution {
     pub fn pause(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
         match self.state {
             ExecutionState::Pending | ExecutionState::Running => Ok(self.moved(ExecutionState::Paused, now)),
-            state => Err(ExecutionRejection { state, verb: "paused" }),
+            _ => Err(self.rejects("paused")),
         }
     }
 
     pub fn resume(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
         match self.state {
             ExecutionState::Paused => Ok(self.moved(self.unpaused(), now)),
-            state => Err(ExecutionRejection { state, verb: "resumed" }),
+            _ => Err(self.rejects("resumed")),
         }
+    }
+
+    /// E6: what is over stays as it ended.
+    pub fn may_be_canceled(&self) -> Result<(), ExecutionRejection> {
+        if self.state.is_terminal() { Err(self.rejects("canceled")) } else { Ok(()) }
+    }
+
+    /// E7: only what failed is tried again.
+    pub fn may_be_retried(&self) -> Result<(), ExecutionRejection> {
+        if self.state == ExecutionState::Failed { Ok(()) } else { Err(self.rejects("retried")) }
+    }
+
+    fn rejects(&self, verb: &'static str) -> ExecutionRejection {
+        ExecutionRejection { state: self.state, verb }
     }
 
     /// E7: a task inside is tried again, so the whole is not over after all.
     pub fn reopen(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
         match self.state {
             ExecutionState::Failed => Ok(Execution { ended_at: None, ..self.moved(ExecutionState::Running, now) }),
-            state => Err(ExecutionRejection { state, verb: "reopened" }),
+            _ => Err(self.rejects("reopened")),
         }
     }
 

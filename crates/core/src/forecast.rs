@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::decide::{End, Outcome, Snapshot, Speaker, decide};
+use crate::event::Record;
 use crate::failure::Failure;
 use crate::guard::GuardView;
 use crate::id::TaskId;
@@ -16,16 +17,31 @@ use crate::time::{Millis, Timestamp};
 use crate::transition;
 
 /// One attempt that may come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Coming {
     /// The run it will be (model A12).
     pub number: u32,
     pub at: Timestamp,
     pub earliest: Timestamp,
     pub latest: Timestamp,
+    /// What would be decided if it failed as assumed, with its record.
+    pub verdict: Option<Record>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How an attempt is assumed to fail, and how long it runs before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assumed {
+    pub after: Millis,
+    pub failure: Failure,
+}
+
+impl From<Failure> for Assumed {
+    fn from(failure: Failure) -> Assumed {
+        Assumed { after: Millis(0), failure }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
     pub attempts: Vec<Coming>,
     /// When the last of them, or the deadline, ends it; nothing when more attempts follow than were asked for.
@@ -41,26 +57,32 @@ pub struct RunTimes {
     pub longest: Millis,
 }
 
-/// What a policy would do with a task that is submitted now and always fails like this. The id only draws the jitter.
+/// What a policy would do with a task that is submitted now and fails like this, attempt by attempt; the last failure repeats.
+/// The id only draws the jitter.
 pub fn of_policy(
     policy: Option<Arc<Policy>>,
     limits: PolicyLimits,
-    failure: &Failure,
+    failures: &[Assumed],
     id: TaskId,
     now: Timestamp,
     at_most: usize,
 ) -> Forecast {
     let task = Task::new(id, Arc::new(Lane::default()), now);
     let snapshot = Snapshot { task, policy, policy_id: None, limits, guard: GuardView::default() };
-    forecast(&snapshot, failure, RunTimes::default(), now, at_most)
+    play(&snapshot, failures, RunTimes::default(), now, at_most)
 }
 
 /// Assumes that every attempt from here on fails in the same way as `failure`.
 pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
+    play(snapshot, &[failure.clone().into()], runs, now, at_most)
+}
+
+fn play(snapshot: &Snapshot, failures: &[Assumed], runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
     let mut forecast = Forecast { attempts: Vec::new(), gives_up_at: None, then: None };
     let mut future = snapshot.clone();
     let mut clock = now;
     let mut ahead = 0_u64;
+    let mut ended = 0;
     let task = &mut future.task;
     if task.state.is_terminal() {
         forecast.then = task.reason.map(|reason| (task.state, reason));
@@ -100,6 +122,7 @@ pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Tim
                 at: clock,
                 earliest: clock + Millis(runs.shortest.0.saturating_mul(ahead)),
                 latest: clock + Millis(runs.longest.0.saturating_mul(ahead)),
+                verdict: None,
             });
             ahead += 1;
             match transition::lease(&future.task, "forecast", Millis::from_secs(60), clock) {
@@ -108,11 +131,17 @@ pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Tim
             }
         }
         running = false;
-        let end = Outcome { speaker: Speaker::Anyone, end: End::Failed(failure.clone()) };
+        let Some(assumed) = failures.get(ended).or_else(|| failures.last()) else { return forecast };
+        ended += 1;
+        clock = clock + assumed.after;
+        let end = Outcome { speaker: Speaker::Anyone, end: End::Failed(assumed.failure.clone()) };
         match decide(&future, &end, clock) {
             Err(_) => return forecast,
             Ok(change) => {
-                let after = change.into_parts().0;
+                let (after, record) = change.into_parts();
+                if let Some(last) = forecast.attempts.last_mut() {
+                    last.verdict = Some(record);
+                }
                 if after.state.is_terminal() || after.state == State::Paused {
                     forecast.gives_up_at = Some(clock);
                     forecast.then = Some((after.state, after.reason.unwrap_or(Reason::Parked)));

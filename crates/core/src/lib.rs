@@ -22,6 +22,7 @@ pub mod graph;
 pub mod guard;
 pub mod id;
 pub mod invalid;
+pub mod lint;
 pub mod policy;
 pub mod reason;
 pub mod replay;

@@ -53,6 +53,18 @@ pub fn last_open(windows: &[Window], at: Timestamp) -> Option<Timestamp> {
 }
 
 impl Window {
+    /// How long it stays closed at a stretch, by the clock on the wall.
+    pub fn length(&self) -> Millis {
+        match self {
+            Window::Once { from, to } => to.since(*from),
+            Window::Weekly(weekly) => {
+                let span = weekly.to.duration_since(weekly.from).as_millis();
+                let day = 86_400_000;
+                Millis(u64::try_from(if span <= 0 { span + day } else { span }).unwrap_or(0))
+            }
+        }
+    }
+
     /// Where this window begins and ends when `at` is inside it.
     fn closed_around(&self, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
         match self {

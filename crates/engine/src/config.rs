@@ -2,6 +2,8 @@
 
 use comeback_core::{Millis, PolicyLimits};
 
+use crate::{Limits, Watching};
+
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Names this process in leases of its own and in the list of instances.
@@ -16,6 +18,8 @@ pub struct EngineConfig {
     pub retention: Option<Millis>,
     /// How often loops look even when nothing told them to.
     pub safety_interval: Millis,
+    /// Who is told of attempts.
+    pub watching: Watching,
     /// Makes ids repeatable.
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
@@ -30,39 +34,6 @@ pub struct Available {
     pub timer: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub tasks_per_submit: usize,
-    pub payload_bytes: usize,
-    pub result_bytes: usize,
-    pub error_bytes: usize,
-    pub labels: usize,
-    pub label_bytes: usize,
-    pub name_bytes: usize,
-    pub note_bytes: usize,
-    pub leases_per_request: u32,
-    pub longest_lease: Millis,
-    pub needs_per_task: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            tasks_per_submit: 10_000,
-            payload_bytes: 256 * 1024,
-            result_bytes: 256 * 1024,
-            error_bytes: 64 * 1024,
-            labels: 32,
-            label_bytes: 256,
-            name_bytes: 255,
-            note_bytes: 4 * 1024,
-            leases_per_request: 5_000,
-            longest_lease: Millis::from_secs(3_600),
-            needs_per_task: 10_000,
-        }
-    }
-}
-
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
@@ -73,6 +44,7 @@ impl Default for EngineConfig {
             stuck_after: Millis::from_secs(1_800),
             retention: None,
             safety_interval: Millis::from_secs(1),
+            watching: Watching::default(),
             id_seed: None,
             report_lanes: 2,
         }

@@ -19,11 +19,13 @@ mod commands;
 mod config;
 pub mod executors;
 mod ids;
+mod limits;
 mod loops;
 mod road;
 mod spec;
 mod tally;
 mod wake;
+mod watch;
 
 pub mod clock;
 
@@ -35,6 +37,7 @@ use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError};
 
 pub use clock::{Clock, ScaledClock, SystemClock, VirtualClock};
 pub use comeback_store as store;
+pub use commands::change::Deed;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
@@ -42,10 +45,12 @@ pub use commands::retry::{ManualRetry, Retried};
 pub use commands::settle::Settle;
 pub use commands::submit::SubmitAnswer;
 pub use commands::why::Why;
-pub use config::{Available, EngineConfig, Limits};
+pub use config::{Available, EngineConfig};
+pub use limits::Limits;
 pub use road::Changed;
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 pub use tally::Tally;
+pub use watch::{Watcher, Watching};
 
 /// What every part of the engine shares.
 pub(crate) struct Core {

@@ -12,7 +12,7 @@ use comeback_core::{
     Commit, ExecutionId, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
     Transition, Working, decide,
 };
-use comeback_store::{Applied, Graph, Loop, StoreError, Stored};
+use comeback_store::{Applied, Graph, Idempotency, Loop, StoreError, Stored, Used};
 
 use crate::Core;
 
@@ -71,6 +71,23 @@ pub(crate) enum Met {
     KeyTaken,
     /// The loop on whose behalf this was is paused.
     Paused,
+    /// The key it came under was used before.
+    Used(Used),
+}
+
+/// What stands behind a change: a caller, a loop, or a caller who wants it done once.
+#[derive(Clone, Copy)]
+pub(crate) enum Behind<'a> {
+    Caller,
+    Loop(Loop),
+    /// In a namespace, under a key, and for one wish only.
+    Key(&'a str, &'a Idempotency),
+}
+
+impl Behind<'_> {
+    fn is_loop(self) -> bool {
+        matches!(self, Behind::Loop(_))
+    }
 }
 
 /// A change that was stored.
@@ -86,7 +103,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    fn of(task: &Task, reason: Option<Reason>) -> Changed {
+    pub(crate) fn of(task: &Task, reason: Option<Reason>) -> Changed {
         Changed {
             task: task.id,
             lane: task.lane.clone(),
@@ -127,14 +144,14 @@ impl Core {
     }
 
     /// Fulfils wishes, each for itself; the answers are in their order.
-    pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, on_behalf_of: Option<Loop>) -> Result<Vec<Met>, StoreError> {
+    pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, behind: Behind<'_>) -> Result<Vec<Met>, StoreError> {
         let mut answers: Vec<Option<Met>> = (0..wishes.len()).map(|_| None).collect();
         let mut left: Vec<(usize, Wish)> = wishes.into_iter().enumerate().collect();
         for _ in 0..ROUNDS {
             if left.is_empty() {
                 break;
             }
-            left = self.round(left, on_behalf_of, &mut answers).await?;
+            left = self.round(left, behind, &mut answers).await?;
         }
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Met::Stale)).collect())
     }
@@ -142,7 +159,7 @@ impl Core {
     async fn round(
         &self,
         mut wishes: Vec<(usize, Wish)>,
-        on_behalf_of: Option<Loop>,
+        behind: Behind<'_>,
         answers: &mut [Option<Met>],
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
         self.look(&mut wishes).await?;
@@ -165,14 +182,14 @@ impl Core {
             }
         }
         for (execution, wishes) in shared {
-            plans.push(self.plan_shared(execution, wishes, on_behalf_of.is_some(), now, answers).await?);
+            plans.push(self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await?);
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
             return Ok(again);
         }
         let commits: Vec<Commit> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
-        let applied = self.store.apply(&commits, on_behalf_of, now).await?;
+        let applied = self.store_all(&commits, behind, now).await?;
         for ((plan, commit), outcome) in plans.into_iter().zip(&commits).zip(applied) {
             match outcome {
                 Applied::Done => {
@@ -182,15 +199,29 @@ impl Core {
                     }
                 }
                 // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
-                Applied::Stale if on_behalf_of.is_some() => plan.answer(answers, || Met::Stale),
+                Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
                 Applied::Stale => {
                     again.extend(plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())));
                 }
                 Applied::Paused => plan.answer(answers, || Met::Paused),
                 Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
+                Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
             }
         }
         Ok(again)
+    }
+
+    async fn store_all(
+        &self,
+        commits: &[Commit],
+        behind: Behind<'_>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        match behind {
+            Behind::Caller => self.store.apply(commits, None, now).await,
+            Behind::Loop(name) => self.store.apply(commits, Some(name), now).await,
+            Behind::Key(namespace, key) => Ok(vec![self.store.apply_once(namespace, key, commits.first(), now).await?]),
+        }
     }
 
     /// Loads what has not been seen.
@@ -274,6 +305,7 @@ impl Core {
     /// After a commit: whoever waits for this work is told, and the alarms are set.
     pub(crate) fn tell(&self, commit: &Commit) {
         self.tallies.count(commit);
+        self.config.watching.stored(commit);
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
     }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use comeback_core::policy::DeadlineKind;
-use comeback_core::transition::Act;
 use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
     When,
 };
-use comeback_store::{Body, ClaimRequest, Idempotency, NewExecution, NewTask, Submission};
+use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
 
-use crate::config::{Available, EngineConfig, Limits};
+use crate::Limits;
+use crate::config::{Available, EngineConfig};
 use crate::executors::HttpCall;
 use crate::executors::command::Process;
 use crate::ids::Ids;
@@ -299,59 +299,6 @@ impl Submit {
 /// A lone task is named by its fields, one of many by its place.
 fn path(index: usize, count: usize) -> String {
     if count == 1 { String::new() } else { format!("tasks[{index}].") }
-}
-
-impl Limits {
-    /// Whether a text can be a name of any sort.
-    pub fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
-        if text.is_empty() {
-            faults.push(path, "may not be empty");
-        } else if text.len() > self.name_bytes {
-            faults.push(path, format!("may have {} bytes at most", self.name_bytes));
-        } else if text.contains(char::is_control) {
-            faults.push(path, "may not contain control characters");
-        }
-    }
-
-    /// A star stands for all namespaces and can be none itself.
-    pub fn check_namespace(&self, text: &str, faults: &mut Invalid) {
-        self.check_name("namespace", text, faults);
-        if text == ClaimRequest::ANY_NAMESPACE {
-            faults.push("namespace", "must be one, not all of them");
-        }
-    }
-
-    fn check_labels(&self, at: &str, labels: &BTreeMap<String, String>, faults: &mut Invalid) {
-        if labels.len() > self.labels {
-            faults.push(format!("{at}labels"), format!("at most {} labels are allowed", self.labels));
-        }
-        for (key, value) in labels {
-            if key.is_empty() || key.len() + value.len() > self.label_bytes {
-                let message = format!("a label has a name, and {} bytes at most with its value", self.label_bytes);
-                faults.push(format!("{at}labels.{key}"), message);
-            }
-            if key.contains('\0') || value.contains('\0') {
-                faults.push(format!("{at}labels.{key}"), "may not contain a zero character");
-            }
-        }
-    }
-
-    /// Who did it and why, as it will be kept.
-    pub(crate) fn check_act(&self, act: &Act) -> Result<(), Invalid> {
-        let mut faults = Invalid::default();
-        if let Some(by) = &act.by {
-            self.check_name("requested_by", by, &mut faults);
-        }
-        if let Some(note) = &act.note {
-            if note.len() > self.note_bytes {
-                faults.push("note", format!("may have {} bytes at most", self.note_bytes));
-            }
-            if note.contains('\0') {
-                faults.push("note", "may not contain a zero character");
-            }
-        }
-        faults.or(())
-    }
 }
 
 impl TaskSpec {

@@ -1,11 +1,6 @@
 //! Who may do what: keys, roles, and the namespace a request is about. Keys are kept as hashes; the secret is shown once.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
-use axum::middleware::Next;
-use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use comeback_core::{Invalid, Millis, Timestamp};
@@ -113,6 +108,20 @@ pub struct NewKey {
     pub valid_for: Option<Millis>,
 }
 
+/// A random one, or one that follows from who asks and under which idempotency key.
+pub fn key_id(asked: Option<(&str, &str)>) -> Result<String, StoreError> {
+    let mut id = [0_u8; 6];
+    match asked {
+        None => getrandom::fill(&mut id).map_err(no_randomness)?,
+        Some((namespace, key)) => id.copy_from_slice(&Sha256::digest(format!("{namespace}\0{key}"))[..6]),
+    }
+    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn no_randomness(error: getrandom::Error) -> StoreError {
+    StoreError::Unavailable(format!("no randomness: {error}"))
+}
+
 /// Where keys are kept.
 const META: &str = "api_keys";
 
@@ -143,12 +152,18 @@ impl Keys {
 
     /// The key and its secret, which nobody can show again.
     pub async fn create(&self, store: &dyn Store, new: NewKey, now: Timestamp) -> Result<(Key, String), StoreError> {
+        self.create_as(store, key_id(None)?, new, now).await
+    }
+
+    pub async fn create_as(
+        &self,
+        store: &dyn Store,
+        id: String,
+        new: NewKey,
+        now: Timestamp,
+    ) -> Result<(Key, String), StoreError> {
         let mut secret = [0_u8; 32];
-        let mut id = [0_u8; 6];
-        let random = |error: getrandom::Error| StoreError::Unavailable(format!("no randomness: {error}"));
-        getrandom::fill(&mut secret).map_err(random)?;
-        getrandom::fill(&mut id).map_err(random)?;
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        getrandom::fill(&mut secret).map_err(no_randomness)?;
         let secret = URL_SAFE_NO_PAD.encode(secret).replace(['-', '_'], "x");
         let key = Key {
             hash: hash(&secret),
@@ -203,12 +218,9 @@ impl Caller {
 
 pub const NAMESPACE: &str = "comeback-namespace";
 
-pub async fn check(
-    State((app, need)): State<(Arc<App>, Need)>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let caller = identify(&app, need, request.headers())?;
+/// Who asks; refused when their key does not reach so far.
+pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let caller = identify(app, need, headers)?;
     let mut faults = Invalid::default();
     app.engine.config().limits.check_namespace(&caller.namespace, &mut faults);
     if let Some(fault) = faults.faults.first() {
@@ -218,8 +230,7 @@ pub async fn check(
         let detail = format!("this needs more than the role {}", caller.role.word());
         return Err(Problem::forbidden(detail));
     }
-    request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    Ok(caller)
 }
 
 fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {

@@ -3,6 +3,8 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod auth;
+mod gate;
+mod once;
 pub mod openapi;
 mod problem;
 mod routes;
@@ -17,19 +19,25 @@ use std::time::Duration;
 
 use axum::Router;
 use comeback_engine::executors::Executors;
-use comeback_engine::store::{Store, StoreError};
+use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
+use tokio::sync::Semaphore;
 
+pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
+use gate::Gate;
 use shared::{Bound, Instance, Instances, Shared, Workers};
 use token::Tokens;
 use wire::task::Policies;
+
+/// Readers of the stream of events, at once.
+const STREAMS: usize = 1_000;
 
 /// What every route shares.
 pub struct App {
@@ -44,18 +52,50 @@ pub struct App {
     bound: Shared<Bound>,
     instances: Shared<Instances>,
     workers: Workers,
+    gate: Gate,
+    /// Who is told of requests.
+    pub(crate) requests: Option<Listener>,
+    /// How many more streams of events may be open.
+    streams: Arc<Semaphore>,
+    /// Acts under a key that are not about a task, one after the other.
+    keyed_acts: tokio::sync::Mutex<()>,
     /// Why the last write that was tried failed; nothing when it did not.
     trouble: RwLock<Option<String>>,
     draining: AtomicBool,
 }
 
+/// What a server is told when it starts.
+#[derive(Default)]
+pub struct AppOptions {
+    /// Names this process in the list of instances.
+    pub instance: String,
+    /// Present on a server whose time is moved by hand.
+    pub clock: Option<Arc<VirtualClock>>,
+    /// What the server does itself.
+    pub executors: Option<Executors>,
+    pub gate: GateOptions,
+    /// Who is told of requests that were answered.
+    pub requests: Option<Listener>,
+}
+
+/// Is told of requests.
+pub type Listener = Arc<dyn Fn(&Asked<'_>) + Send + Sync>;
+
+/// A request that was answered.
+pub struct Asked<'a> {
+    pub id: &'a str,
+    pub method: &'a str,
+    /// As the route stands in the table, without ids.
+    pub route: &'a str,
+    pub status: u16,
+    pub began: std::time::SystemTime,
+    pub took: Duration,
+    pub traceparent: Option<&'a str>,
+}
+
 impl App {
-    pub async fn new(
-        engine: Engine,
-        instance: impl Into<String>,
-        clock: Option<Arc<VirtualClock>>,
-        executors: Option<Executors>,
-    ) -> Result<Arc<App>, StoreError> {
+    pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
+        let AppOptions { instance, clock, executors, gate, requests } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
@@ -64,7 +104,7 @@ impl App {
         let app = App {
             engine,
             keys,
-            instance: instance.into(),
+            instance,
             clock,
             executors,
             tokens,
@@ -72,6 +112,10 @@ impl App {
             bound,
             instances: Shared::new("instances"),
             workers: Workers::default(),
+            gate: Gate::new(gate),
+            requests,
+            streams: Arc::new(Semaphore::new(STREAMS)),
+            keyed_acts: tokio::sync::Mutex::default(),
             trouble: RwLock::default(),
             draining: AtomicBool::new(false),
         };
@@ -133,12 +177,13 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
         let Some(app) = app.upgrade() else { return };
         let now = app.engine.now().0;
         let started_at = *started_at.get_or_insert(now);
-        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into() };
+        let workers = app.workers.latest(now);
+        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into(), workers };
         let said = app
             .instances
             .change(&**app.engine.store(), |all| {
                 all.retain(|_, it| it.seen_at > now - GONE);
-                all.insert(app.instance.clone(), own);
+                all.insert(app.instance.clone(), own.clone());
             })
             .await;
         if let Err(error) = &said {
@@ -155,7 +200,7 @@ async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
     let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-    let stands = store.put_meta("lease_key", &text, true).await?;
+    let stands = store.put_meta("lease_key", &text, PutIf::Absent).await?;
     let mut key = [0_u8; 32];
     for (i, byte) in key.iter_mut().enumerate() {
         let digits = stands.get(2 * i..2 * i + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

@@ -39,6 +39,26 @@ impl Problem {
         Problem { retry_after: Some(1), ..problem }
     }
 
+    pub fn overloaded(detail: impl Into<String>) -> Problem {
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "OVERLOADED", "Too much at once", detail);
+        Problem { retry_after: Some(1), ..problem }
+    }
+
+    pub fn too_many_requests(detail: impl Into<String>) -> Problem {
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_REQUESTS", "More than your share", detail);
+        Problem { retry_after: Some(1), ..problem }
+    }
+
+    pub fn too_large(most: usize) -> Problem {
+        let detail = format!("a request may have {most} bytes here");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", "The body is too large", detail)
+    }
+
+    pub fn too_slow(patience: std::time::Duration) -> Problem {
+        let detail = format!("the body did not arrive within {} s", patience.as_secs());
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "TOO_SLOW", "The request took too long to arrive", detail)
+    }
+
     pub fn unauthorized(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "A key is needed", detail)
     }
@@ -58,9 +78,6 @@ impl Problem {
         match status {
             StatusCode::METHOD_NOT_ALLOWED => {
                 Problem::new(status, "METHOD_NOT_ALLOWED", "Not this way", "the header `allow` lists the methods")
-            }
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                Problem::new(status, "TOO_LARGE", "The body is too large", "send less in one request")
             }
             StatusCode::NOT_FOUND => Problem::not_found("route"),
             StatusCode::BAD_REQUEST => Problem::bad_request("the request cannot be read"),

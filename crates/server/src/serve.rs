@@ -5,8 +5,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
@@ -28,6 +28,10 @@ impl Default for ServeOptions {
         ServeOptions { drain, header_timeout, connections: 10_000 }
     }
 }
+
+/// More than any client sends.
+const MOST_HEADERS: usize = 100;
+const MOST_HEADER_BYTES: usize = 64 << 10;
 
 /// Returns when everything that was begun is answered, or when the time for that is over.
 pub async fn serve(
@@ -60,15 +64,24 @@ pub async fn serve(
             }
         };
         let _ = stream.set_nodelay(true);
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout);
-        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        let connection = graceful.watch(connection.into_owned());
+        let (service, watcher) = (TowerToHyperService::new(router.clone()), graceful.watcher());
+        let patience = options.header_timeout;
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let _permit = permit;
+            // Who says nothing at all is not waited for either.
+            let spoke = tokio::time::timeout(patience, stream.peek(&mut [0])).await;
+            if !matches!(spoke, Ok(Ok(1))) {
+                return;
+            }
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(patience)
+                .max_headers(MOST_HEADERS)
+                .max_buf_size(MOST_HEADER_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(%error, "a connection broke off");
             }
-            drop(permit);
         });
     }
     app.drain();

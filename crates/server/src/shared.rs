@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use comeback_engine::store::{Store, StoreError};
+use comeback_engine::store::{PutIf, Store, StoreError};
 use parking_lot::RwLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// How often a change is tried on a value that others change too.
+const ROUNDS: usize = 50;
 
 /// A value under a name in the database, with a copy here.
 pub struct Shared<T> {
@@ -19,14 +22,18 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
     }
 
     pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let found = match store.meta(self.name).await? {
+        self.read(store).await.map(drop)
+    }
+
+    /// The text it was read from.
+    async fn read(&self, store: &dyn Store) -> Result<Option<String>, StoreError> {
+        let text = store.meta(self.name).await?;
+        let broken = |error: serde_json::Error| StoreError::Corrupt(format!("{}: {error}", self.name));
+        *self.known.write() = match &text {
             None => T::default(),
-            Some(text) => {
-                serde_json::from_str(&text).map_err(|error| StoreError::Corrupt(format!("{}: {error}", self.name)))?
-            }
+            Some(text) => serde_json::from_str(text).map_err(broken)?,
         };
-        *self.known.write() = found;
-        Ok(())
+        Ok(text)
     }
 
     pub fn get(&self) -> T {
@@ -37,15 +44,20 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
         look(&self.known.read())
     }
 
-    /// Reads it afresh, changes it and writes it. Of two instances at the same moment the later one stands.
-    pub async fn change<R>(&self, store: &dyn Store, change: impl FnOnce(&mut T) -> R) -> Result<R, StoreError> {
-        self.refresh(store).await?;
-        let mut value = self.get();
-        let answer = change(&mut value);
-        let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
-        store.put_meta(self.name, &text, false).await?;
-        *self.known.write() = value;
-        Ok(answer)
+    /// Reads it afresh, changes it and writes it, again if somebody else was faster.
+    pub async fn change<R>(&self, store: &dyn Store, mut change: impl FnMut(&mut T) -> R) -> Result<R, StoreError> {
+        for _ in 0..ROUNDS {
+            let known = self.read(store).await?;
+            let mut value = self.get();
+            let answer = change(&mut value);
+            let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
+            let when = known.as_deref().map_or(PutIf::Absent, PutIf::Is);
+            if known.as_ref() == Some(&text) || store.put_meta(self.name, &text, when).await? == text {
+                *self.known.write() = value;
+                return Ok(answer);
+            }
+        }
+        Err(StoreError::Unavailable(format!("too many change {} at the same time", self.name)))
     }
 }
 
@@ -55,6 +67,9 @@ pub struct Instance {
     pub started_at: i64,
     pub seen_at: i64,
     pub version: String,
+    /// The workers that ask it for work, the latest first.
+    #[serde(default)]
+    pub workers: Vec<Seen>,
 }
 
 pub type Instances = BTreeMap<String, Instance>;
@@ -62,9 +77,11 @@ pub type Instances = BTreeMap<String, Instance>;
 /// Policies by namespace and kind, as they were given: their text and their dialect.
 pub type Bound = BTreeMap<String, BTreeMap<String, (String, String)>>;
 
-/// A worker that has asked for work here.
-#[derive(Clone, Debug)]
+/// A worker that has asked for work.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
+    pub namespace: String,
+    pub name: String,
     pub at: i64,
     pub queues: Vec<String>,
     pub kinds: Vec<String>,
@@ -79,6 +96,7 @@ pub struct Workers {
 
 const REMEMBERED: i64 = 3_600_000;
 const MOST: usize = 10_000;
+const TOLD: usize = 1_000;
 
 impl Workers {
     pub fn saw(&self, namespace: &str, name: &str, queues: &[String], kinds: &[String], leased: u64, now: i64) {
@@ -86,7 +104,8 @@ impl Workers {
         if seen.len() >= MOST {
             seen.retain(|_, it| it.at > now - REMEMBERED);
         }
-        let fresh = || Seen { at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
+        let (of, called) = (namespace.to_owned(), name.to_owned());
+        let fresh = || Seen { namespace: of, name: called, at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
         let it = seen.entry((namespace.to_owned(), name.to_owned())).or_insert_with(fresh);
         it.at = now;
         it.queues = queues.to_vec();
@@ -94,9 +113,12 @@ impl Workers {
         it.leased += leased;
     }
 
-    pub fn of(&self, namespace: &str, now: i64) -> Vec<(String, Seen)> {
+    /// The latest first; no more than are worth telling to others.
+    pub fn latest(&self, now: i64) -> Vec<Seen> {
         let seen = self.seen.lock();
-        let own = seen.iter().filter(|((of, _), it)| of == namespace && it.at > now - REMEMBERED);
-        own.map(|((_, name), it)| (name.clone(), it.clone())).collect()
+        let mut own: Vec<Seen> = seen.values().filter(|it| it.at > now - REMEMBERED).cloned().collect();
+        own.sort_by_key(|it| std::cmp::Reverse(it.at));
+        own.truncate(TOLD);
+        own
     }
 }

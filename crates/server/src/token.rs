@@ -23,22 +23,23 @@ impl Tokens {
         Tokens { key }
     }
 
-    pub fn seal(&self, lease: LeaseRef) -> String {
+    /// Good in this namespace only.
+    pub fn seal(&self, lease: LeaseRef, namespace: &str) -> String {
         let mut bytes = [0; LENGTH];
         bytes[..16].copy_from_slice(lease.task.0.as_bytes());
         bytes[16..20].copy_from_slice(&lease.number.to_be_bytes());
-        let proof = self.proof(&bytes[..20]);
+        let proof = self.proof(&bytes[..20], namespace);
         bytes[20..].copy_from_slice(&proof);
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// Nothing when it is not one of ours.
-    pub fn open(&self, token: &str) -> Option<LeaseRef> {
+    /// Nothing when it is not one of ours, or not this namespace's.
+    pub fn open(&self, token: &str, namespace: &str) -> Option<LeaseRef> {
         let mut bytes = [0; LENGTH];
         if URL_SAFE_NO_PAD.decode_slice(token, &mut bytes) != Ok(LENGTH) {
             return None;
         }
-        let proof = self.proof(&bytes[..20]);
+        let proof = self.proof(&bytes[..20], namespace);
         if !bool::from(proof.ct_eq(&bytes[20..])) {
             return None;
         }
@@ -47,12 +48,13 @@ impl Tokens {
         Some(LeaseRef { task: TaskId(task), number })
     }
 
-    fn proof(&self, about: &[u8]) -> [u8; 16] {
+    fn proof(&self, about: &[u8], namespace: &str) -> [u8; 16] {
         // As long as a block, which is what a shorter key is filled up to.
         let mut key = [0; 64];
         key[..32].copy_from_slice(&self.key);
         let mut mac = Hmac::<Sha256>::new(&key.into());
         mac.update(about);
+        mac.update(namespace.as_bytes());
         let whole = mac.finalize().into_bytes();
         let mut half = [0; 16];
         half.copy_from_slice(&whole[..16]);
@@ -68,22 +70,23 @@ mod tests {
     fn a_token_opens_for_the_key_that_sealed_it() {
         let lease = LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 };
         let tokens = Tokens::new([1; 32]);
-        let token = tokens.seal(lease);
-        assert_eq!(tokens.open(&token), Some(lease));
-        assert_eq!(Tokens::new([2; 32]).open(&token), None);
+        let token = tokens.seal(lease, "a");
+        assert_eq!(tokens.open(&token, "a"), Some(lease));
+        assert_eq!(tokens.open(&token, "b"), None);
+        assert_eq!(Tokens::new([2; 32]).open(&token, "a"), None);
     }
 
     #[test]
     fn a_token_that_was_touched_does_not_open() {
         let tokens = Tokens::new([1; 32]);
-        let token = tokens.seal(LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 });
+        let token = tokens.seal(LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 }, "a");
         for i in 0..token.len() {
             let mut touched: Vec<u8> = token.bytes().collect();
             touched[i] = if touched[i] == b'A' { b'B' } else { b'A' };
-            assert_eq!(tokens.open(&String::from_utf8(touched).expect("ascii")), None, "{i}");
+            assert_eq!(tokens.open(&String::from_utf8(touched).expect("ascii"), "a"), None, "{i}");
         }
         for text in ["", "x", "é", &token[1..], &format!("{token}A")] {
-            assert_eq!(tokens.open(text), None, "{text}");
+            assert_eq!(tokens.open(text, "a"), None, "{text}");
         }
     }
 }

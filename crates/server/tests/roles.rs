@@ -7,13 +7,13 @@ use axum::http::{Request, StatusCode};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Engine, EngineConfig, SystemClock};
 use comeback_server::auth::{Need, NewKey, Role};
-use comeback_server::{App, Route, table};
+use comeback_server::{App, AppOptions, Route, table};
 use tower::ServiceExt;
 
 async fn app() -> Arc<App> {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let engine = Engine::without_loops(store, SystemClock::new(), EngineConfig::default()).await.expect("an engine");
-    App::new(engine, "test", None, None).await.expect("an app")
+    App::new(engine, AppOptions::default()).await.expect("an app")
 }
 
 async fn key(app: &App, role: Role, namespace: &str) -> String {

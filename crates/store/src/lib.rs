@@ -5,9 +5,11 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod check;
 mod dictionary;
 mod events;
 mod page;
+mod place;
 mod query;
 mod row;
 mod schema;
@@ -25,10 +27,12 @@ use async_trait::async_trait;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use page::{FeedCursor, ListCursor};
+pub use place::Place;
 pub use postgres::{PostgresOptions, PostgresStore};
-pub use schema::SCHEMA_VERSION;
-pub use sqlite::{SqliteOptions, SqliteStore};
+pub use schema::{SCHEMA_VERSION, SchemaState};
+pub use sqlite::{BackupProgress, SqliteOptions, SqliteStore};
 pub use types::*;
 
 /// A database that remembers tasks.
@@ -52,6 +56,19 @@ pub trait Store: Send + Sync {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError>;
+
+    /// Like `apply` for one commit (or for nothing but the key), under a key that is good for one use. The key is written in
+    /// the same transaction, and only if the commit was.
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
+    /// Whether a key was used, and what for.
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError>;
 
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
@@ -86,10 +103,16 @@ pub trait Store: Send + Sync {
     /// What happened after a cursor, in an order in which nothing is ever inserted behind a reader.
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError>;
 
+    /// The cursor behind everything that can be read now: what happens later comes after it.
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
+
+    /// What is open in all namespaces, as somebody finds it who starts.
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 
     /// Deletes what ended before `before`, at most `limit` tasks; open work is never touched. Returns how many went.
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError>;
@@ -102,10 +125,10 @@ pub trait Store: Send + Sync {
     /// The lanes there are for an executor.
     async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError>;
 
-    /// Small facts about the store itself. `put_meta` with `only_if_absent` answers the value that then stands.
+    /// Small facts about the store itself. `put_meta` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
-    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError>;
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError>;
 
     /// How far this database's clock is ahead of the process's, in milliseconds; nothing when the process's clock counts.
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError>;

@@ -17,7 +17,7 @@ pub const RETRY_DUE: i16 = 2;
 pub const STARTED: i16 = 4;
 
 /// One row of `task_open`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpenRow {
     pub id: Uuid,
     pub lane: i32,

@@ -140,6 +140,31 @@ pub enum Applied {
     Paused,
     /// A dedupe key that the commit needs is held by another open task.
     KeyTaken,
+    /// Its idempotency key was used before; nothing was written.
+    Used(Used),
+}
+
+/// What an idempotency key was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Used {
+    /// For the same request: it was done, and need not be done again.
+    ForThis,
+    ForAnother,
+}
+
+impl Used {
+    pub fn by(digest: &[u8], key: &Idempotency) -> Used {
+        if digest == key.digest { Used::ForThis } else { Used::ForAnother }
+    }
+}
+
+/// When a fact may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutIf<'a> {
+    Always,
+    Absent,
+    /// Nobody has changed it since it was this.
+    Is(&'a str),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -275,6 +300,64 @@ pub struct ExecutionView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     pub by_state: BTreeMap<State, u64>,
+}
+
+/// Everything that is open, by what it waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenWork {
+    pub running: u64,
+    pub pending: u64,
+    /// Retries and first starts whose time has come and passed, and how long ago it came for the first of them.
+    pub overdue_retries: u64,
+    pub overdue_starts: u64,
+    pub late: Millis,
+    /// Retries and first starts whose time is still to come, and when the first of them is.
+    pub scheduled: u64,
+    pub next: Option<Timestamp>,
+    /// For other tasks.
+    pub waiting: u64,
+    /// By hand or by a policy, or because their execution is.
+    pub paused: u64,
+}
+
+impl OpenWork {
+    /// One row per state and hold: how many, how many with a time that is to come, how many with one that has come, and the
+    /// first of each.
+    pub(crate) const QUERY: &'static str = "select state, hold, count(*), count(case when due > $1 then 1 end),
+           count(case when due <= $1 then 1 end), min(case when due > $1 then due end), min(case when due <= $1 then due end)
+         from task_open group by state, hold";
+
+    pub(crate) fn add(&mut self, row: OpenWorkRow, now: Timestamp) {
+        let OpenWorkRow { state, hold, all, to_come, come, next, first } = row;
+        let count = |number: i64| u64::try_from(number).unwrap_or(0);
+        if hold != 0 || state == State::Paused.code() {
+            self.paused += count(all);
+            return;
+        }
+        match State::from_code(state) {
+            Some(State::Pending) => self.pending += count(all),
+            Some(State::Claimed | State::Running) => self.running += count(all),
+            Some(State::RetryPending) => self.overdue_retries += count(come),
+            Some(_) => {
+                self.overdue_starts += count(come);
+                self.waiting += count(all - to_come - come);
+            }
+            None => {}
+        }
+        self.scheduled += count(to_come);
+        self.next = [self.next, next.map(Timestamp)].into_iter().flatten().min();
+        self.late = self.late.max(first.map_or(Millis::ZERO, |first| now.since(Timestamp(first))));
+    }
+}
+
+pub(crate) struct OpenWorkRow {
+    pub state: i16,
+    pub hold: i16,
+    pub all: i64,
+    pub to_come: i64,
+    pub come: i64,
+    pub next: Option<i64>,
+    pub first: Option<i64>,
 }
 
 macro_rules! loops {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use comeback_store::conformance::{self, Case, World, postgres};
-use comeback_store::{PostgresOptions, PostgresStore};
+use comeback_store::{Place, PostgresOptions, PostgresStore};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
@@ -21,6 +21,7 @@ fn run(case: Case) -> Result<(), libtest_mimic::Failed> {
             PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
         let store = PostgresStore::open(&options).await.expect("the store opens");
         (case.run)(World::new(Arc::new(store))).await;
+        conformance::holds_together(&Place::Server(options)).await;
         database.drop().await;
     });
     Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use comeback_store::conformance::{self, Case, World};
-use comeback_store::{SqliteOptions, SqliteStore};
+use comeback_store::{Place, SqliteOptions, SqliteStore};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
@@ -22,8 +22,12 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn on_file(case: Case) -> Result<(), libtest_mimic::Failed> {
     let folder = tempfile::tempdir()?;
-    let store = SqliteStore::open(&SqliteOptions::file(folder.path().join("test.db")))?;
-    runtime().block_on((case.run)(World::new(Arc::new(store))));
+    let path = folder.path().join("test.db");
+    let store = SqliteStore::open(&SqliteOptions::file(&path))?;
+    runtime().block_on(async {
+        (case.run)(World::new(Arc::new(store))).await;
+        conformance::holds_together(&Place::File(path)).await;
+    });
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use comeback_client::{Client, Outcome, Worker};
 use comeback_core::Millis;
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, ScaledClock, SystemClock};
-use comeback_server::{App, ServeOptions};
+use comeback_server::{App, AppOptions, ServeOptions};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -36,7 +36,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     let engine = Engine::start(Arc::new(store), clock, config)
         .await
         .map_err(|error| broken("the demo cannot start", error.to_string()))?;
-    let app = App::new(engine.clone(), "demo", None, None)
+    let app = App::new(engine.clone(), AppOptions { instance: "demo".into(), ..AppOptions::default() })
         .await
         .map_err(|error| broken("the demo cannot start", error.to_string()))?;
     let listener = listen(&args.listen).await?;

@@ -51,7 +51,7 @@ fn simulate(as_json: bool, policy: Option<Policy>, seed: Option<u64>) {
     let id = TaskId(seed.map_or_else(uuid::Uuid::now_v7, |seed| uuid::Uuid::from_u128(u128::from(seed))));
     let words = explain::policy(policy.as_ref());
     let failure = TaskFailure::new(Trigger::Error, "as assumed");
-    let coming = forecast::of_policy(policy.map(Arc::new), PolicyLimits::default(), &failure, id, now, 1_000);
+    let coming = forecast::of_policy(policy.map(Arc::new), PolicyLimits::default(), &[failure.into()], id, now, 1_000);
     if as_json {
         let attempts: Vec<_> =
             coming.attempts.iter().map(|it| json!({"number": it.number, "after_ms": it.at.since(now).0})).collect();

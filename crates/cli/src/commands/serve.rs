@@ -4,44 +4,66 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{State, Timestamp};
-use comeback_engine::executors::{ExecutorOptions, Executors};
+use comeback_core::{Millis, State, Timestamp};
+use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError};
-use comeback_engine::{Available, Clock, Engine, EngineConfig, ScaledClock, SystemClock, VirtualClock};
-use comeback_server::{App, ServeOptions};
+use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
+use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
 use tokio::net::TcpListener;
 
 use crate::args::ServeArgs;
 use crate::failure::{Failure, code};
 use crate::output::{self, say};
+use crate::telemetry::Telemetry;
 
 pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
-    log(&args.log_format)?;
+    let instance = args.instance.clone().unwrap_or_else(own_name);
+    let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let store = open(&args.db).await?;
     let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
-    let instance = args.instance.clone().unwrap_or_else(|| format!("comeback-{}", std::process::id()));
     let executors = Available { http: true, command: args.allow_commands, timer: true };
-    let config = EngineConfig { instance: instance.clone(), executors, ..EngineConfig::default() };
+    let (limits, gate, serving) = limits(&args.limit)?;
+    let retention = args.retention.as_deref().map(retention).transpose()?;
+    let config = EngineConfig {
+        instance: instance.clone(),
+        executors,
+        limits,
+        retention,
+        watching: telemetry.attempts(),
+        ..EngineConfig::default()
+    };
     let engine = Engine::start(store, clock, config).await.map_err(|error| broken(&args.db, &error))?;
     let executors = start_executors(&args, &engine)?;
-    let app =
-        App::new(engine.clone(), instance, virtual_clock, executors).await.map_err(|error| broken(&args.db, &error))?;
+    let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
+    let app = App::new(engine.clone(), options).await.map_err(|error| broken(&args.db, &error))?;
     let listener = listen(&args.listen, &app).await?;
     banner(&args, &app, &listener);
     say!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
-    let served = comeback_server::serve(app.clone(), listener, stop(), ServeOptions::default()).await;
+    let served = comeback_server::serve(app.clone(), listener, stop(), serving).await;
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
     drop(app);
     engine.close().await;
+    telemetry.finish().await;
     Ok(code::OK)
+}
+
+/// Machine and process: containers all have a process number 1.
+fn own_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "comeback" } else { host.trim() };
+    format!("{host}-{}", std::process::id())
 }
 
 fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors>, Failure> {
     if args.no_executors {
         return Ok(None);
     }
+    let networks = args.allow_network.iter().map(|text| text.parse().map_err(|_| text)).collect::<Result<_, _>>();
+    let networks = networks.map_err(|text| {
+        Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--allow-network 10.1.0.0/16")
+    })?;
     let options = ExecutorOptions {
-        private_networks: args.allow_private_networks,
+        reach: Reach { everywhere: args.allow_private_networks, networks },
         commands: args.allow_commands,
         ..ExecutorOptions::default()
     };
@@ -49,20 +71,34 @@ fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors
     engine.start_executors(options).map(Some).map_err(wrong)
 }
 
-fn log(format: &str) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match format {
-        "human" => builder.init(),
-        "json" => builder.json().init(),
-        other => {
-            return Err(
-                Failure::new(code::USAGE, format!("`{other}` is no format of a log")).remedy("--log-format human")
-            );
-        }
+/// What may be kept for how long. Idempotency keys live for a day at least, so tasks do too.
+fn retention(text: &str) -> Result<Millis, Failure> {
+    let wrong = |why: String| {
+        Failure::new(code::USAGE, format!("`{text}` is no time to keep tasks for")).why(why).remedy("--retention 90d")
+    };
+    match Millis::parse(text).map_err(|error| wrong(error.to_string()))? {
+        span if span < Millis::from_days(1) => Err(wrong("a day is the least".into())),
+        span => Ok(span),
     }
-    Ok(())
+}
+
+/// Limits of the engine, of the door, and of the connections.
+fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failure> {
+    let (mut limits, mut gate, mut serving) = (Limits::default(), GateOptions::default(), ServeOptions::default());
+    for text in given {
+        let wrong = |why: String| {
+            Failure::new(code::USAGE, format!("`{text}` is no limit")).why(why).remedy("--limit payload_bytes=1048576")
+        };
+        let (name, value) = text.split_once('=').ok_or_else(|| wrong("a limit is a name, `=` and a value".into()))?;
+        let set = match name {
+            "connections" => value.parse().map(|count| serving.connections = count).map_err(|_| "no number".to_owned()),
+            _ if GateOptions::NAMES.contains(&name) => gate.set(name, value),
+            _ if Limits::NAMES.contains(&name) => limits.set(name, value),
+            _ => Err(format!("there are connections, {}, {}", GateOptions::NAMES.join(", "), Limits::NAMES.join(", "))),
+        };
+        set.map_err(wrong)?;
+    }
+    Ok((limits, gate, serving))
 }
 
 fn is_postgres(db: &str) -> bool {

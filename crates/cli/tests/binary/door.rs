@@ -77,3 +77,73 @@ fn a_silent_connection_is_closed_and_a_stop_is_clean() {
     let code = server.child.wait().expect("it ends");
     assert!(code.success(), "{code}");
 }
+
+/// A body that drips in holds nobody up and is not waited for.
+#[test]
+fn a_slow_body_is_given_up() {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &["--limit", "body_timeout=300ms"]);
+    let mut slow = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).expect("a connection");
+    slow.write_all(b"POST /api/v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{")
+        .expect("the beginning");
+    slow.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).expect("an answer");
+    assert_eq!(text(&answer), "HTTP/1.1 408");
+}
+
+/// Many more readers and submitters than there are places: those are turned away with a word when to come back, and every report
+/// and heartbeat is taken.
+#[tokio::test]
+async fn reports_get_in_when_lists_and_submits_do_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &["--limit", "reads=1,writes=1"]);
+    let client = server.client();
+    let tasks: Vec<Value> = (0..2_000).map(|_| json!({"kind": "k", "payload": "x".repeat(500)})).collect();
+    client.submit(&json!({"tasks": tasks})).await.expect("submitted");
+    let leased = client.lease(&json!({"worker": "w", "limit": 20})).await.expect("leased");
+    let leases: Vec<Value> = leased["leases"].as_array().expect("leases").clone();
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let mut crowd = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let (http, url, stopped) = (server.http(), server.url.clone(), stopped.clone());
+        crowd.spawn(async move {
+            let mut turned_away = 0;
+            while !*stopped.borrow() {
+                let request = match n % 2 {
+                    0 => http.get(format!("{url}/api/v1/tasks?q=nowhere&limit=500")),
+                    _ => http.post(format!("{url}/api/v1/tasks")).json(&json!({"kind": "other"})),
+                };
+                let answer = request.send().await.expect("an answer");
+                match answer.status().as_u16() {
+                    200 | 201 => {}
+                    429 | 503 => {
+                        assert_eq!(answer.headers()["retry-after"], "1");
+                        let problem: Value = answer.json().await.expect("a problem");
+                        assert!(
+                            ["OVERLOADED", "TOO_MANY_REQUESTS"].contains(&problem["error"].as_str().expect("a word"))
+                        );
+                        turned_away += 1;
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+            turned_away
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    for lease in &leases {
+        let beat =
+            client.heartbeat(&[lease["lease"].as_str().expect("a token").to_owned()], 60).await.expect("a heartbeat");
+        assert!(beat["leases"][0]["expires_at"].is_string(), "{beat}");
+        let done = crate::harness::report(&client, lease, json!({"outcome": "succeeded"})).await;
+        assert_eq!(done["state"], "succeeded", "{done}");
+    }
+    println!("{} heartbeats and reports in the crowd: {:?}", leases.len(), begun.elapsed());
+    let _ = stop.send(true);
+    let turned_away: u32 = crowd.join_all().await.into_iter().sum();
+    assert!(turned_away > 0, "nobody was turned away: the crowd was too small to say anything");
+}

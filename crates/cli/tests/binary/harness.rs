@@ -17,13 +17,17 @@ pub struct Server {
 
 impl Server {
     pub fn start(db: &str, more: &[&str]) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--db", db])
-            .args(more)
-            .env("RUST_LOG", "warn")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
+        Server::spawn(Server::command(db, more).env("RUST_LOG", "warn"))
+    }
+
+    pub fn command(db: &str, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--db", db]).args(more).stdout(Stdio::piped());
+        command
+    }
+
+    pub fn spawn(command: &mut Command) -> Server {
+        let mut child = command.spawn().expect("the binary starts");
         let mut lines = Vec::new();
         let mut reader = BufReader::new(child.stdout.take().expect("its output"));
         loop {

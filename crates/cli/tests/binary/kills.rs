@@ -152,6 +152,19 @@ async fn three_servers_share_one_database_and_one_may_die() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{stats}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    // Everybody is seen from everywhere, once they have said that they live.
+    loop {
+        let seen = servers[1].client().get("/api/v1/admin/workers").await.expect("workers");
+        let all = servers[1].client().get("/api/v1/admin/instances").await.expect("instances");
+        let items = seen["items"].as_array().expect("items");
+        let instances: std::collections::BTreeSet<&str> =
+            items.iter().filter_map(|it| it["instance"].as_str()).collect();
+        if instances.len() >= 2 && items.len() >= 4 && all["items"].as_array().is_some_and(|all| all.len() == 3) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{seen} {all}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     for id in &ids {
         let task = servers[1].client().task(id).await.expect("every one is there");
         assert_eq!(task["state"], "succeeded", "{task}");

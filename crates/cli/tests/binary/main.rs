@@ -6,4 +6,5 @@ mod executors;
 mod harness;
 mod kills;
 mod tasks;
+mod telemetry;
 mod workers;

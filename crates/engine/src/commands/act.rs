@@ -1,8 +1,8 @@
 //! Cancel, pause, resume, snooze, reschedule: what a person or a program does to a task from outside.
 
-use comeback_core::transition::Act;
 use comeback_core::{Invalid, Millis, TaskId, Timestamp};
 
+use super::change::Deed;
 use crate::road::{Changed, Verb};
 use crate::{CommandError, Engine};
 
@@ -11,24 +11,34 @@ const FURTHEST: Millis = Millis::from_days(3_660);
 
 impl Engine {
     /// Definitive: no new attempt, whatever was decided at the same moment (model I-11).
-    pub async fn cancel(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
-        self.change_one(namespace, task, Verb::Cancel(act)).await
+    pub async fn cancel(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
+        let Deed { act, once } = deed.into();
+        self.change_by_hand(namespace, task, Verb::Cancel(act), once).await
     }
 
-    pub async fn pause(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
-        self.change_one(namespace, task, Verb::Pause(act)).await
+    pub async fn pause(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
+        let Deed { act, once } = deed.into();
+        self.change_by_hand(namespace, task, Verb::Pause(act), once).await
     }
 
-    pub async fn resume(&self, namespace: &str, task: TaskId, act: Act) -> Result<Changed, CommandError> {
-        self.change_one(namespace, task, Verb::Resume(act)).await
+    pub async fn resume(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
+        let Deed { act, once } = deed.into();
+        self.change_by_hand(namespace, task, Verb::Resume(act), once).await
     }
 
     /// Moves the due time by a span from now.
-    pub async fn snooze(&self, namespace: &str, task: TaskId, by: Millis, act: Act) -> Result<Changed, CommandError> {
+    pub async fn snooze(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        by: Millis,
+        deed: impl Into<Deed>,
+    ) -> Result<Changed, CommandError> {
         if by > FURTHEST {
             return Err(Invalid::one("delay", format!("may be {FURTHEST} at most")).into());
         }
-        self.change_one(namespace, task, Verb::Snooze { by, act }).await
+        let Deed { act, once } = deed.into();
+        self.change_by_hand(namespace, task, Verb::Snooze { by, act }, once).await
     }
 
     /// Moves the due time to an instant.
@@ -37,11 +47,12 @@ impl Engine {
         namespace: &str,
         task: TaskId,
         to: Timestamp,
-        act: Act,
+        deed: impl Into<Deed>,
     ) -> Result<Changed, CommandError> {
         if to.since(self.now()) > FURTHEST {
             return Err(Invalid::one("at", format!("may be {FURTHEST} away at most")).into());
         }
-        self.change_one(namespace, task, Verb::Reschedule { to, act }).await
+        let Deed { act, once } = deed.into();
+        self.change_by_hand(namespace, task, Verb::Reschedule { to, act }, once).await
     }
 }

@@ -1,7 +1,8 @@
 //! Cancel, pause, resume and retry a whole execution.
 
+use comeback_core::execution::ExecutionRejection;
 use comeback_core::transition::Act;
-use comeback_core::{Commit, ExecutionId, ExecutionState, Reason, Working};
+use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Reason, Timestamp, Working};
 use comeback_store::{Applied, Subject};
 
 use crate::road::open_graph;
@@ -19,9 +20,7 @@ impl Engine {
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
         self.change_execution(namespace, id, &act, |working, now| {
-            if working.execution().state.is_terminal() {
-                return Err(wrong(working, "canceled"));
-            }
+            working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
             working.cancel(Reason::ExecutionCanceled, &act, now).map_err(|_| CommandError::Conflict)
         })
         .await
@@ -34,12 +33,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, &act, |working, now| {
-            let after = working.execution().pause(now).map_err(CommandError::WrongExecutionState)?;
-            working.set_paused(after, &act, now);
-            Ok(())
-        })
-        .await
+        self.set_execution_paused(namespace, id, act, Execution::pause).await
     }
 
     pub async fn resume_execution(
@@ -48,8 +42,18 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
+        self.set_execution_paused(namespace, id, act, Execution::resume).await
+    }
+
+    async fn set_execution_paused(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: Act,
+        change: fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>,
+    ) -> Result<ExecutionState, CommandError> {
         self.change_execution(namespace, id, &act, |working, now| {
-            let after = working.execution().resume(now).map_err(CommandError::WrongExecutionState)?;
+            let after = change(working.execution(), now).map_err(CommandError::WrongExecutionState)?;
             working.set_paused(after, &act, now);
             Ok(())
         })
@@ -64,9 +68,7 @@ impl Engine {
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
         self.change_execution(namespace, id, &act, |working, now| {
-            if working.execution().state != ExecutionState::Failed {
-                return Err(wrong(working, "retried"));
-            }
+            working.execution().may_be_retried().map_err(CommandError::WrongExecutionState)?;
             working.retry_failed(&act, now).map_err(|_| CommandError::Conflict)
         })
         .await
@@ -77,7 +79,7 @@ impl Engine {
         namespace: &str,
         id: ExecutionId,
         act: &Act,
-        change: impl Fn(&mut Working, comeback_core::Timestamp) -> Result<(), CommandError>,
+        change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
     ) -> Result<ExecutionState, CommandError> {
         let core = &self.core;
         core.config.limits.check_act(act)?;
@@ -117,9 +119,4 @@ impl Engine {
         let records = self.core.store.history(Subject::Execution(id), after, limit).await?;
         Ok(records.iter().flat_map(comeback_core::Record::expand).filter(|event| event.seq > after).collect())
     }
-}
-
-fn wrong(working: &Working, verb: &'static str) -> CommandError {
-    let state = working.execution().state;
-    CommandError::WrongExecutionState(comeback_core::execution::ExecutionRejection { state, verb })
 }

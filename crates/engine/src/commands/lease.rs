@@ -156,6 +156,7 @@ impl Core {
             Ok(answers) => {
                 let started = answers.iter().map(Vec::len).sum::<usize>() as u64;
                 self.tallies.add(EventKind::AttemptStarted, started);
+                self.config.watching.started(answers.iter().flatten());
                 for claimed in answers.iter().flatten() {
                     self.set_alarms(&claimed.stored.task);
                 }

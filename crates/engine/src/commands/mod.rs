@@ -1,6 +1,7 @@
 //! What callers can ask for: one verb, one file.
 
 pub mod act;
+pub mod change;
 pub mod execution;
 pub mod forecast;
 pub mod heartbeat;
@@ -18,7 +19,7 @@ use comeback_store::{ClaimRequest, Claimed, StoreError, Submission, Submitted};
 
 use crate::Core;
 use crate::combine::Combiner;
-use crate::road::{Met, Wish};
+use crate::road::{Behind, Met, Wish};
 
 /// Questions that are gathered before they go to the store.
 pub(crate) struct Combiners {
@@ -61,7 +62,7 @@ impl Combiners {
 impl Core {
     async fn fulfil_batch(&self, batch: Vec<Vec<Wish>>) -> Vec<Result<Vec<Met>, StoreError>> {
         let sizes: Vec<usize> = batch.iter().map(Vec::len).collect();
-        match self.fulfil(batch.into_iter().flatten().collect(), None).await {
+        match self.fulfil(batch.into_iter().flatten().collect(), Behind::Caller).await {
             Err(error) => sizes.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 let mut answers = answers.into_iter();

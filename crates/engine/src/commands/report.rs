@@ -1,17 +1,15 @@
 //! Report: a worker says how its runs ended. The report is the input of the decision; the worker decides nothing.
 
-use std::sync::Arc;
-
 use comeback_core::transition;
 use comeback_core::{
-    AttemptOutcome, End, Failure, Invalid, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId,
-    Timestamp,
+    AttemptOutcome, Failure, Invalid, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId, Timestamp,
 };
 
 use super::BULK;
 use super::lease::LeaseRef;
-use crate::road::{Changed, Met, Verb, Wish};
-use crate::{CommandError, Engine, Json, Limits};
+use crate::limits::is_cut;
+use crate::road::{Behind, Changed, Met, Verb, Wish};
+use crate::{CommandError, Engine, Json};
 
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -74,7 +72,7 @@ impl Engine {
             }
         }
         let met = if wishes.len() >= BULK {
-            core.fulfil(wishes, None).await?
+            core.fulfil(wishes, Behind::Caller).await?
         } else {
             self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??
         };
@@ -88,7 +86,7 @@ impl Engine {
                     *answer = Some(Err(ReportError::TaskCanceled));
                 }
                 Met::Rejected(_) | Met::NotFound => lost.push(index),
-                Met::Stale | Met::KeyTaken | Met::Paused => *answer = Some(Err(ReportError::Conflict)),
+                Met::Stale | Met::KeyTaken | Met::Paused | Met::Used(_) => *answer = Some(Err(ReportError::Conflict)),
             }
         }
         self.answer_again(&reports, &lost, &mut answers).await?;
@@ -180,100 +178,5 @@ fn reported_before(record: &Record) -> Reported {
         next_retry_at: decision.and_then(|decision| decision.next_retry_at),
         reason: decision.map(|decision| decision.reason),
         repeated: true,
-    }
-}
-
-const CUT_MARK: &str = " … [cut]";
-
-fn is_cut(text: &str) -> bool {
-    text.ends_with(CUT_MARK)
-}
-
-impl Limits {
-    /// How a run ended, in the size that is kept. A result that is too large is refused, an error is cut.
-    pub(crate) fn check_end(&self, end: &ReportEnd) -> Result<End, Invalid> {
-        Ok(match end {
-            ReportEnd::Succeeded { result } => {
-                let result: Option<Arc<str>> = result.as_ref().map(|json| json.text().clone());
-                if result.as_ref().is_some_and(|text| text.len() > self.result_bytes) {
-                    return Err(Invalid::one("result", format!("may have {} bytes at most", self.result_bytes)));
-                }
-                End::Succeeded { result }
-            }
-            ReportEnd::Failed(failure) => End::Failed(self.checked(failure)),
-            ReportEnd::Snoozed { delay } => End::Snoozed { delay: *delay },
-            ReportEnd::Released => End::Released,
-        })
-    }
-
-    /// A failure that is no larger than it may be and that any database can keep; what was cut is marked.
-    pub(crate) fn checked(&self, failure: &Failure) -> Failure {
-        let most = self.error_bytes;
-        let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let whole = failure.message.len() + size(&failure.stack) + size(&failure.error_type) + size(&failure.code);
-        let (short, printed) = (whole <= most, failure.result.as_ref().map(serde_json::Value::to_string));
-        let result_fits = printed.as_ref().is_none_or(|text| text.len() <= most);
-        let clean =
-            [Some(&failure.message), failure.stack.as_ref(), failure.error_type.as_ref(), failure.code.as_ref()]
-                .into_iter()
-                .flatten()
-                .all(|text| !text.contains('\0'))
-                && printed.as_ref().is_none_or(|text| !text.contains("\\u0000"));
-        if short && result_fits && clean {
-            return failure.clone();
-        }
-        let cut = |text: &str, part: usize| {
-            let text = text.replace('\0', "\u{fffd}");
-            if short || text.len() <= part {
-                return text;
-            }
-            format!("{}{CUT_MARK}", &text[..text.floor_char_boundary(part.saturating_sub(CUT_MARK.len()))])
-        };
-        let result = failure.result.clone().filter(|_| result_fits);
-        Failure {
-            message: cut(&failure.message, most / 2),
-            stack: failure.stack.as_deref().map(|text| cut(text, most / 4)),
-            error_type: failure.error_type.as_deref().map(|text| cut(text, 255)),
-            code: failure.code.as_deref().map(|text| cut(text, 255)),
-            result: if clean { result } else { result.map(without_zeros) },
-            ..failure.clone()
-        }
-    }
-}
-
-/// PostgreSQL reads no JSON with a zero character in it.
-fn without_zeros(value: serde_json::Value) -> serde_json::Value {
-    use serde_json::Value;
-    let plain = |text: String| text.replace('\0', "\u{fffd}");
-    match value {
-        Value::String(text) => Value::String(plain(text)),
-        Value::Array(items) => items.into_iter().map(without_zeros).collect(),
-        Value::Object(fields) => fields.into_iter().map(|(name, it)| (plain(name), without_zeros(it))).collect(),
-        other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use comeback_core::Trigger;
-
-    #[test]
-    fn a_long_error_is_cut_with_a_mark() {
-        let long = Failure { stack: Some("é".repeat(90_000)), ..Failure::new(Trigger::Error, "ü".repeat(90_000)) };
-        let short = Limits::default().checked(&long);
-        assert!(short.message.len() <= 32 * 1024 && is_cut(&short.message));
-        assert!(short.stack.is_some_and(|stack| stack.len() <= 16 * 1024 && is_cut(&stack)));
-        let small = Failure::new(Trigger::Error, "x");
-        assert_eq!(Limits::default().checked(&small), small);
-    }
-
-    #[test]
-    fn zero_characters_are_replaced() {
-        let result = Some(serde_json::json!({"a\0": ["b\0"]}));
-        let failure = Failure { result, code: Some("c\0".into()), ..Failure::new(Trigger::Error, "x\0y") };
-        let kept = Limits::default().checked(&failure);
-        assert_eq!((kept.message.as_str(), kept.code.as_deref()), ("x\u{fffd}y", Some("c\u{fffd}")));
-        assert_eq!(kept.result, Some(serde_json::json!({"a\u{fffd}": ["b\u{fffd}"]})));
     }
 }

@@ -1,9 +1,9 @@
 //! Retry by hand (T19): a new cycle for a task that failed, died, waits for its retry or is stuck.
 
-use comeback_core::transition::Act;
 use comeback_core::{State, TaskId};
 use comeback_store::ListQuery;
 
+use super::change::Deed;
 use crate::road::{Changed, Verb};
 use crate::{CommandError, Engine};
 
@@ -11,7 +11,7 @@ use crate::{CommandError, Engine};
 pub struct ManualRetry {
     /// Goes on counting where the last cycle stopped.
     pub keep_counters: bool,
-    pub act: Act,
+    pub deed: Deed,
 }
 
 #[derive(Clone, Debug)]
@@ -27,8 +27,9 @@ const LAST_POSITION: u32 = 500;
 impl Engine {
     /// Supersedes an automatic retry that is scheduled, by compare-and-set: of two at the same moment one wins.
     pub async fn retry(&self, namespace: &str, task: TaskId, retry: ManualRetry) -> Result<Retried, CommandError> {
-        let verb = Verb::Retry { keep_counters: retry.keep_counters, act: retry.act };
-        let changed = self.change_one(namespace, task, verb).await?;
+        let Deed { act, once } = retry.deed;
+        let verb = Verb::Retry { keep_counters: retry.keep_counters, act };
+        let changed = self.change_by_hand(namespace, task, verb, once).await?;
         // The retry is stored: an answer without a place in the queue is better than none.
         let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();
         Ok(Retried { changed, queue_position })

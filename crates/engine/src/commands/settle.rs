@@ -2,10 +2,8 @@
 
 use comeback_core::{End, Executor, Failure, Invalid, Outcome, Speaker, TaskId, Trigger};
 
-use comeback_store::Stored;
-
 use super::lease::{LeaseRef, Leased};
-use crate::road::{Changed, Met, Verb, Wish};
+use crate::road::{Changed, Verb};
 use crate::{CommandError, Engine, LeaseRequest, ReportEnd};
 
 /// The end of a hook's run, with the run or the attempt it is about.
@@ -57,31 +55,5 @@ impl Engine {
         let failure = self.core.config.limits.checked(&Failure { trigger: Trigger::StartFailed, ..failure });
         let outcome = Outcome { speaker: Speaker::Lease(claim.number), end: End::Failed(failure) };
         self.change_one(namespace, claim.task, Verb::End(outcome)).await
-    }
-
-    /// One change of one task of a namespace, through the group commit.
-    pub(crate) async fn change_one(&self, namespace: &str, task: TaskId, verb: Verb) -> Result<Changed, CommandError> {
-        if let Some(act) = verb.act() {
-            self.core.config.limits.check_act(act)?;
-        }
-        let seen = self.find(namespace, task).await?;
-        self.change_seen(seen, verb).await
-    }
-
-    async fn find(&self, namespace: &str, task: TaskId) -> Result<Stored, CommandError> {
-        let seen = self.core.store.load(&[task]).await?.into_iter().next().flatten();
-        seen.filter(|stored| stored.task.lane.namespace == namespace).ok_or(CommandError::NotFound("task"))
-    }
-
-    async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
-        let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
-        let met = self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??;
-        match met.into_iter().next().unwrap_or(Met::Stale) {
-            Met::Changed(changed) => Ok(changed),
-            Met::Rejected(rejection) => Err(rejection.into()),
-            Met::NotFound => Err(CommandError::NotFound("task")),
-            Met::KeyTaken => Err(CommandError::KeyTaken),
-            Met::Stale | Met::Paused => Err(CommandError::Conflict),
-        }
     }
 }

@@ -2,11 +2,29 @@
 //! is the address that is connected to, so a name that changes its mind gains nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
+/// Which addresses may be called.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// All there are, loopback and private networks included.
+    pub everywhere: bool,
+    /// Networks that are allowed although they are not public.
+    pub networks: Vec<IpNet>,
+}
+
+impl Reach {
+    pub fn allows(&self, address: IpAddr) -> bool {
+        let plain = address.to_canonical();
+        self.everywhere || is_public(address) || self.networks.iter().any(|network| network.contains(&plain))
+    }
+}
+
 /// Only addresses that anybody on the internet could reach.
-pub fn is_public(address: IpAddr) -> bool {
+fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => is_public_v4(v4),
         IpAddr::V6(v6) => is_public_v6(v6),
@@ -62,17 +80,14 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Looks names up and keeps only what may be called.
-pub struct Guarded {
-    pub private_networks: bool,
-}
+pub struct Guarded(pub Arc<Reach>);
 
 impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let private_networks = self.private_networks;
+        let reach = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let allowed: Vec<SocketAddr> =
-                found.into_iter().filter(|it| private_networks || is_public(it.ip())).collect();
+            let allowed: Vec<SocketAddr> = found.into_iter().filter(|it| reach.allows(it.ip())).collect();
             if allowed.is_empty() {
                 let why = format!("{} is at no address that may be called from here", name.as_str());
                 return Err(why.into());
@@ -86,6 +101,23 @@ impl Resolve for Guarded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_that_is_allowed_is_called_and_its_neighbours_are_not() {
+        let networks = ["10.1.0.0/16", "fd00:1::/32"].map(|text| text.parse().expect("a network")).to_vec();
+        let reach = Reach { everywhere: false, networks };
+        for (text, expected) in [
+            ("10.1.2.3", true),
+            ("::ffff:10.1.2.3", true),
+            ("10.2.0.1", false),
+            ("127.0.0.1", false),
+            ("fd00:1::9", true),
+            ("fd00:2::9", false),
+            ("1.1.1.1", true),
+        ] {
+            assert_eq!(reach.allows(text.parse().expect(text)), expected, "{text}");
+        }
+    }
 
     /// R-S1.
     #[test]

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-use super::guard::{Guarded, is_public};
+use super::guard::{Guarded, Reach};
 use crate::{Json, Leased, ReportEnd};
 
 /// A call as a task describes it.
@@ -111,11 +111,12 @@ const LONGEST_CALL: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub struct Calls {
     client: Client,
-    private_networks: bool,
+    reach: Arc<Reach>,
 }
 
 impl Calls {
-    pub fn new(private_networks: bool) -> Result<Calls, String> {
+    pub fn new(reach: Reach) -> Result<Calls, String> {
+        let reach = Arc::new(reach);
         // Another part of the process may have chosen one already; then that one is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder()
@@ -124,10 +125,10 @@ impl Calls {
             .no_proxy()
             .connect_timeout(Duration::from_secs(10))
             .timeout(LONGEST_CALL)
-            .dns_resolver(Arc::new(Guarded { private_networks }))
+            .dns_resolver(Arc::new(Guarded(reach.clone())))
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Calls { client, private_networks })
+        Ok(Calls { client, reach })
     }
 
     pub async fn run(&self, task: &Leased) -> ReportEnd {
@@ -143,7 +144,7 @@ impl Calls {
         };
         // A literal address is never looked up, so the resolver does not see it.
         let literal = url.host_str().and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok());
-        if literal.is_some_and(|address| !self.private_networks && !is_public(address)) {
+        if literal.is_some_and(|address| !self.reach.allows(address)) {
             let why =
                 format!("{} may not be called from here; see --allow-private-networks", url.host_str().unwrap_or(""));
             return failed(finally("blocked", why));

@@ -14,15 +14,16 @@ use comeback_core::{Executor, Millis};
 use comeback_store::{BeatAnswer, ClaimRequest};
 use tokio::sync::Semaphore;
 
+pub use guard::Reach;
 pub use http::HttpCall;
 
 use crate::{Engine, Heartbeat, LeaseRequest, Leased, Report, ReportEnd};
 
 /// What this process may do by itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ExecutorOptions {
-    /// Calls may reach loopback and private networks.
-    pub private_networks: bool,
+    /// Where calls may go.
+    pub reach: Reach,
     /// Tasks may start processes here.
     pub commands: bool,
     /// Calls and processes side by side, of each sort.
@@ -31,7 +32,7 @@ pub struct ExecutorOptions {
 
 impl Default for ExecutorOptions {
     fn default() -> Self {
-        ExecutorOptions { private_networks: false, commands: false, concurrency: 64 }
+        ExecutorOptions { reach: Reach::default(), commands: false, concurrency: 64 }
     }
 }
 
@@ -72,7 +73,7 @@ struct Runner {
 impl Engine {
     pub fn start_executors(&self, options: ExecutorOptions) -> Result<Executors, String> {
         let busy = Arc::new(AtomicUsize::new(0));
-        let calls = http::Calls::new(options.private_networks)?;
+        let calls = http::Calls::new(options.reach)?;
         let runner = Runner { engine: self.clone(), calls, busy: busy.clone() };
         let mut sorts = vec![Executor::Http, Executor::Timer];
         if options.commands {

@@ -5,7 +5,7 @@ use comeback_store::{Due, Loop, StoreError, Stored};
 
 use super::{BATCH, Progress};
 use crate::Core;
-use crate::road::{Met, Verb, Wish};
+use crate::road::{Behind, Met, Verb, Wish};
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let due = core.store.due(Due::Leases, core.clock.now(), BATCH).await?;
@@ -35,7 +35,7 @@ pub async fn end_all(
         .into_iter()
         .map(|stored| Wish { task: stored.task.id, verb: verb(&stored), seen: Some(stored), remembered: false })
         .collect();
-    let met = core.fulfil(wishes, Some(name)).await?;
+    let met = core.fulfil(wishes, Behind::Loop(name)).await?;
     let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
     Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })
 }

@@ -204,6 +204,20 @@ impl Store for FaultyStore {
         self.through(self.truth.apply(&commits, on_behalf_of, now)).await
     }
 
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        self.through(self.truth.apply_once(namespace, key, commit, now)).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        self.through(self.truth.used(namespace, key)).await
+    }
+
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         let mut beats = beats.to_vec();
         if self.is(Mutant::ExtendAnyLease) {
@@ -257,8 +271,16 @@ impl Store for FaultyStore {
         self.through(self.truth.feed(after, limit)).await
     }
 
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        self.through(self.truth.feed_end()).await
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         self.through(self.truth.execution(namespace, id)).await
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        self.through(self.truth.open_work(now)).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -288,8 +310,8 @@ impl Store for FaultyStore {
         self.through(self.truth.meta(key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
-        self.through(self.truth.put_meta(key, value, only_if_absent)).await
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+        self.through(self.truth.put_meta(key, value, when)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -3,9 +3,9 @@
 use crate::stories;
 use crate::world::*;
 use comeback_core::{Counters, EventKind, Millis, OnUnmet, Reason, State, When};
-use comeback_engine::store::{BeatAnswer, Idempotency, Loop};
+use comeback_engine::store::{BeatAnswer, Idempotency, Loop, Subject};
 use comeback_engine::{
-    CommandError, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd, ReportError,
+    CommandError, Deed, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd, ReportError,
     Submit, TaskSpec,
 };
 use serde_json::json;
@@ -215,6 +215,42 @@ stories! {
         assert_eq!((again.tasks.clone(), again.repeated), (first.tasks.clone(), true));
         assert!(matches!(engine.submit(ask(2)).await, Err(CommandError::IdempotencyMismatch)));
         assert_eq!(lease(&engine, 10).await.len(), 1);
+    }
+
+    /// A retry by hand under a key, sent again after the task failed once more: the second changes nothing.
+    fn an_act_under_a_key_is_done_once(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("a", json!({"max_retries": 0}))).await;
+        let key = |digest: u8| Idempotency { scope: "retry".into(), key: "k".into(), digest: [digest; 32] };
+        let retry = |digest: u8| ManualRetry { deed: Deed { act: nobody(), once: Some(key(digest)) }, ..Default::default() };
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        let first = engine.retry("default", id, retry(1)).await.unwrap();
+        assert_eq!(first.changed.state, State::Pending);
+        let again = place.engine().await.retry("default", id, retry(1)).await.unwrap();
+        assert_eq!(again.changed.state, State::Pending);
+        report(&engine, &lease_one(&engine).await, failed("y")).await.unwrap();
+        let late = engine.retry("default", id, retry(1)).await.unwrap();
+        assert_eq!(late.changed.state, State::Dead, "what the first one led to, untouched");
+        assert!(matches!(engine.retry("default", id, retry(2)).await, Err(CommandError::IdempotencyMismatch)));
+        let events = engine.store().history(Subject::Task(id), 0, 100).await.unwrap();
+        let kinds: Vec<_> = events.iter().flat_map(comeback_core::Record::expand).map(|event| event.kind).collect();
+        assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::TaskManualRetry).count(), 1, "{kinds:?}");
+    }
+
+    /// Twenty at the same moment under one key: one act, and everybody hears the same.
+    fn the_same_act_from_many_is_one(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, TaskSpec::new("a")).await;
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let engine = engine.clone();
+            let once = Some(Idempotency { scope: "cancel".into(), key: "k".into(), digest: [1; 32] });
+            callers.spawn(async move { engine.cancel("default", id, Deed { act: nobody(), once }).await });
+        }
+        for answer in callers.join_all().await {
+            assert_eq!(answer.unwrap().state, State::Canceled);
+        }
+        assert!(matches!(engine.cancel("default", id, nobody()).await, Err(CommandError::WrongState { .. })));
     }
 
     fn a_chain_with_a_retry_in_the_middle(place) {

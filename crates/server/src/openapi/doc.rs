@@ -67,8 +67,15 @@ pub struct Doc {
     pub answer: Option<Value>,
     pub links: Vec<Link>,
     /// Words of problems that this route has beside those which follow from its line.
-    pub problems: &'static [&'static str],
+    pub problems: Vec<&'static str>,
 }
+
+const IDEMPOTENCY_KEY: Param = Param::new(
+    "Idempotency-Key",
+    "The same key with the same request answers what was answered first and changes nothing, for a day at least; with another \
+     request it is refused.",
+    || schema::named("Name"),
+);
 
 impl Doc {
     pub fn new(id: &'static str) -> Doc {
@@ -84,7 +91,7 @@ impl Doc {
             media: "application/json",
             answer: None,
             links: Vec::new(),
-            problems: &[],
+            problems: Vec::new(),
         }
     }
 
@@ -138,7 +145,13 @@ impl Doc {
         self
     }
 
-    pub fn problems(self, problems: &'static [&'static str]) -> Doc {
-        Doc { problems, ..self }
+    pub fn problems(mut self, problems: &[&'static str]) -> Doc {
+        self.problems.extend(problems);
+        self
+    }
+
+    /// It is done once, however often it is asked under the same key.
+    pub fn once(self) -> Doc {
+        self.header(IDEMPOTENCY_KEY).problems(&["idempotency-mismatch"])
     }
 }

@@ -61,7 +61,8 @@ fn build() -> Value {
     }
     let mut schemas: BTreeMap<String, Value> =
         parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
-    schemas.extend(shapes::all().into_iter().map(|(name, schema)| (name.to_owned(), schema)));
+    let made = shapes::made_of(&schemas);
+    schemas.extend(made.into_iter().chain(shapes::all()).map(|(name, schema)| (name.to_owned(), schema)));
     schemas.extend(answers.sorts.iter().map(|sort| (sort.name(), sort.schema())));
     let mut document = json!({
         "openapi": "3.1.0",
@@ -98,7 +99,8 @@ fn build() -> Value {
 const INTRODUCTION: &str = "A durable job server whose speciality is retries. JSON in and out. Instants are RFC 3339 in UTC; \
     spans are seconds or words such as `90s`, `1h30m`, `PT5M` where they are given, and numbers named `…_ms` where they are \
     told. What is not known is refused by name. Every answer that is not a success is a problem (RFC 9457): `error` is its \
-    code, `detail` says what it is about, `errors` lists every fault by its path.";
+    code, `detail` says what it is about, `errors` lists every fault by its path. Limits are those of a server that was told of no \
+    others.";
 
 const NAMESPACE: Param = Param::new(
     "Comeback-Namespace",
@@ -182,8 +184,10 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
         all.extend(["unauthorized", "forbidden", "bad-request", "validation-failed", "internal", "unavailable"]);
     }
     if !doc.body.is_empty() {
-        all.extend(["bad-request", "validation-failed", "too-large", "unsupported-media-type"]);
+        all.extend(["bad-request", "validation-failed", "unsupported-media-type"]);
     }
+    // What the door says to everybody, whatever they want.
+    all.extend(["too-large", "too-slow", "too-many-requests", "overloaded"]);
     all
 }
 

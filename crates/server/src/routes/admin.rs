@@ -7,6 +7,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
+use comeback_core::Invalid;
 use comeback_engine::store::{Due, Loop};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,8 +16,10 @@ use utoipa::ToSchema;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
+use crate::shared::Seen;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
@@ -52,20 +55,44 @@ pub fn lines() -> Vec<Line> {
             Doc::new("pauseLoop")
                 .about("On every instance, through restarts, until its time is over or somebody resumes it.")
                 .takes::<PauseIn>()
+                .once()
                 .example(json!({"duration": "30m", "note": "the database is moved"}))
                 .answers(loop_page())
                 .problems(&["not-found"]),
         ),
         line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume))
-            .doc(Doc::new("resumeLoop").takes::<NothingIn>().answers(loop_page()).problems(&["not-found"])),
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask this instance for work", get(workers))
+            .doc(Doc::new("resumeLoop").takes::<NothingIn>().once().answers(loop_page()).problems(&["not-found"])),
+        line(
+            Method::POST,
+            "/api/v1/admin/retry-scheduler/pause",
+            Need::Administer,
+            "Pause sorts of work",
+            post(pause_types),
+        )
+        .doc(
+            Doc::new("pauseWork")
+                .about("The same as to pause their loops, by the names that job schedulers have for them.")
+                .takes::<TypesIn>()
+                .example(json!({"duration": "30m", "types": ["STUCK_JOBS"], "note": "the database is moved"}))
+                .once()
+                .answers(loop_page()),
+        ),
+        line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types))
+            .doc(
+                Doc::new("resumeWork")
+                    .takes::<SomeTypesIn>()
+                    .example(json!({"types": ["STUCK_JOBS"]}))
+                    .once()
+                    .answers(loop_page()),
+            ),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
             .doc(Doc::new("listWorkers").answers(page(worker))),
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
             .doc(Doc::new("listInstances").answers(page(instance))),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
             .doc(Doc::new("listStuckTasks").answers(page(stuck_task))),
         line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck))
-            .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().answers(reaped)),
+            .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
     ]
 }
 
@@ -87,6 +114,10 @@ fn named(name: &str) -> Result<Vec<Loop>, Problem> {
 }
 
 async fn loops(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    shown_loops(&app).await
+}
+
+async fn shown_loops(app: &App) -> Result<Json<Value>, Problem> {
     let paused = app.engine.paused_loops().await?;
     let shown: Vec<Value> = Loop::ALL
         .iter()
@@ -121,34 +152,155 @@ async fn pause(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: PauseIn = wire::read(&body)?;
-    for name in named(&name)? {
-        let span = given.duration.map(|Span(span)| span);
-        app.engine.pause_loop(name, span, given.note.clone(), caller.key.clone()).await?;
-    }
-    loops(State(app)).await
+    let names = named(&name)?;
+    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
 }
 
-async fn resume(State(app): State<Arc<App>>, Path(name): Path<String>, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn resume(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    for name in named(&name)? {
-        app.engine.resume_loop(name).await?;
-    }
-    loops(State(app)).await
+    resume_all(&app, &caller, named(&name)?, once, &body).await
 }
 
-async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
-    let now = app.engine.now().0;
-    let items: Vec<Value> = app
-        .workers
-        .of(&caller.namespace, now)
+async fn pause_all(
+    app: &App,
+    caller: &Caller,
+    names: Vec<Loop>,
+    duration: Option<Span>,
+    note: Option<String>,
+    once: Once,
+    body: &Bytes,
+) -> Result<Json<Value>, Problem> {
+    let act = async {
+        for name in names {
+            let span = duration.map(|Span(span)| span);
+            app.engine.pause_loop(name, span, note.clone(), caller.key.clone()).await?;
+        }
+        shown_loops(app).await
+    };
+    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+}
+
+async fn resume_all(
+    app: &App,
+    caller: &Caller,
+    names: Vec<Loop>,
+    once: Once,
+    body: &Bytes,
+) -> Result<Json<Value>, Problem> {
+    let act = async {
+        for name in names {
+            app.engine.resume_loop(name).await?;
+        }
+        shown_loops(app).await
+    };
+    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+}
+
+/// The sorts of work that seed 002 names, and the loops that do them.
+fn of_type(word: &str) -> Option<Loop> {
+    Some(match word {
+        "RETRIES" => Loop::Retries,
+        "DELAYED_JOBS" => Loop::Starts,
+        "STUCK_JOBS" => Loop::Reap,
+        "TIMEOUTS" => Loop::Timeout,
+        _ => return None,
+    })
+}
+
+pub const TYPES: [&str; 4] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS"];
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PauseTypes)]
+struct TypesIn {
+    /// None means all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::WorkType>)]
+    types: Vec<String>,
+    /// For ever where nothing is said.
+    #[serde(default)]
+    duration: Option<Span>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ResumeTypes)]
+struct SomeTypesIn {
+    /// None means all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::WorkType>)]
+    types: Vec<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
+    let mut faults = Invalid::default();
+    let mut loops = Vec::new();
+    for (i, word) in types.iter().enumerate() {
+        match of_type(word) {
+            Some(name) => loops.push(name),
+            None => faults.push(format!("types[{i}]"), format!("must be one of {}", TYPES.join(", "))),
+        }
+    }
+    if types.is_empty() {
+        loops = TYPES.into_iter().filter_map(of_type).collect();
+    }
+    faults.or(loops).map_err(Problem::from)
+}
+
+async fn pause_types(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: TypesIn = wire::read(&body)?;
+    let names = loops_of(&given.types)?;
+    pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
+}
+
+async fn resume_types(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: SomeTypesIn = wire::read(&body)?;
+    app.engine.config().limits.check_act(&caller.act(None, given.note))?;
+    resume_all(&app, &caller, loops_of(&given.types)?, once, &body).await
+}
+
+/// Those who ask this instance, and those whom others told of.
+async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    app.instances.refresh(&**app.engine.store()).await?;
+    let own = app.workers.latest(app.engine.now().0);
+    let mut seen: Vec<(String, Seen)> = own.into_iter().map(|seen| (app.instance.clone(), seen)).collect();
+    for (instance, it) in app.instances.get().into_iter().filter(|(instance, _)| *instance != app.instance) {
+        seen.extend(it.workers.into_iter().map(|seen| (instance.clone(), seen)));
+    }
+    seen.retain(|(_, seen)| seen.namespace == caller.namespace);
+    seen.sort_by(|(a, x), (b, y)| (&x.name, a).cmp(&(&y.name, b)));
+    let items: Vec<Value> = seen
         .into_iter()
-        .map(|(name, seen)| {
+        .map(|(instance, seen)| {
             json!({
-                "name": name,
-                "instance": app.instance,
+                "name": seen.name,
+                "instance": instance,
                 "queues": seen.queues,
                 "kinds": seen.kinds,
                 "leased_total": seen.leased,
@@ -156,7 +308,7 @@ async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
             })
         })
         .collect();
-    Json(json!({"items": items, "next_cursor": null}))
+    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
@@ -198,8 +350,17 @@ async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
-async fn process_stuck(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn process_stuck(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
-    Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
+    let act = async {
+        let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
+        Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
+    };
+    let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };
+    once.guard(&app, &caller.namespace, &body, act, again).await
 }

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::Clock;
+use comeback_engine::store::PutIf;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
-use crate::auth::Need;
+use crate::auth::{Caller, Need};
+use crate::once::Once;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
@@ -35,6 +37,7 @@ pub fn lines() -> Vec<Line> {
                      something is due.",
                 )
                 .needs::<AdvanceIn>()
+                .once()
                 .example(json!({"by": "14d"}))
                 .example(json!({"to": "next"}))
                 .answers(moved),
@@ -65,8 +68,18 @@ struct AdvanceIn {
 /// The furthest that time is moved at once.
 const FURTHEST: Millis = Millis::from_days(3_660);
 
-async fn advance(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn advance(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     let given: AdvanceIn = wire::read(&body)?;
+    let again = async { Ok(Json(json!({"now": app.engine.now().to_rfc3339(), "steps": 0}))) };
+    once.guard(&app, &caller.namespace, &body, move_on(&app, given), again).await
+}
+
+async fn move_on(app: &App, given: AdvanceIn) -> Result<Json<Value>, Problem> {
     let Some(clock) = &app.clock else {
         let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
         return Err(Invalid::one("clock", detail).into());
@@ -97,6 +110,6 @@ async fn advance(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>
     clock.set(target);
     app.engine.tick().await?;
     app.executors_settled().await;
-    app.engine.store().put_meta(META, &clock.now().0.to_string(), false).await?;
+    app.engine.store().put_meta(META, &clock.now().0.to_string(), PutIf::Always).await?;
     Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
 }

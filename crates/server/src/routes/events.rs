@@ -67,7 +67,11 @@ impl Wanted {
 }
 
 const PARAMETERS: &[Param] = &[
-    Param::new("after", "Where to go on: the `id` of an event, or `next_cursor` of a page.", schema::text),
+    Param::new(
+        "after",
+        "Where to go on: the `id` of an event, `next_cursor` of a page, or `latest` for what is still to come.",
+        schema::text,
+    ),
     Param::new(
         "types",
         "Only these, with commas between them, as in `task.failed,task.retry_exhausted`.",
@@ -82,6 +86,14 @@ const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are so
 /// Stretches of the feed that one page may look through.
 const STRETCHES: usize = 20;
 
+/// Where a reader begins: `after` a cursor, or after the latest event there is.
+async fn place(app: &App, query: &Query) -> Result<Option<FeedCursor>, Problem> {
+    match query.text("after") {
+        Some("latest") => Ok(Some(app.engine.store().feed_end().await?)),
+        _ => query.parse("after"),
+    }
+}
+
 async fn page(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
@@ -90,7 +102,7 @@ async fn page(
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
     let limit = query.limit()?;
-    let mut cursor: Option<FeedCursor> = query.parse("after")?;
+    let mut cursor = place(&app, &query).await?;
     let mut items = Vec::new();
     for _ in 0..STRETCHES {
         let feed = app.engine.store().feed(cursor, limit).await?;
@@ -115,6 +127,8 @@ async fn page(
 const LOOK: Duration = Duration::from_millis(150);
 
 struct Following {
+    /// One of the streams that may be open at once.
+    _place: tokio::sync::OwnedSemaphorePermit,
     app: Arc<App>,
     wanted: Wanted,
     cursor: Option<FeedCursor>,
@@ -133,9 +147,12 @@ async fn follow(
         Some(text) => {
             Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
         }
-        None => query.parse("after")?,
+        None => place(&app, &query).await?,
     };
-    let start = Following { app, wanted, cursor, ready: VecDeque::new() };
+    let Ok(place) = app.streams.clone().try_acquire_owned() else {
+        return Err(Problem::overloaded("as many streams as this server allows are open"));
+    };
+    let start = Following { _place: place, app, wanted, cursor, ready: VecDeque::new() };
     let events = stream::unfold(start, |mut it| async move {
         let told = next(&mut it).await?;
         let text = event::of_feed(&told).to_string();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::{Extension, Path, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post};
@@ -14,7 +14,8 @@ use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
-use crate::auth::{Need, NewKey, Role};
+use crate::auth::{self, Caller, Need, NewKey, Role};
+use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
@@ -27,6 +28,7 @@ pub fn lines() -> Vec<Line> {
             Doc::new("createKey")
                 .about("Once there is one, every request needs one; so the first must be an admin's.")
                 .needs::<KeyIn>()
+                .once()
                 .example(json!({"role": "admin", "namespace": "*", "name": "ops", "expires_in": "90d"}))
                 .creates(schema::named("NewKey")),
         ),
@@ -57,8 +59,24 @@ struct KeyIn {
     expires_in: Option<Span>,
 }
 
-async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Problem> {
+/// The secret is in the first answer only: who comes again under the same key is told which key was made.
+async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
     let given: KeyIn = wire::read(&body)?;
+    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), key)))?;
+    let again = async {
+        let all = app.keys.all();
+        let made = all.iter().find(|key| key.id == id).ok_or_else(|| Problem::not_found("key"))?;
+        Ok((StatusCode::CREATED, Json(made.shown())).into_response())
+    };
+    once.guard(&app, &caller.namespace, &body, make(&app, given, id.clone()), again).await
+}
+
+async fn make(app: &App, given: KeyIn, id: String) -> Result<Response, Problem> {
     let role = Role::from_word(&given.role)
         .ok_or_else(|| Invalid::one("role", "must be one of viewer, worker, submitter, operator, admin"))?;
     let namespace = given.namespace.unwrap_or_else(|| "default".into());
@@ -72,7 +90,7 @@ async fn create(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, Pr
         return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
     }
     let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
-    let (key, secret) = app.keys.create(&**app.engine.store(), new, app.engine.now()).await?;
+    let (key, secret) = app.keys.create_as(&**app.engine.store(), id, new, app.engine.now()).await?;
     let mut shown = key.shown();
     shown["key"] = secret.into();
     Ok((StatusCode::CREATED, Json(shown)).into_response())

@@ -80,7 +80,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     };
     let now = app.engine.now().0;
     app.workers.saw(&namespace, &worker, &request.queues, &request.kinds, leased.len() as u64, now);
-    let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens)).collect() };
+    let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens, &namespace)).collect() };
     let text = serde_json::to_vec(&out).map_err(|error| Problem::unavailable(error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
@@ -103,7 +103,11 @@ async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leas
     Ok(told.await.map_err(|_| Problem::unavailable("the claim broke off"))??)
 }
 
-async fn heartbeat(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn heartbeat(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
     let given: HeartbeatIn = wire::read(&body)?;
     if given.leases.len() > app.engine.config().limits.leases_per_request as usize {
         return Err(Invalid::one("leases", "holds too many at once").into());
@@ -111,7 +115,8 @@ async fn heartbeat(State(app): Shared, body: Bytes) -> Result<Json<Value>, Probl
     let extend = given.extend.map_or(DEFAULT_LEASE, |Span(span)| span);
     let progress: Option<JsonText> = given.progress.map(Into::into);
     app.engine.config().limits.check_beat(extend, progress.as_ref())?;
-    let opened: Vec<Option<LeaseRef>> = given.leases.iter().map(|token| app.tokens.open(token)).collect();
+    let opened: Vec<Option<LeaseRef>> =
+        given.leases.iter().map(|token| app.tokens.open(token, &caller.namespace)).collect();
     let beats: Vec<Heartbeat> =
         opened.iter().flatten().map(|lease| Heartbeat { lease: *lease, extend, progress: progress.clone() }).collect();
     let mut answers = app.engine.heartbeat(&beats).await?.into_iter();
@@ -134,7 +139,7 @@ fn lost() -> Value {
     Problem::from(comeback_engine::CommandError::LeaseLost).to_json("")
 }
 
-async fn report(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
     let given: ReportsIn = wire::read(&body)?;
     if given.reports.len() > app.engine.config().limits.tasks_per_submit {
         return Err(Invalid::one("reports", "holds too many at once").into());
@@ -143,7 +148,7 @@ async fn report(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem>
     let mut problems: Vec<Option<Problem>> = Vec::with_capacity(tokens.len());
     let mut reports = Vec::with_capacity(tokens.len());
     for (i, Object(report)) in given.reports.into_iter().enumerate() {
-        let lease = app.tokens.open(&report.lease);
+        let lease = app.tokens.open(&report.lease, &caller.namespace);
         match (lease, report.end()) {
             (_, Err(invalid)) => problems.push(Some(invalid.under(&format!("reports[{i}]")).into())),
             (None, Ok(_)) => problems.push(Some(comeback_engine::CommandError::LeaseLost.into())),

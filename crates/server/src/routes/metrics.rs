@@ -15,6 +15,7 @@ use comeback_engine::store::Loop;
 use super::{Line, line};
 use crate::App;
 use crate::auth::Need;
+use crate::gate::Class;
 use crate::openapi::Doc;
 use crate::problem::Problem;
 
@@ -50,6 +51,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
     page.head("build_info", "gauge", "The version that runs.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION")), ("instance", &app.instance)], 1);
     counters(&mut page, &app.engine.tally());
+    door(&mut page, &app);
     gauges(&mut page, &app).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.0).into_response())
 }
@@ -102,6 +104,18 @@ fn counters(page: &mut Page, tally: &Tally) {
     page.head("events_total", "counter", "Everything that was written to a log, by type.");
     for (kind, count) in &tally.events {
         page.value("events_total", &[("type", kind.word())], count);
+    }
+}
+
+/// How busy this process is with answering.
+fn door(page: &mut Page, app: &App) {
+    page.head("http_requests_in_progress", "gauge", "Requests that are worked on, by class.");
+    for class in Class::ALL {
+        page.value("http_requests_in_progress", &[("class", class.word())], app.gate.busy(class));
+    }
+    page.head("http_requests_refused_total", "counter", "Requests that were turned away, by class.");
+    for class in Class::ALL {
+        page.value("http_requests_refused_total", &[("class", class.word())], app.gate.refused(class));
     }
 }
 

@@ -1,7 +1,7 @@
 //! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
 //! the table does not exist.
 
-mod admin;
+pub mod admin;
 pub mod clock;
 mod events;
 mod health;
@@ -16,18 +16,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use comeback_core::{Invalid, TaskId};
 use uuid::Uuid;
 
-use crate::App;
 use crate::auth::{self, Need};
+use crate::gate::{Class, GateOptions};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
+use crate::{App, Asked};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -44,8 +45,8 @@ pub struct Route {
 
 impl Route {
     /// How many bytes a body may have.
-    pub fn most_bytes(&self) -> usize {
-        if self.large { LARGE_BODY } else { SMALL_BODY }
+    pub fn most_bytes(&self, options: &GateOptions) -> usize {
+        if self.large { options.large_body } else { options.small_body }
     }
 }
 
@@ -61,9 +62,6 @@ impl Line {
         self
     }
 }
-
-const LARGE_BODY: usize = 32 << 20;
-const SMALL_BODY: usize = 1 << 20;
 
 fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
     Line { route: Route { method, path, need, summary, doc: None, large: false }, answer }
@@ -90,18 +88,49 @@ pub fn table() -> Vec<Route> {
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
     for Line { route, answer } in lines() {
+        let size = route.most_bytes(app.gate.options());
+        let class = Class::of(&route.method, route.path, route.need);
+        let door = Door { app: app.clone(), path: route.path, need: route.need, class, size };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
         let answer = if takes_none { answer.layer(middleware::from_fn(no_parameters)) } else { answer };
-        let guarded = answer
-            .layer(DefaultBodyLimit::max(route.most_bytes()))
-            .layer(middleware::from_fn_with_state((app.clone(), route.need), auth::check));
+        let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
         router = router.route(route.path, guarded);
     }
     router
         .fallback(|| async { Problem::not_found("route") })
         .layer(middleware::from_fn(only_json))
-        .layer(middleware::from_fn(finish))
+        .layer(middleware::from_fn_with_state(app.clone(), finish))
         .with_state(app.clone())
+}
+
+/// What a request meets on its way to its route.
+#[derive(Clone)]
+struct Door {
+    app: Arc<App>,
+    path: &'static str,
+    need: Need,
+    class: Class,
+    size: usize,
+}
+
+/// The line of the table that answered.
+#[derive(Clone, Copy)]
+struct At(&'static str);
+
+async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let path = door.path;
+    let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
+    response.extensions_mut().insert(At(path));
+    response
+}
+
+/// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
+async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
+    let caller = auth::check(&door.app, door.need, request.headers())?;
+    let mut request = door.app.gate.read(request, door.size).await?;
+    let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
 }
 
 /// A body that a web page could send without asking is not read: it could come from a page that nobody trusts.
@@ -127,11 +156,14 @@ async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem
 }
 
 /// Gives the request its name, and every answer that is not a success the shape of a problem.
-async fn finish(request: Request, next: Next) -> Response {
+async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = (std::time::SystemTime::now(), std::time::Instant::now());
+    let asked = app.requests.as_ref().map(|tell| (tell, Heard::of(&request)));
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let response = next.run(request).await;
+    let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
         Some(problem) => problem.render(&id),
         None if response.status().is_client_error() || response.status().is_server_error() => {
@@ -147,20 +179,37 @@ async fn finish(request: Request, next: Next) -> Response {
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", value);
     }
+    if let Some((tell, heard)) = asked {
+        tell(&Asked {
+            id: &id,
+            method: heard.method.as_str(),
+            route: route.unwrap_or("no route"),
+            status: response.status().as_u16(),
+            began: began.0,
+            took: began.1.elapsed(),
+            traceparent: heard.traceparent.as_deref(),
+        });
+    }
     response
+}
+
+/// What is still known of a request when it is answered.
+struct Heard {
+    method: Method,
+    traceparent: Option<String>,
+}
+
+impl Heard {
+    fn of(request: &Request) -> Heard {
+        let traceparent = request.headers().get("traceparent").and_then(|value| value.to_str().ok());
+        Heard { method: request.method().clone(), traceparent: traceparent.map(str::to_owned) }
+    }
 }
 
 /// Stands in a list of parameters for one of each label.
 pub const LABELS: &str = "label.<name>";
 pub const LIMIT: Param = Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, 500));
 pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", schema::text);
-
-/// For every POST that must not be done twice.
-pub const IDEMPOTENCY_KEY: Param = Param::new(
-    "Idempotency-Key",
-    "The same key with the same body answers what was answered first, for a day at least; with another body it is refused.",
-    || schema::named("Name"),
-);
 
 /// What a parameter is called.
 pub trait Named {

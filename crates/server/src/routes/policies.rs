@@ -7,7 +7,8 @@ use axum::http::{Method, StatusCode};
 use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
-use comeback_core::{Failure, Invalid, TaskId, Trigger, dialect, explain, forecast};
+use comeback_core::forecast::Assumed;
+use comeback_core::{Failure, Invalid, Millis, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -18,8 +19,8 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire::lease::ErrorIn;
-use crate::wire::{self, task};
+use crate::wire::lease::{ErrorIn, WholeError};
+use crate::wire::{self, Span, task};
 
 pub fn lines() -> Vec<Line> {
     let summary = "How a policy is read, and when it would retry";
@@ -59,7 +60,11 @@ struct SimulateIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
-    /// How every attempt fails; an error without a class where nothing is said.
+    /// How the attempts fail, one after the other; the last one repeats. Errors without a class where nothing is said.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::AssumedFailure>, max_items = 1000)]
+    failures: Vec<serde_json::Map<String, Value>>,
+    /// How every attempt fails.
     #[serde(default)]
     error: Option<ErrorIn>,
     /// Makes the jitter repeatable.
@@ -71,6 +76,17 @@ struct SimulateIn {
     limit: Option<usize>,
 }
 
+/// A failure as a worker would report it, and in `after` how long the attempt runs before.
+fn read_assumed(at: &str, mut given: serde_json::Map<String, Value>, faults: &mut Invalid) -> Option<Assumed> {
+    let after = given.remove("after").map(wire::read_part).transpose();
+    let after = after.map_err(|part| faults.absorb(&format!("{at}.after"), part)).ok()?;
+    let error = wire::read_part::<WholeError>(Value::Object(given));
+    let error = error.map_err(|part| faults.absorb(at, part)).ok()?;
+    Some(Assumed { after: after.map_or(Millis(0), |Span(span)| span), failure: error.failure(at, faults) })
+}
+
+/// As many failures as anybody would write down.
+const MOST_FAILURES: usize = 1_000;
 /// Attempts that one look at the future tells of.
 const MOST_SIMULATED: usize = 1_000;
 
@@ -80,17 +96,35 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     let read = dialect::parse(&given.policy, task::read_dialect(given.dialect.as_deref())?, &limits);
     let policy = read.map_err(|faults| faults.under("policy"))?.map(Arc::new);
     let mut faults = Invalid::default();
-    let failure = given.error.map(|error| error.failure(&mut faults));
+    if given.failures.len() > MOST_FAILURES {
+        faults.push("failures", format!("at most {MOST_FAILURES} are allowed"));
+    }
+    if given.error.is_some() && !given.failures.is_empty() {
+        faults.push("error", "give either `error` or `failures`");
+    }
+    let mut failures: Vec<Assumed> = Vec::new();
+    for (i, assumed) in given.failures.into_iter().enumerate() {
+        failures.extend(read_assumed(&format!("failures[{i}]"), assumed, &mut faults));
+    }
+    failures.extend(given.error.map(|error| error.failure(&mut faults).into()));
     faults.or(())?;
-    let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
+    if failures.is_empty() {
+        failures.push(Failure::new(Trigger::Error, "as assumed").into());
+    }
     let at_most = given.limit.unwrap_or(50);
     if !(1..=MOST_SIMULATED).contains(&at_most) {
         return Err(Invalid::one("limit", format!("must be between 1 and {MOST_SIMULATED}")).into());
     }
     let now = app.engine.now();
     let id = TaskId(given.seed.map_or_else(Uuid::now_v7, |seed| Uuid::from_u128(u128::from(seed))));
-    let coming = forecast::of_policy(policy.clone(), limits, &failure, id, now, at_most);
+    let coming = forecast::of_policy(policy.clone(), limits, &failures, id, now, at_most);
     let mut shown = task::forecast(&coming);
+    for (attempt, coming) in shown["attempts"].as_array_mut().into_iter().flatten().zip(&coming.attempts) {
+        let Some(record) = &coming.verdict else { continue };
+        attempt["decision"] = json!(record.decision.as_ref().map(wire::decision));
+        attempt["verdict"] = json!(record.decision.as_ref().map(|decision| decision.verdict));
+        attempt["text"] = explain::verdict(record).into();
+    }
     shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());
     shown["words"] = json!(explain::policy(policy.as_deref()));
     shown["now"] = now.to_rfc3339().into();
@@ -124,7 +158,9 @@ async fn bind(
     app.policies.read(&text, dialect, &limits).map_err(|faults| faults.under("policy"))?;
     let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
     let value = (text, dialect.word().to_owned());
-    app.bound.change(store, |bound| bound.entry(namespace).or_default().insert(kind.clone(), value)).await?;
+    app.bound
+        .change(store, |bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone()))
+        .await?;
     show(State(app), Extension(caller), Path(kind)).await
 }
 

@@ -8,18 +8,19 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
+use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, Timestamp};
-use comeback_engine::store::{Idempotency, ListCursor, ListQuery, Subject};
-use comeback_engine::{ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
+use comeback_engine::store::{ListCursor, ListQuery, Subject};
+use comeback_engine::{Deed, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use super::{CURSOR, IDEMPOTENCY_KEY, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
+use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
@@ -54,7 +55,7 @@ pub fn lines() -> Vec<Line> {
             .doc(act_doc::<ActIn>("pauseTask")),
         at(Method::POST, "/api/v1/tasks/{id}/resume", Need::Operate, "Resume", post(resume))
             .doc(act_doc::<ActIn>("resumeTask")),
-        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(snooze))
+        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(reschedule))
             .doc(act_doc::<MoveIn>("snoozeTask").example(json!({"delay": "10m", "note": "the bank is closed"}))),
         at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Move the due time", post(reschedule))
             .doc(act_doc::<MoveIn>("rescheduleTask").example(json!({"at": "2030-01-31T09:00:00Z"}))),
@@ -79,7 +80,7 @@ fn submit_doc() -> Doc {
         .needs::<ManyIn>()
         .example(one)
         .example(linked)
-        .header(IDEMPOTENCY_KEY)
+        .once()
         .header(Param::new("traceparent", "Kept with the tasks and passed on (W3C Trace Context).", name))
         .creates(schema::named("Submitted"))
         .leads("getTask", "id", first)
@@ -92,7 +93,6 @@ fn submit_doc() -> Doc {
         .leads("retryTask", "id", first)
         .leads("snoozeTask", "id", first)
         .leads("settleTask", "id", first)
-        .problems(&["idempotency-mismatch"])
 }
 
 fn name() -> Value {
@@ -100,11 +100,8 @@ fn name() -> Value {
 }
 
 fn act_doc<T: ToSchema>(id: &'static str) -> Doc {
-    Doc::new(id).takes::<T>().answers(schema::object([("task", schema::named("Task"))])).problems(&[
-        "not-found",
-        "wrong-state",
-        "conflict",
-    ])
+    let answer = schema::object([("task", schema::named("Task"))]);
+    Doc::new(id).takes::<T>().once().answers(answer).problems(&["not-found", "wrong-state", "conflict"])
 }
 
 fn retry_doc() -> Doc {
@@ -116,7 +113,7 @@ fn retry_doc() -> Doc {
     act_doc::<RetryIn>("retryTask")
         .example(json!({"note": "the bank is back", "requested_by": "ops"}))
         .answers(answer)
-        .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken"])
+        .problems(&["dedupe-key-taken"])
 }
 
 fn settle_doc() -> Doc {
@@ -134,6 +131,7 @@ async fn submit(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
+    once: Once,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
@@ -153,11 +151,7 @@ async fn submit(
         .collect();
     faults.or(())?;
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
-    let idempotency = header_text(&headers, "idempotency-key")?.map(|key| Idempotency {
-        scope: "POST /tasks".into(),
-        key,
-        digest: Sha256::digest(&body).into(),
-    });
+    let idempotency = once.of(&app, &body)?;
     let request =
         Submit { namespace: caller.namespace, tasks: specs, execution: execution.map(Into::into), idempotency };
     let answer = app.engine.submit(request).await?;
@@ -419,15 +413,22 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
     Ok(shape::whole(&app.engine.task(&caller.namespace, id).await?))
 }
 
+/// What is asked for, by whom, and whether under a key.
+fn deed(app: &App, act: Act, once: Once, body: &Bytes) -> Result<Deed, Problem> {
+    Ok(Deed { act, once: once.of(app, body)? })
+}
+
 async fn retry(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
     let act: RetryIn = wire::read(&body)?;
-    let request = ManualRetry { keep_counters: act.keep_counters, act: caller.act(act.requested_by, act.note) };
+    let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+    let request = ManualRetry { keep_counters: act.keep_counters, deed };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
         "task": shown_after(&app, &caller, id).await?,
@@ -442,11 +443,13 @@ macro_rules! acts {
             State(app): Shared,
             Extension(caller): Extension<Caller>,
             Path(id): Path<String>,
+            once: Once,
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let id = task_id(&id)?;
             let act: ActIn = wire::read(&body)?;
-            app.engine.$verb(&caller.namespace, id, caller.act(act.requested_by, act.note)).await?;
+            let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+            app.engine.$verb(&caller.namespace, id, deed).await?;
             Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
         })+
     };
@@ -454,28 +457,20 @@ macro_rules! acts {
 
 acts!(cancel, pause, resume);
 
-async fn snooze(
-    state: Shared,
-    caller: Extension<Caller>,
-    id: Path<String>,
-    body: Bytes,
-) -> Result<Json<Value>, Problem> {
-    reschedule(state, caller, id, body).await
-}
-
 async fn reschedule(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
     let given: MoveIn = wire::read(&body)?;
     let moment = given.moment()?;
-    let act = caller.act(given.requested_by, given.note);
+    let deed = deed(&app, caller.act(given.requested_by, given.note), once, &body)?;
     match moment {
-        Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, act).await?,
-        Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, act).await?,
+        Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, deed).await?,
+        Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, deed).await?,
     };
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }

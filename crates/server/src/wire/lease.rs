@@ -79,9 +79,9 @@ struct LeasedTask<'a> {
 }
 
 impl<'a> LeaseOut<'a> {
-    pub fn of(leased: &'a Leased, tokens: &Tokens) -> LeaseOut<'a> {
+    pub fn of(leased: &'a Leased, tokens: &Tokens, namespace: &str) -> LeaseOut<'a> {
         LeaseOut {
-            lease: tokens.seal(leased.lease),
+            lease: tokens.seal(leased.lease, namespace),
             expires_at: leased.expires_at.map(Timestamp::to_rfc3339),
             task: LeasedTask {
                 id: leased.lease.task.to_string(),
@@ -188,14 +188,20 @@ impl ErrorIn {
     }
 
     pub fn failure(self, faults: &mut Invalid) -> Failure {
-        let whole = match self {
-            TextOr::Text(message) => return Failure::new(Trigger::Error, message),
-            TextOr::Whole(whole) => *whole,
-        };
+        match self {
+            TextOr::Text(message) => Failure::new(Trigger::Error, message),
+            TextOr::Whole(whole) => whole.failure("error", faults),
+        }
+    }
+}
+
+impl WholeError {
+    pub fn failure(self, at: &str, faults: &mut Invalid) -> Failure {
+        let whole = self;
         let class = whole.class.as_deref().and_then(|word| {
             let class = Class::from_word(word);
             if class.is_none() {
-                faults.push("error.class", "must be one of final, retryable, rate_limited");
+                faults.push(format!("{at}.class"), "must be one of final, retryable, rate_limited");
             }
             class
         });
@@ -207,12 +213,12 @@ impl ErrorIn {
             let span = || Millis::parse(&text).ok().map(RetryAfter::Span);
             let read = RetryAfter::parse(&text).or_else(span);
             if read.is_none() {
-                faults.push("error.retry_after", "must be seconds, a span or an HTTP date");
+                faults.push(format!("{at}.retry_after"), "must be seconds, a span or an HTTP date");
             }
             read
         });
         if whole.status.is_some_and(|status| !(100..=599).contains(&status)) {
-            faults.push("error.status", "must be between 100 and 599");
+            faults.push(format!("{at}.status"), "must be between 100 and 599");
         }
         Failure {
             trigger: Trigger::Error,

@@ -22,19 +22,24 @@ use crate::problem::Problem;
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let Object(value) = serde_path_to_error::deserialize(&mut from).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() {
-            let message = inner.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default();
-            let part = Invalid::one(field_in(message), message);
-            return part.under(if path == "." { "" } else { path.as_str() }).into();
-        }
-        Problem::bad_request(format!("the body is not JSON: {inner}"))
+    let Object(value) = serde_path_to_error::deserialize(&mut from).map_err(|error| match error.inner().is_data() {
+        true => fault(error).into(),
+        false => Problem::bad_request(format!("the body is not JSON: {}", error.inner())),
     })?;
     from.end().map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
     Ok(value)
+}
+
+/// Reads a part that was kept as it came.
+pub fn read_part<T: DeserializeOwned>(part: Value) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(part).map_err(fault)
+}
+
+fn fault(error: serde_path_to_error::Error<serde_json::Error>) -> Invalid {
+    let path = error.path().to_string();
+    let message = error.into_inner().to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    Invalid::one(field_in(message), message).under(if path == "." { "" } else { path.as_str() })
 }
 
 /// Of a field that is missing or is there twice only the message knows the name.

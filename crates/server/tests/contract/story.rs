@@ -8,14 +8,15 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Method;
 use comeback_core::Millis;
+use comeback_engine::store::PutIf;
 use comeback_engine::{LeaseRequest, Submit, TaskSpec, VirtualClock};
-use comeback_server::App;
 use comeback_server::auth::{Need, NewKey, Role};
+use comeback_server::{App, GateOptions, Room};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 
 use crate::judge::Judge;
-use crate::place::{Answer, Place, request, route, routes, send};
+use crate::place::{self, Answer, Place, request, route, routes, send};
 
 struct World {
     app: Arc<App>,
@@ -50,7 +51,9 @@ impl World {
         for (name, value) in &ask.headers {
             builder = builder.header(*name, value);
         }
-        if let Some(body) = &ask.body {
+        if let Some(body) =
+            &ask.body.as_ref().filter(|_| !ask.headers.iter().any(|(name, _)| *name == "content-length"))
+        {
             builder = builder.header("content-length", body.len());
         }
         let body = ask.body.map_or_else(Body::empty, Body::from);
@@ -136,13 +139,15 @@ async fn every_answer_is_as_the_document_says() {
 
         readable_problems(&world).await;
 
+        repetitions(&world).await;
         race(&world).await;
+        crowds(&world).await;
 
         keys_and_roles(&world).await;
 
         let key = breakdowns(&world).await;
 
-        let rare = ["internal", "unavailable", "conflict"];
+        let rare = ["internal", "unavailable", "conflict", "overloaded", "too-many-requests", "too-slow"];
         let unseen: Vec<_> =
             world.judge.unseen().into_iter().filter(|(_, what)| !rare.contains(&what.as_str())).collect();
         assert!(unseen.is_empty(), "{}: told, and never answered: {unseen:?}", place.word);
@@ -429,8 +434,15 @@ async fn contradictions(world: &World) {
 
 /// What follows from a route's line alone.
 async fn readable_problems(world: &World) {
-    for route in routes().iter().filter(|route| route.need != Need::Nothing) {
+    for route in routes() {
         let doc = route.doc.as_ref().expect("a description");
+        let much = (route.most_bytes(&GateOptions::default()) + 1).to_string();
+        let headers = vec![("content-length", much), ("content-type", "application/json".into())];
+        let large = Ask { part: "x", body: Some("{".into()), headers, ..Ask::default() };
+        assert_eq!(world.bad(doc.id, large).await, "too-large", "{}", doc.id);
+        if route.need == Need::Nothing {
+            continue;
+        }
         let ask = |query: &'static str| Ask { part: "x", query, ..Ask::default() };
         assert_eq!(world.bad(doc.id, ask("x=%zz")).await, "bad-request", "{}", doc.id);
         assert_eq!(world.bad(doc.id, ask("nonsense=1")).await, "validation-failed", "{}", doc.id);
@@ -446,11 +458,63 @@ async fn readable_problems(world: &World) {
             "{}",
             doc.id
         );
-        let much = " ".repeat(route.most_bytes() + 1);
-        assert_eq!(world.bad(doc.id, with(much)).await, "too-large", "{}", doc.id);
         let plain = Ask { headers: vec![("content-type", "text/plain".into())], ..with("{}".into()) };
         assert_eq!(world.bad(doc.id, plain).await, "unsupported-media-type", "{}", doc.id);
     }
+}
+
+/// Under one key another request is refused.
+async fn repetitions(world: &World) {
+    let task = world.submit(json!({"kind": "again", "queue": "acts", "delay": "1h"})).await;
+    let failed = world.submit(json!({"kind": "again"})).await;
+    world.report(json!({"outcome": "failed", "error": "no"})).await;
+    let (first, other) = (r#"{"note": "a"}"#, r#"{"note": "b"}"#);
+    let acts = [
+        ("snoozeTask", task.as_str(), r#"{"delay": "2h"}"#, r#"{"delay": "3h"}"#),
+        ("rescheduleTask", task.as_str(), r#"{"delay": "2h"}"#, r#"{"delay": "3h"}"#),
+        ("pauseTask", task.as_str(), first, other),
+        ("resumeTask", task.as_str(), first, other),
+        ("cancelTask", task.as_str(), first, other),
+        ("retryTask", failed.as_str(), first, other),
+        ("pauseLoop", "reap", first, other),
+        ("resumeLoop", "reap", "{}", "{ }"),
+        ("pauseWork", "", first, other),
+        ("resumeWork", "", first, other),
+        ("reapStuckTasks", "", "{}", "{ }"),
+        ("advanceClock", "", r#"{"by": 1}"#, r#"{"by": 2}"#),
+    ];
+    for (operation, part, first, other) in acts {
+        let keyed = |body: &str| {
+            let headers = vec![("idempotency-key", format!("{operation} once"))];
+            Ask { part, body: Some(body.to_owned()), headers, ..Ask::default() }
+        };
+        world.good(operation, keyed(first)).await;
+        world.good(operation, keyed(first)).await;
+        assert_eq!(world.bad(operation, keyed(other)).await, "idempotency-mismatch", "{operation}");
+    }
+    for example in examples("pauseWork") {
+        world.post("pauseWork", "", example).await;
+    }
+    world.post("resumeWork", "", json!({})).await;
+}
+
+/// Doors that are narrow: one that nobody fits through, one for a single guest, and one that does not wait.
+async fn crowds(world: &World) {
+    let none = Room { places: 0, queue: 0, patience: Duration::ZERO };
+    let one = Room { places: 1, queue: 1, patience: Duration::ZERO };
+    let gate = GateOptions { look: none, lease: one, body_timeout: Duration::from_millis(1), ..GateOptions::default() };
+    let app = place::app(world.app.engine.store().clone(), gate).await;
+    let narrow = World { router: app.router(), clock: app.clock.clone().expect("a clock"), app, judge: Judge::new() };
+    assert_eq!(narrow.bad("getStats", Ask::default()).await, "overloaded");
+    let lease =
+        Ask { body: Some(json!({"worker": "w", "queues": ["none"], "wait": "200ms"}).to_string()), ..Ask::default() };
+    let both = join(narrow.ask("leaseTasks", lease.clone()), narrow.ask("leaseTasks", lease)).await;
+    assert_eq!((both.0.status.as_u16(), both.1.status.as_u16()), (200, 429));
+    let route = route("submitTasks");
+    let endless = Body::from_stream(futures_util::stream::pending::<Result<&str, std::io::Error>>());
+    let answer = send(&narrow.router, request(&route.method, route.path).body(endless).expect("a request")).await;
+    narrow.judge.check(route, &answer);
+    world.judge.seen.lock().extend(narrow.judge.seen.into_inner());
 }
 
 /// Of many that move the same task at the same moment, some are too slow too often. A large request keeps the store busy, so that
@@ -489,6 +553,15 @@ async fn keys_and_roles(world: &World) {
     let with = |key: &str| vec![("authorization", format!("Bearer {key}"))];
     let listed = world.good("listKeys", Ask { headers: with(&admin), ..Ask::default() }).await;
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
+    for (body, problem) in [("viewer", None), ("viewer", None), ("worker", Some("idempotency-mismatch"))] {
+        let body = Some(json!({"role": body}).to_string());
+        let headers = with(&admin).into_iter().chain([("idempotency-key", "one key".to_owned())]).collect();
+        let ask = Ask { body, headers, ..Ask::default() };
+        match problem {
+            None => drop(world.good("createKey", ask).await),
+            Some(problem) => assert_eq!(world.bad("createKey", ask).await, problem),
+        }
+    }
     let body = Some(json!({"role": "viewer"}).to_string());
     let viewer = world.good("createKey", Ask { body, headers: with(&admin), ..Ask::default() }).await;
     let id = viewer["id"].as_str().expect("an id").to_owned();
@@ -511,11 +584,11 @@ async fn breakdowns(world: &World) -> String {
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
     let (_, secret) = world.app.keys.create(&*store, new, world.clock_now()).await.expect("a key");
     let keys = store.meta("api_keys").await.expect("read").expect("kept");
-    store.put_meta("api_keys", "no longer what it was", false).await.expect("written");
+    store.put_meta("api_keys", "no longer what it was", PutIf::Always).await.expect("written");
     let headers = vec![("authorization", format!("Bearer {secret}"))];
     let body = Some(json!({"role": "viewer"}).to_string());
     assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "internal");
-    store.put_meta("api_keys", &keys, false).await.expect("written");
+    store.put_meta("api_keys", &keys, PutIf::Always).await.expect("written");
     world.app.drain();
     assert_eq!(world.bad("getReady", Ask::default()).await, "unavailable");
     secret

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use comeback_core::Timestamp;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
-use comeback_server::{App, Route, table};
+use comeback_server::{App, AppOptions, GateOptions, Route, table};
 use comeback_store::conformance::postgres::Database;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -31,7 +31,12 @@ impl Place {
             let options =
                 PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
             let store = Arc::new(PostgresStore::open(&options).await.expect("the store opens"));
-            all.push(Place { word: "postgres", app: app(store).await, database: Some(database), _folder: None });
+            all.push(Place {
+                word: "postgres",
+                app: app(store, GateOptions::default()).await,
+                database: Some(database),
+                _folder: None,
+            });
         }
         all
     }
@@ -40,7 +45,7 @@ impl Place {
         let folder = tempfile::tempdir().expect("a folder");
         let options = SqliteOptions::file(folder.path().join("comeback.db"));
         let store = Arc::new(SqliteStore::open(&options).expect("the store opens"));
-        Place { word: "sqlite", app: app(store).await, database: None, _folder: Some(folder) }
+        Place { word: "sqlite", app: app(store, GateOptions::default()).await, database: None, _folder: Some(folder) }
     }
 
     pub async fn leave(self) {
@@ -52,12 +57,13 @@ impl Place {
 }
 
 /// One instance, whose time is moved by hand.
-pub async fn app(store: Arc<dyn Store>) -> Arc<App> {
+pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
     let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
-    App::new(engine, "test", Some(clock), None).await.expect("an app")
+    let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
+    App::new(engine, options).await.expect("an app")
 }
 
 /// All routes, made once.

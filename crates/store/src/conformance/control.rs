@@ -34,16 +34,38 @@ cases! { "control";
 
     fn facts_are_kept_and_replaced(w) {
         assert_eq!(w.store.meta("k").await.unwrap(), None);
-        assert_eq!(w.store.put_meta("k", "1", false).await.unwrap(), "1");
-        assert_eq!(w.store.put_meta("k", "2", false).await.unwrap(), "2");
+        assert_eq!(w.store.put_meta("k", "1", PutIf::Always).await.unwrap(), "1");
+        assert_eq!(w.store.put_meta("k", "2", PutIf::Always).await.unwrap(), "2");
         assert_eq!(w.store.meta("k").await.unwrap().as_deref(), Some("2"));
+    }
+
+    /// Everybody adds a letter to what stands; nobody's is lost.
+    fn a_fact_is_changed_only_by_who_knows_it(w) {
+        w.store.put_meta("k", "", PutIf::Always).await.unwrap();
+        let mut callers = tokio::task::JoinSet::new();
+        for letter in "abcdefgh".chars() {
+            let w = w.clone();
+            callers.spawn(async move {
+                loop {
+                    let known = w.store.meta("k").await.unwrap().unwrap();
+                    let wanted = format!("{known}{letter}");
+                    if w.store.put_meta("k", &wanted, PutIf::Is(&known)).await.unwrap() == wanted {
+                        return;
+                    }
+                }
+            });
+        }
+        callers.join_all().await;
+        let mut letters: Vec<char> = w.store.meta("k").await.unwrap().unwrap().chars().collect();
+        letters.sort_unstable();
+        assert_eq!(letters.into_iter().collect::<String>(), "abcdefgh");
     }
 
     fn a_first_fact_stands_for_everybody(w) {
         let mut callers = tokio::task::JoinSet::new();
         for n in 0..8 {
             let w = w.clone();
-            callers.spawn(async move { w.store.put_meta("secret", &n.to_string(), true).await.unwrap() });
+            callers.spawn(async move { w.store.put_meta("secret", &n.to_string(), PutIf::Absent).await.unwrap() });
         }
         let answers: std::collections::HashSet<String> = callers.join_all().await.into_iter().collect();
         assert_eq!(answers.len(), 1);

@@ -105,6 +105,17 @@ cases! { "feed";
         follow(&w, end, 100, 2).await;
     }
 
+    fn who_begins_at_the_end_hears_only_what_comes(w) {
+        assert_eq!(w.store.feed(Some(w.store.feed_end().await.unwrap()), 10).await.unwrap().events, []);
+        w.submit_many("a", 3).await;
+        follow(&w, None, 100, 6).await;
+        let end = w.store.feed_end().await.unwrap();
+        assert_eq!(end.to_string().parse(), Ok(end));
+        w.submit_many("b", 1).await;
+        let (events, _) = follow(&w, Some(end), 100, 2).await;
+        assert_eq!(events[0].event.kind, EventKind::TaskCreated);
+    }
+
     fn the_feed_names_the_namespace(w) {
         let mut other = w.new_task("a");
         other.task.lane = Arc::new(Lane { namespace: "other".into(), ..(*other.task.lane).clone() });

@@ -8,6 +8,7 @@ mod feed;
 mod heartbeat;
 mod history;
 mod list;
+mod once;
 pub mod postgres;
 mod promote;
 mod prune;
@@ -43,8 +44,16 @@ pub fn all() -> Vec<Case> {
         feed::CASES,
         prune::CASES,
         control::CASES,
+        once::CASES,
     ]
     .concat()
+}
+
+/// Whatever a case did, what it leaves behind holds together.
+#[allow(clippy::expect_used, clippy::panic)]
+pub async fn holds_together(place: &crate::Place) {
+    let report = place.check(&mut |_| ()).await.expect("it can be checked");
+    assert!(report.is_clean(), "{report:#?}");
 }
 
 /// Declares the cases of one room.

@@ -22,6 +22,21 @@ impl Database {
         format!("{server}/{}", self.name)
     }
 
+    /// Another one with the same in it. Nobody may be connected to this one.
+    pub async fn copy(&self) -> Database {
+        let name = format!("t{}", uuid::Uuid::now_v7().simple());
+        let client = connect(&cluster()).await;
+        let end = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1";
+        client.query(end, &[&self.name]).await.expect("others can be sent away");
+        let made = client.batch_execute(&format!("create database {name} template {}", self.name)).await;
+        made.expect("a database can be copied");
+        Database { name }
+    }
+
+    pub async fn connect(&self) -> Client {
+        connect(&self.url()).await
+    }
+
     pub async fn drop(self) {
         let client = connect(&cluster()).await;
         let _ = client.batch_execute(&format!("drop database {} with (force)", self.name)).await;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use super::cases;
+use crate::types::OpenWork;
+use comeback_core::transition::Act;
 use comeback_core::*;
 use serde_json::json;
 
@@ -102,6 +104,32 @@ cases! { "read";
         assert_eq!(counts, [(State::Pending, 3), (State::Succeeded, 1)].into());
         assert_eq!(w.store.counts("other").await.unwrap().by_state, [(State::Pending, 1)].into());
         assert!(w.store.counts("nowhere").await.unwrap().by_state.is_empty());
+    }
+
+    fn open_work_is_told_by_what_it_waits_for(w) {
+        assert_eq!(w.store.open_work(w.now()).await.unwrap(), OpenWork::default());
+        w.running(w.new_task("running")).await;
+        let retrying = w.running(w.retrying_task("a", json!({"strategy": "fixed", "delay": "1m", "max_retries": 3}))).await;
+        w.fail(&retrying.stored).await;
+        w.submit_many("pending", 2).await;
+        let mut elsewhere = w.delayed_task("later", 90_000);
+        elsewhere.task.lane = Arc::new(Lane { namespace: "other".into(), ..(*elsewhere.task.lane).clone() });
+        w.submit(vec![elsewhere, w.delayed_task("soon", 30_000)]).await;
+        w.execution(&["a", "b"], &["a>b"]).await;
+        let first = OpenWork {
+            running: 1, pending: 3, scheduled: 3, next: Some(w.now() + Millis(30_000)), waiting: 1, ..OpenWork::default()
+        };
+        assert_eq!(w.store.open_work(w.now()).await.unwrap(), first);
+        w.pass(68_000);
+        let later = OpenWork {
+            overdue_retries: 1, overdue_starts: 1, late: Millis(38_000), scheduled: 1,
+            next: Some(w.now() + Millis(22_000)), ..first
+        };
+        assert_eq!(w.store.open_work(w.now()).await.unwrap(), later);
+        let paused = transition::pause(&w.load(retrying.stored.task.id).await.task, &Act::default(), w.now()).unwrap();
+        w.apply(paused).await;
+        let now = w.store.open_work(w.now()).await.unwrap();
+        assert_eq!((now.overdue_retries, now.paused), (0, 1));
     }
 
     /// R-I24: what was acknowledged is seen by the next read.

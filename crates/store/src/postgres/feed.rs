@@ -29,6 +29,14 @@ struct FeedRow {
     lasts: Vec<i32>,
 }
 
+/// Whatever is under way now comes after this, because its transaction has a later number.
+pub async fn feed_end(store: &PostgresStore) -> Result<FeedCursor, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached("select pg_snapshot_xmin(pg_current_snapshot())::text::int8 - 1").await?;
+    let last: i64 = client.query_one(&statement, &[]).await?.get(0);
+    Ok(FeedCursor::end_of(last.cast_unsigned(), i64::MAX.cast_unsigned()))
+}
+
 pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
     let start = after.unwrap_or_default();
     let mut client = store.reader().await?;

@@ -4,6 +4,7 @@
 //! fixed order: executions first, then open tasks by id; claims skip what is locked and never wait while they hold a task.
 
 mod apply;
+mod check;
 mod claim;
 mod columns;
 mod feed;
@@ -16,6 +17,7 @@ mod rows;
 mod setup;
 mod submit;
 mod tend;
+mod tls;
 mod wake;
 
 use std::sync::Arc;
@@ -25,9 +27,11 @@ use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timesta
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
+pub use check::check;
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {
@@ -48,6 +52,16 @@ impl PostgresStore {
         }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
         Ok(PostgresStore { pools, dictionary, wake })
+    }
+
+    /// How far a database is behind this build.
+    pub async fn schema(options: &PostgresOptions) -> Result<SchemaState, StoreError> {
+        let (client, connection) = setup::connect(options).await?;
+        let driver = tokio::spawn(connection);
+        let outcome = setup::schema(&client).await.map_err(StoreError::of_a_read);
+        drop(client);
+        let _ = driver.await;
+        outcome
     }
 
     async fn writer(&self) -> Result<deadpool_postgres::Object, StoreError> {
@@ -90,6 +104,20 @@ impl Store for PostgresStore {
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
         apply::apply(self, commits, on_behalf_of, now).await
+    }
+
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        apply::apply_once(self, namespace, key, commit, now).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        read::used(self, namespace, key).await.map_err(StoreError::of_a_read)
     }
 
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
@@ -136,12 +164,20 @@ impl Store for PostgresStore {
         feed::feed(self, after, limit).await.map_err(StoreError::of_a_read)
     }
 
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        feed::feed_end(self).await.map_err(StoreError::of_a_read)
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         read::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         read::counts(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        read::open_work(self, now).await.map_err(StoreError::of_a_read)
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
@@ -166,8 +202,8 @@ impl Store for PostgresStore {
         read::meta(self, key).await.map_err(StoreError::of_a_read)
     }
 
-    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
-        tend::put_meta(self, key, value, only_if_absent).await
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+        tend::put_meta(self, key, value, when).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

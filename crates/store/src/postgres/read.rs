@@ -9,7 +9,7 @@ use tokio_postgres::IsolationLevel;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::read_execution;
+use super::apply::{find_key, read_execution};
 use super::learn;
 use super::rows::{Reader, read_done, read_fixed, read_history, read_open};
 use crate::StoreError;
@@ -100,6 +100,24 @@ pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     let row = client.query_one(&statement, &[]).await?;
     let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
     Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4) })
+}
+
+pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
+    let client = store.reader().await?;
+    let mut work = OpenWork::default();
+    for row in client.query(OpenWork::QUERY, &[&now.0]).await? {
+        let row = OpenWorkRow {
+            state: row.get(0),
+            hold: row.get(1),
+            all: row.get(2),
+            to_come: row.get(3),
+            come: row.get(4),
+            next: row.get(5),
+            first: row.get(6),
+        };
+        work.add(row, now);
+    }
+    Ok(work)
 }
 
 async fn execution_in(
@@ -372,6 +390,10 @@ pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreEr
             Loop::from_word(row.get(0)).map(|name| (name, pause))
         })
         .collect())
+}
+
+pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+    find_key(&store.reader().await?, namespace, key).await
 }
 
 pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {

@@ -4,10 +4,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::tls;
 use crate::StoreError;
-use crate::schema::{SCHEMA_VERSION, newer_schema};
+use crate::check::created_by;
+use crate::schema::SchemaState;
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -43,16 +47,22 @@ impl PostgresOptions {
     }
 
     pub fn config(&self, settings: &str) -> Result<Config, StoreError> {
+        let wanted = tls::Wanted::read(&self.url)?;
         let mut config =
-            Config::from_str(&self.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
+            Config::from_str(&wanted.url).map_err(|error| StoreError::Refused(format!("the database URL: {error}")))?;
         if !self.schema.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') || self.schema.is_empty() {
             return Err(StoreError::Refused(format!("`{}` cannot be the name of a schema", self.schema)));
         }
         config.options(format!("-c search_path={} {settings}", self.schema));
+        config.ssl_mode(wanted.mode);
         config.application_name("comeback");
         config.keepalives(true).keepalives_idle(Duration::from_secs(10)).connect_timeout(Duration::from_secs(5));
         config.tcp_user_timeout(Duration::from_secs(15));
         Ok(config)
+    }
+
+    fn connector(&self) -> Result<MakeRustlsConnect, StoreError> {
+        tls::Wanted::read(&self.url)?.connector()
     }
 }
 
@@ -73,15 +83,16 @@ pub struct Pools {
 }
 
 pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
+    let tls = options.connector()?;
     Ok(Pools {
-        write: pool(options.config(HOT)?, options.writers)?,
-        read: pool(options.config(COLD)?, options.readers)?,
-        learn: pool(options.config(COLD)?, 1)?,
+        write: pool(options.config(HOT)?, &tls, options.writers)?,
+        read: pool(options.config(COLD)?, &tls, options.readers)?,
+        learn: pool(options.config(COLD)?, &tls, 1)?,
     })
 }
 
-fn pool(config: Config, size: usize) -> Result<Pool, StoreError> {
-    let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+fn pool(config: Config, tls: &MakeRustlsConnect, size: usize) -> Result<Pool, StoreError> {
+    let manager = Manager::from_config(config, tls.clone(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
     Pool::builder(manager)
         .max_size(size)
         .runtime(Runtime::Tokio1)
@@ -109,10 +120,10 @@ pub async fn warm(pool: Pool, statements: Vec<&'static str>) {
 
 /// A connection of its own, outside the pools.
 pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), StoreError> {
-    Ok(options.config("")?.connect(NoTls).await?)
+    Ok(options.config("")?.connect(options.connector()?).await?)
 }
 
-pub type Connection = tokio_postgres::Connection<tokio_postgres::Socket, tokio_postgres::tls::NoTlsStream>;
+pub type Connection = tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// Makes the schema what this build needs. One process at a time; the others wait.
 pub async fn migrate(options: &PostgresOptions) -> Result<(), StoreError> {
@@ -143,20 +154,34 @@ async fn migrate_locked(client: &mut Client, options: &PostgresOptions) -> Resul
     if !exists {
         client.batch_execute(&format!("create schema {}", options.schema)).await?;
     }
-    let known: Option<i32> = match client
-        .query_one("select to_regclass('refinery_schema_history') is not null", &[])
-        .await?
-        .get::<_, bool>(0)
-    {
-        false => None,
-        true => client.query_one("select max(version) from refinery_schema_history", &[]).await?.get(0),
-    };
-    if let Some(found) = known.filter(|found| *found > SCHEMA_VERSION) {
-        return Err(StoreError::Schema(newer_schema(found)));
-    }
+    schema(client).await?;
     embedded::migrations::runner()
         .run_async(client)
         .await
-        .map(|_| ())
-        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))
+        .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))?;
+    take_over_feed(client).await
+}
+
+pub async fn schema(client: &Client) -> Result<SchemaState, StoreError> {
+    let exists = client.query_one("select to_regclass('refinery_schema_history') is not null", &[]).await?;
+    let found: Option<i32> = match exists.get(0) {
+        false => None,
+        true => client.query_one("select max(version) from refinery_schema_history", &[]).await?.get(0),
+    };
+    SchemaState::new(found.unwrap_or(0), embedded::migrations::runner().get_migrations())
+}
+
+/// The tables and indexes of the newest schema.
+pub fn created_names() -> Vec<String> {
+    created_by(embedded::migrations::runner().get_migrations().iter().filter_map(|it| it.sql()))
+}
+
+/// A dump that was restored into a younger cluster brings numbers of transactions that have not happened here: the feed would
+/// stand still until they have. Everything in it is past, so it may all come first.
+async fn take_over_feed(client: &Client) -> Result<(), StoreError> {
+    let foreign = "select exists (select 1 from feed where xid >= pg_snapshot_xmax(pg_current_snapshot()))";
+    if client.query_one(foreign, &[]).await?.get(0) {
+        client.execute("update feed set xid = '3'", &[]).await?;
+    }
+    Ok(())
 }

@@ -14,6 +14,7 @@ use super::apply::{append, lock_executions, update_open, write_executions, write
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
+use crate::check::PRUNED_BEFORE;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id};
 use crate::types::*;
 
@@ -293,34 +294,48 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     }
     tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
     tx.execute("delete from task where id = any($1)", &[&ids]).await?;
-    tx.execute(
-        "delete from feed where id = any(array(
+    let told = tx
+        .execute(
+            "delete from feed where id = any(array(
            select id from (select id, at from feed order by id limit $2) oldest where at < $1))",
-        &[&before.0, &i64::from(limit)],
-    )
-    .await?;
+            &[&before.0, &i64::from(limit)],
+        )
+        .await?;
     tx.execute(
         "delete from idempotency where (namespace, scope, key) in
            (select namespace, scope, key from idempotency where at < $1 order by at limit $2)",
         &[&before.0, &i64::from(limit)],
     )
     .await?;
+    if !ids.is_empty() || told > 0 {
+        tx.execute(
+            "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value
+             where excluded.value::int8 > meta.value::int8",
+            &[&PRUNED_BEFORE, &before.0.to_string()],
+        )
+        .await?;
+    }
     tx.commit().await?;
     Ok(ids.len() as u64)
 }
 
-pub async fn put_meta(
-    store: &PostgresStore,
-    key: &str,
-    value: &str,
-    only_if_absent: bool,
-) -> Result<String, StoreError> {
+pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
     let client = store.writer().await?;
-    let sql = if only_if_absent {
-        "insert into meta (key, value) values ($1, $2) on conflict do nothing"
-    } else {
-        "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value"
+    match when {
+        PutIf::Always => {
+            let sql =
+                "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Absent => {
+            let sql = "insert into meta (key, value) values ($1, $2) on conflict do nothing";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Is(known) => {
+            let sql = "update meta set value = $2 where key = $1 and value = $3";
+            client.execute(sql, &[&key, &value, &known]).await?
+        }
     };
-    client.execute(sql, &[&key, &value]).await?;
-    Ok(client.query_one("select value from meta where key = $1", &[&key]).await?.get(0))
+    let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;
+    stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
 }

@@ -8,14 +8,14 @@ use super::statements::{
     INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
     insert_open, update_open, update_open_with,
 };
-use super::submit::take_key;
+use super::submit::{keep_key, namespace_id, take_key};
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
-use crate::types::{Applied, Loop};
+use crate::types::{Applied, Idempotency, Loop, Used};
 
 /// Verdicts with everything worked out that does not need the writer: it is the one thread that all wait for.
 pub enum Prepared {
@@ -90,6 +90,33 @@ pub fn apply(
         });
     }
     Ok(answers)
+}
+
+/// The key and what it stands for are one: the key is written if the verdict was, and nothing is if the key was used.
+pub fn apply_once(
+    tx: &mut Tx<'_>,
+    namespace: &str,
+    key: &Idempotency,
+    commit: &[Prepared],
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    if let Some(used) = used(tx.connection, namespace, key)? {
+        return Ok(Applied::Used(used));
+    }
+    let applied = apply(tx, commit, None, now)?.pop().unwrap_or(Applied::Done);
+    if applied == Applied::Done {
+        let namespace = namespace_id(tx.connection, namespace)?;
+        keep_key(tx.connection, namespace, key, "", now)?;
+    }
+    Ok(applied)
+}
+
+pub fn used(connection: &Connection, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+    let sql = "select digest from idempotency
+               where namespace = (select id from namespace where name = ?1) and scope = ?2 and key = ?3";
+    let found: Option<Vec<u8>> =
+        connection.prepare_cached(sql)?.query_row((namespace, &key.scope, &key.key), |row| row.get(0)).optional()?;
+    Ok(found.map(|digest| Used::by(&digest, key)))
 }
 
 /// Looked up once for all verdicts of a command.

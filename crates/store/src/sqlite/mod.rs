@@ -4,6 +4,8 @@
 //! after the commit and never before. There is one process per file.
 
 mod apply;
+mod backup;
+mod check;
 mod claim;
 mod list;
 mod read;
@@ -22,9 +24,13 @@ use rusqlite::Connection;
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 use writer::Writer;
+
+pub use backup::{BackupProgress, backup};
+pub use check::check;
 
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
@@ -73,6 +79,14 @@ impl SqliteStore {
         Ok(SqliteStore { writer, readers, dictionary, wakes })
     }
 
+    /// How far a file is behind this build; one that is not there has nothing yet.
+    pub fn schema(path: &Path) -> Result<SchemaState, StoreError> {
+        if !path.exists() {
+            return setup::schema(&Connection::open_in_memory()?);
+        }
+        setup::schema(&setup::connect_to_read(path)?)
+    }
+
     /// Runs a read on a reader connection, or on the writer's where there is none.
     async fn read<T: Send + 'static>(
         &self,
@@ -114,6 +128,23 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Applied>, StoreError> {
         let prepared = apply::prepare(&self.dictionary, commits)?;
         self.writer.run(move |tx| apply::apply(tx, &prepared, on_behalf_of, now)).await
+    }
+
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let prepared = apply::prepare(&self.dictionary, commit.map(std::slice::from_ref).unwrap_or_default())?;
+        let (namespace, key) = (namespace.to_owned(), key.clone());
+        self.writer.run(move |tx| apply::apply_once(tx, &namespace, &key, &prepared, now)).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        let (namespace, key) = (namespace.to_owned(), key.clone());
+        self.read(move |connection, _| apply::used(connection, &namespace, &key)).await
     }
 
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
@@ -166,6 +197,10 @@ impl Store for SqliteStore {
         self.read(move |connection, dictionary| read::feed(connection, dictionary, after, limit)).await
     }
 
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        self.read(|connection, _| read::feed_end(connection)).await
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| read::execution_view(connection, dictionary, &namespace, id)).await
@@ -174,6 +209,10 @@ impl Store for SqliteStore {
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace)).await
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        self.read(move |connection, _| read::open_work(connection, now)).await
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
@@ -197,9 +236,19 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::meta(connection, &key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
         let (key, value) = (key.to_owned(), value.to_owned());
-        self.writer.run(move |tx| tend::put_meta(tx, &key, &value, only_if_absent)).await
+        let only_if = match when {
+            PutIf::Always => None,
+            PutIf::Absent => Some(None),
+            PutIf::Is(known) => Some(Some(known.to_owned())),
+        };
+        let put = move |tx: &mut writer::Tx<'_>| {
+            let when =
+                only_if.as_ref().map_or(PutIf::Always, |known| known.as_deref().map_or(PutIf::Absent, PutIf::Is));
+            tend::put_meta(tx, &key, &value, when)
+        };
+        self.writer.run(put).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -67,6 +67,26 @@ pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
     })
 }
 
+pub fn open_work(connection: &Connection, now: Timestamp) -> Result<OpenWork, StoreError> {
+    let mut work = OpenWork::default();
+    let mut statement = connection.prepare_cached(OpenWork::QUERY)?;
+    let mut rows = statement.query([now.0])?;
+    while let Some(row) = rows.next()? {
+        let mut from = Reader { row, next: 0 };
+        let row = OpenWorkRow {
+            state: from.get()?,
+            hold: from.get()?,
+            all: from.get()?,
+            to_come: from.get()?,
+            come: from.get()?,
+            next: from.get()?,
+            first: from.get()?,
+        };
+        work.add(row, now);
+    }
+    Ok(work)
+}
+
 pub fn execution(
     connection: &Connection,
     dictionary: &Dictionary,
@@ -285,6 +305,11 @@ fn first_record(connection: &Connection, id: Uuid) -> Result<Option<Record>, Sto
     Ok(found.map(|(submitted_at, start_at)| created_record(id, submitted_at, start_at)))
 }
 
+pub fn feed_end(connection: &Connection) -> Result<FeedCursor, StoreError> {
+    let last: Option<i64> = connection.query_row("select max(id) from feed", (), |row| row.get(0))?;
+    Ok(FeedCursor::end_of(0, last.unwrap_or_default().cast_unsigned()))
+}
+
 pub fn feed(
     connection: &Connection,
     dictionary: &Dictionary,
@@ -324,7 +349,7 @@ pub fn feed(
     Ok(feed)
 }
 
-fn unpack(bytes: &[u8]) -> (Uuid, u32, u32) {
+pub fn unpack(bytes: &[u8]) -> (Uuid, u32, u32) {
     let word = |at: usize| bytes[at..at + 4].iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
     (Uuid::from_slice(&bytes[..16]).unwrap_or_default(), word(16), word(20))
 }

@@ -12,9 +12,10 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
 use crate::StoreError;
+use crate::check::created_by;
 use crate::dictionary::Dictionary;
 use crate::row::corrupt;
-use crate::schema::{SCHEMA_VERSION, newer_schema};
+use crate::schema::SchemaState;
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -27,6 +28,9 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 const LONGEST_LOG: u64 = 64 << 20;
 /// A log longer than this is worth folding back in passing.
 const LOG_WORTH_FOLDING: u64 = 8 << 20;
+
+/// How long a lock of another connection is waited for.
+const BUSY: Duration = Duration::from_secs(5);
 
 /// Takes the lock beside the file. It is gone with the process, however that ends.
 pub fn lock(path: &Path) -> Result<File, StoreError> {
@@ -69,9 +73,9 @@ pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
          pragma cache_size = -65536;
          pragma wal_autocheckpoint = 0;
          pragma journal_size_limit = 67108864;
-         pragma cell_size_check = on;
-         pragma busy_timeout = 5000;",
+         pragma cell_size_check = on;",
     )?;
+    connection.busy_timeout(BUSY)?;
     keep_plans(&connection)?;
     connection.set_prepared_statement_cache_capacity(128);
     Ok(connection)
@@ -82,11 +86,26 @@ fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(|_| ())
 }
 
+/// Beside whoever writes, and changing nothing.
+pub fn connect_to_read(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch("pragma cache_size = -16384; pragma temp_store = memory;")?;
+    Ok(connection)
+}
+
+pub fn schema(connection: &Connection) -> Result<SchemaState, StoreError> {
+    SchemaState::new(schema_version(connection)?, embedded::migrations::runner().get_migrations())
+}
+
+/// The tables and indexes of the newest schema.
+pub fn created_names() -> Vec<String> {
+    created_by(embedded::migrations::runner().get_migrations().iter().filter_map(|it| it.sql()))
+}
+
 pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
-    let found = schema_version(connection)?;
-    if found > SCHEMA_VERSION {
-        return Err(StoreError::Schema(newer_schema(found)));
-    }
+    schema(connection)?;
     embedded::migrations::runner()
         .run(connection)
         .map(|_| ())
@@ -147,12 +166,9 @@ pub struct Readers {
 impl Readers {
     pub fn open(path: &Path, count: usize) -> Result<Readers, StoreError> {
         let count = count.max(1);
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut idle = Vec::with_capacity(count);
         for _ in 0..count {
-            let connection = Connection::open_with_flags(path, flags)?;
-            connection.busy_timeout(Duration::from_secs(5))?;
-            connection.execute_batch("pragma cache_size = -16384; pragma temp_store = memory;")?;
+            let connection = connect_to_read(path)?;
             keep_plans(&connection)?;
             connection.set_prepared_statement_cache_capacity(64);
             idle.push(connection);
@@ -224,7 +240,10 @@ impl Checkpoints {
         self.commits = 0;
         let Some(length) = self.log.as_ref().and_then(|log| log.metadata().ok()).map(|it| it.len()) else { return };
         if length > LONGEST_LOG {
+            // A reader that stays, such as a backup, is not waited for: the log grows until it is gone.
+            let _ = connection.busy_timeout(Duration::ZERO);
             let _ = connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()));
+            let _ = connection.busy_timeout(BUSY);
         } else if length > LOG_WORTH_FOLDING
             && let Some(passing) = &self.passing
         {

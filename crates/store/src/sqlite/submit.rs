@@ -46,7 +46,7 @@ pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<()
     Ok(())
 }
 
-fn namespace_id(connection: &Connection, name: &str) -> rusqlite::Result<i32> {
+pub fn namespace_id(connection: &Connection, name: &str) -> rusqlite::Result<i32> {
     connection.execute("insert into namespace (name) values (?1) on conflict do nothing", [name])?;
     connection.query_row("select id from namespace where name = ?1", [name], |row| row.get(0))
 }
@@ -128,13 +128,24 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
     if let Some(key) = &submission.idempotency {
         let execution = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = Answer { execution, tasks: tasks.clone() }.to_json();
-        tx.connection
-            .prepare_cached(
-                "insert into idempotency (namespace, scope, key, digest, answer, at) values (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?
-            .execute((namespace, &key.scope, &key.key, key.digest.as_slice(), answer, now.0))?;
+        keep_key(tx.connection, namespace, key, &answer, now)?;
     }
     Ok(Submitted::Created(tasks))
+}
+
+pub fn keep_key(
+    connection: &Connection,
+    namespace: i32,
+    key: &Idempotency,
+    answer: &str,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    connection
+        .prepare_cached(
+            "insert into idempotency (namespace, scope, key, digest, answer, at) values (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .execute((namespace, &key.scope, &key.key, key.digest.as_slice(), answer, now.0))?;
+    Ok(())
 }
 
 fn earlier_answer(connection: &Connection, namespace: i32, key: &Idempotency) -> Result<Option<Submitted>, StoreError> {

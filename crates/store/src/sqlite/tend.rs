@@ -7,6 +7,7 @@ use super::apply::{append, load_execution, write_execution};
 use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
 use crate::StoreError;
+use crate::check::PRUNED_BEFORE;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id};
 use crate::types::*;
 
@@ -193,7 +194,8 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
         tx.connection.prepare_cached("delete from history where subject = ?1")?.execute([execution.as_slice()])?;
         tx.connection.prepare_cached("delete from execution where id = ?1")?.execute([execution.as_slice()])?;
     }
-    tx.connection
+    let told = tx
+        .connection
         .prepare_cached(
             "delete from feed where id in
                (select id from (select id, at from feed order by id limit ?2) where at < ?1)",
@@ -205,6 +207,13 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
                (select namespace, scope, key from idempotency where at < ?1 order by at limit ?2)",
         )?
         .execute((before.0, limit))?;
+    if pruned > 0 || told > 0 {
+        tx.connection.execute(
+            "insert into meta (key, value) values (?1, ?2) on conflict (key) do update set value = excluded.value
+             where cast(excluded.value as integer) > cast(meta.value as integer)",
+            (PRUNED_BEFORE, before.0.to_string()),
+        )?;
+    }
     Ok(pruned)
 }
 
@@ -232,13 +241,20 @@ pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, _now: Times
     Ok(())
 }
 
-pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, only_if_absent: bool) -> Result<String, StoreError> {
-    let sql = if only_if_absent {
-        "insert into meta (key, value) values (?1, ?2) on conflict do nothing"
-    } else {
-        "insert or replace into meta (key, value) values (?1, ?2)"
+pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+    match when {
+        PutIf::Always => {
+            tx.connection.execute("insert or replace into meta (key, value) values (?1, ?2)", (key, value))?
+        }
+        PutIf::Absent => {
+            let sql = "insert into meta (key, value) values (?1, ?2) on conflict do nothing";
+            tx.connection.execute(sql, (key, value))?
+        }
+        PutIf::Is(known) => {
+            let sql = "update meta set value = ?2 where key = ?1 and value = ?3";
+            tx.connection.execute(sql, (key, value, known))?
+        }
     };
-    tx.connection.execute(sql, (key, value))?;
     let stands =
         tx.connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?;
     stands.ok_or_else(|| corrupt("a fact that was just written"))

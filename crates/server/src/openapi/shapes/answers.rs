@@ -47,10 +47,11 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("error", maybe("Failure")),
             ]),
         ),
-        ("Forecast", object(forecast_fields())),
+        ("Forecast", object([("attempts", list(object(coming())))].into_iter().chain(end_of_forecast()))),
         (
             "Simulation",
-            object(forecast_fields().into_iter().chain([
+            object(end_of_forecast().into_iter().chain([
+                ("attempts", list(simulated_attempt())),
                 ("policy", policy_or_none()),
                 ("words", list(text())),
                 ("now", instant()),
@@ -94,7 +95,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             )]),
         ),
         ("Key", object(key_fields())),
-        ("NewKey", object(key_fields().into_iter().chain([("key", about(text(), "Shown this once."))]))),
+        ("NewKey", new_key()),
         (
             "Loop",
             object([
@@ -268,11 +269,19 @@ fn event_fields() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn forecast_fields() -> Vec<(&'static str, Value)> {
-    let coming = object([("number", count()), ("at", instant()), ("earliest", instant()), ("latest", instant())]);
+fn coming() -> Vec<(&'static str, Value)> {
+    vec![("number", count()), ("at", instant()), ("earliest", instant()), ("latest", instant())]
+}
+
+/// With the verdict after it, where the failure that was assumed leads to one.
+fn simulated_attempt() -> Value {
+    let verdict = [("decision", nullable(named("Decision"))), ("verdict", nullable(words!(Verdict))), ("text", text())];
+    partial(&["number", "at", "earliest", "latest"], coming().into_iter().chain(verdict))
+}
+
+fn end_of_forecast() -> Vec<(&'static str, Value)> {
     let then = object([("state", named("State")), ("reason", named("Reason"))]);
     vec![
-        ("attempts", list(coming)),
         ("gives_up_at", about(nullable(instant()), "Nothing when more attempts follow than were asked for.")),
         ("then", nullable(then)),
     ]
@@ -298,6 +307,13 @@ fn lease() -> Value {
         ("expires_at", nullable(instant())),
         ("task", task),
     ])
+}
+
+fn new_key() -> Value {
+    let mut schema = object(key_fields());
+    schema["properties"]["key"] =
+        about(text(), "Shown this once; under the same idempotency key it is not shown again.");
+    schema
 }
 
 fn key_fields() -> Vec<(&'static str, Value)> {

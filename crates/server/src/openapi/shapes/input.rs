@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::words;
 use crate::auth::Role;
 use crate::openapi::schema::*;
+use crate::routes::admin::TYPES;
 
 /// One number of a span, then its unit; or only seconds; or ISO 8601.
 const DURATION: &str = r"^ *(?:N|(?:N *(?:ms|s|secs?|m|mins?|h|hrs?|d|days?|w|weeks?) *)+|[pP](?:(?:N[dDwW])+(?:[tT](?:N[hHmMsS])+)?|[tT](?:N[hHmMsS])+)) *$";
@@ -59,6 +60,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("OnUnmet", words!(OnUnmet)),
         ("Role", words!(Role)),
         ("Outcome", word(&["succeeded", "failed", "snoozed", "released"])),
+        ("WorkType", word(&TYPES)),
         ("SettleStatus", word(&["succeeded", "failed"])),
         ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
         ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),

@@ -5,12 +5,21 @@ mod answers;
 mod input;
 mod policy;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use super::schema::{like, named, text};
+use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
     [input::all(), policy::all(), answers::all()].into_iter().flatten().collect()
+}
+
+/// Shapes that are made of derived ones.
+pub fn made_of(derived: &BTreeMap<String, Value>) -> Vec<(&'static str, Value)> {
+    let mut assumed = derived.get("ErrorFields").cloned().unwrap_or_default();
+    assumed["properties"]["after"] = about(named("Duration"), "How long the attempt runs before it fails.");
+    vec![("AssumedFailure", assumed)]
 }
 
 /// All words of a type.
@@ -71,6 +80,8 @@ pub mod stands_for {
     pub struct OnUnmet;
     pub struct Role;
     pub struct SettleStatus;
+    pub struct WorkType;
+    pub struct AssumedFailure;
 }
 
 by_hand! {
@@ -93,4 +104,6 @@ by_hand! {
     stands_for::OnUnmet => "OnUnmet",
     stands_for::Role => "Role",
     stands_for::SettleStatus => "SettleStatus",
+    stands_for::WorkType => "WorkType",
+    stands_for::AssumedFailure => "AssumedFailure",
 }

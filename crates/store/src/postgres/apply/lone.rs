@@ -38,7 +38,20 @@ pub struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
-    pub fn gather(store: &PostgresStore, commits: &'a [Commit], indexes: &[usize]) -> Result<Lone<'a>, StoreError> {
+    /// Those about one open task that belongs to nobody, and the numbers of all others.
+    pub fn part(
+        store: &PostgresStore,
+        commits: &'a [Commit],
+        round: &[usize],
+    ) -> Result<(Lone<'a>, Vec<usize>), StoreError> {
+        let is_lone = |commit: &Commit| {
+            commit.execution.is_none() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
+        };
+        let (lone, whole): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| is_lone(&commits[**index]));
+        Ok((Lone::gather(store, commits, &lone)?, whole))
+    }
+
+    fn gather(store: &PostgresStore, commits: &'a [Commit], indexes: &[usize]) -> Result<Lone<'a>, StoreError> {
         let mut lone = Lone::default();
         for index in indexes {
             let commit = &commits[*index];

@@ -7,12 +7,13 @@ mod whole;
 use std::collections::BTreeSet;
 
 use comeback_core::{Commit, Timestamp};
+use deadpool_postgres::GenericClient;
 use uuid::Uuid;
 
 use super::PostgresStore;
 use super::tend::pause_lock;
 use crate::StoreError;
-use crate::types::{Applied, Loop};
+use crate::types::{Applied, Idempotency, Loop, Used};
 use lone::Lone;
 
 pub use lone::Verdict;
@@ -57,12 +58,8 @@ async fn apply_round(
     now: Timestamp,
     answers: &mut [Applied],
 ) -> Result<(), StoreError> {
-    let is_lone = |commit: &Commit| {
-        commit.execution.is_none() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
-    };
-    let (lone, whole): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| is_lone(&commits[**index]));
     let mut client = store.writer().await?;
-    let lone = Lone::gather(store, commits, &lone)?;
+    let (lone, whole) = Lone::part(store, commits, round)?;
     // One sort of verdict and nothing else: the statement is its own transaction.
     if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() {
         lone.write(&client, now, answers).await?;
@@ -83,4 +80,54 @@ async fn apply_round(
     }
     tx.commit().await?;
     Ok(())
+}
+
+/// The key first: whoever uses it at the same moment waits for us here. What was not written takes its key back with it.
+pub async fn apply_once(
+    store: &PostgresStore,
+    namespace: &str,
+    key: &Idempotency,
+    commit: Option<&Commit>,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    tx.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
+    let taken = tx
+        .execute(
+            "insert into idempotency (namespace, scope, key, digest, answer, at)
+             select id, $2, $3, $4, '', $5 from namespace where name = $1 on conflict do nothing",
+            &[&namespace, &key.scope, &key.key, &key.digest.as_slice(), &now.0],
+        )
+        .await?;
+    if taken == 0 {
+        let used = find_key(&tx, namespace, key).await?;
+        return Ok(used.map_or(Applied::Stale, Applied::Used));
+    }
+    let mut answers = [Applied::Done];
+    if let Some(commit) = commit {
+        answers = [Applied::Stale];
+        let commits = std::slice::from_ref(commit);
+        let (lone, whole) = Lone::part(store, commits, &[0])?;
+        lone.write(&tx, now, &mut answers).await?;
+        if !whole.is_empty() {
+            whole::apply(store, &tx, commits, &whole, now, &mut answers).await?;
+        }
+    }
+    let [answer] = answers;
+    if answer == Applied::Done {
+        tx.commit().await?;
+    }
+    Ok(answer)
+}
+
+pub async fn find_key(
+    client: &impl GenericClient,
+    namespace: &str,
+    key: &Idempotency,
+) -> Result<Option<Used>, StoreError> {
+    let sql = "select digest from idempotency
+               where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
+    let found = client.query_opt(sql, &[&namespace, &key.scope, &key.key]).await?;
+    Ok(found.map(|row| Used::by(row.get(0), key)))
 }

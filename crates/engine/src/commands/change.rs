@@ -1,0 +1,115 @@
+//! One change of one task, whoever asks for it: together with what others ask for, or under a key and once.
+
+use comeback_core::TaskId;
+use comeback_core::transition::Act;
+use comeback_store::{Idempotency, Stored, Used};
+
+use crate::road::{Behind, Changed, Met, Verb, Wish};
+use crate::{CommandError, Engine};
+
+/// What somebody does, and whether it may be done only once.
+#[derive(Clone, Debug, Default)]
+pub struct Deed {
+    pub act: Act,
+    pub once: Option<Idempotency>,
+}
+
+impl From<Act> for Deed {
+    fn from(act: Act) -> Deed {
+        Deed { act, once: None }
+    }
+}
+
+impl Engine {
+    /// One change of one task of a namespace, through the group commit.
+    pub(crate) async fn change_one(&self, namespace: &str, task: TaskId, verb: Verb) -> Result<Changed, CommandError> {
+        let seen = self.find(namespace, task).await?;
+        self.change_seen(seen, verb).await
+    }
+
+    /// The same for what somebody does from outside, once if it came under a key.
+    pub(crate) async fn change_by_hand(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        verb: Verb,
+        once: Option<Idempotency>,
+    ) -> Result<Changed, CommandError> {
+        if let Some(act) = verb.act() {
+            self.core.config.limits.check_act(act)?;
+        }
+        match once {
+            None => self.change_one(namespace, task, verb).await,
+            Some(key) => self.change_once(namespace, task, verb, &key).await,
+        }
+    }
+
+    /// Who comes again under the same key is answered with what the first one left, and changes nothing.
+    async fn change_once(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        verb: Verb,
+        key: &Idempotency,
+    ) -> Result<Changed, CommandError> {
+        self.check_key(key)?;
+        let seen = self.find(namespace, task).await?;
+        let as_it_is = Changed::of(&seen.task, None);
+        if self.is_done(namespace, key).await? {
+            return Ok(as_it_is);
+        }
+        let wish = Wish { task, verb, seen: Some(seen), remembered: true };
+        let met = self.core.fulfil(vec![wish], Behind::Key(namespace, key)).await?;
+        match met.into_iter().next().unwrap_or(Met::Stale) {
+            Met::Used(Used::ForThis) => Ok(Changed::of(&self.find(namespace, task).await?.task, None)),
+            // The first one may have come between our look at the key and our look at the task.
+            Met::Rejected(_) | Met::Stale if self.is_done(namespace, key).await? => {
+                Ok(Changed::of(&self.find(namespace, task).await?.task, None))
+            }
+            met => answered(met),
+        }
+    }
+
+    /// Whether this was done under its key before.
+    pub async fn is_done(&self, namespace: &str, key: &Idempotency) -> Result<bool, CommandError> {
+        match self.core.store.used(namespace, key).await? {
+            None => Ok(false),
+            Some(Used::ForThis) => Ok(true),
+            Some(Used::ForAnother) => Err(CommandError::IdempotencyMismatch),
+        }
+    }
+
+    /// Remembers that something outside of tasks was done under a key.
+    pub async fn remember_done(&self, namespace: &str, key: &Idempotency) -> Result<(), CommandError> {
+        self.core.store.apply_once(namespace, key, None, self.now()).await?;
+        Ok(())
+    }
+
+    pub fn check_key(&self, key: &Idempotency) -> Result<(), CommandError> {
+        let mut faults = comeback_core::Invalid::default();
+        self.core.config.limits.check_name("idempotency_key", &key.key, &mut faults);
+        Ok(faults.or(())?)
+    }
+
+    pub(crate) async fn find(&self, namespace: &str, task: TaskId) -> Result<Stored, CommandError> {
+        let seen = self.core.store.load(&[task]).await?.into_iter().next().flatten();
+        seen.filter(|stored| stored.task.lane.namespace == namespace).ok_or(CommandError::NotFound("task"))
+    }
+
+    pub(crate) async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
+        let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
+        let met = self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??;
+        answered(met.into_iter().next().unwrap_or(Met::Stale))
+    }
+}
+
+fn answered(met: Met) -> Result<Changed, CommandError> {
+    match met {
+        Met::Changed(changed) => Ok(changed),
+        Met::Rejected(rejection) => Err(rejection.into()),
+        Met::NotFound => Err(CommandError::NotFound("task")),
+        Met::KeyTaken => Err(CommandError::KeyTaken),
+        Met::Used(_) => Err(CommandError::IdempotencyMismatch),
+        Met::Stale | Met::Paused => Err(CommandError::Conflict),
+    }
+}

@@ -1,0 +1,142 @@
+//! `Idempotency-Key` on every request that acts: the same again changes nothing, another body is refused.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use comeback_engine::store::{SqliteOptions, SqliteStore};
+use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
+use comeback_server::{App, AppOptions};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+struct Door {
+    app: Arc<App>,
+}
+
+impl Door {
+    async fn new(clock: Option<Arc<VirtualClock>>) -> Door {
+        let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+        let config = EngineConfig::default();
+        let engine = match &clock {
+            Some(clock) => Engine::without_loops(store, clock.clone(), config).await,
+            None => Engine::without_loops(store, SystemClock::new(), config).await,
+        };
+        Door {
+            app: App::new(engine.expect("an engine"), AppOptions { clock, ..AppOptions::default() })
+                .await
+                .expect("an app"),
+        }
+    }
+
+    async fn send(&self, method: &str, path: &str, key: Option<&str>, body: &Value) -> (StatusCode, Value) {
+        let mut request =
+            Request::builder().method(method).uri(format!("/api/v1{path}")).header("content-type", "application/json");
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(Body::from(body.to_string())).expect("a request");
+        let answer = self.app.router().oneshot(request).await.expect("an answer");
+        let status = answer.status();
+        let bytes = to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
+        (status, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    async fn task(&self) -> String {
+        let (status, answer) = self.send("POST", "/tasks", None, &json!({"kind": "k", "delay": "1h"})).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        answer["tasks"][0]["id"].as_str().expect("an id").to_owned()
+    }
+}
+
+#[tokio::test]
+async fn acts_on_a_task_are_done_once() {
+    let door = Door::new(None).await;
+    let (one, other) = (door.task().await, door.task().await);
+    let cancel = format!("/tasks/{one}/cancel");
+    let note = json!({"note": "not needed"});
+    let first = door.send("POST", &cancel, Some("k"), &note).await;
+    assert_eq!((first.0, &first.1["task"]["state"]), (StatusCode::OK, &json!("canceled")), "{}", first.1);
+    assert_eq!(door.send("POST", &cancel, Some("k"), &note).await, first);
+    let refused = door.send("POST", &cancel, None, &note).await;
+    assert_eq!((refused.0, &refused.1["error"]), (StatusCode::BAD_REQUEST, &json!("WRONG_STATE")));
+    let mismatch = door.send("POST", &cancel, Some("k"), &json!({"note": "other"})).await;
+    assert_eq!((mismatch.0, &mismatch.1["error"]), (StatusCode::CONFLICT, &json!("IDEMPOTENCY_MISMATCH")));
+    let elsewhere = door.send("POST", &format!("/tasks/{other}/cancel"), Some("k"), &note).await;
+    assert_eq!((elsewhere.0, &elsewhere.1["error"]), (StatusCode::CONFLICT, &json!("IDEMPOTENCY_MISMATCH")));
+    let another_route = door.send("POST", &format!("/tasks/{other}/pause"), Some("k"), &note).await;
+    assert_eq!(another_route.1["task"]["state"], "paused", "keys of different routes do not meet");
+    let again = door.send("POST", &format!("/tasks/{other}/pause"), Some("k"), &note).await;
+    assert_eq!(again, another_route);
+    let bad = door.send("POST", &cancel, Some(&"k".repeat(300)), &note).await;
+    assert_eq!((bad.0, &bad.1["errors"][0]["path"]), (StatusCode::BAD_REQUEST, &json!("idempotency_key")));
+}
+
+#[tokio::test]
+async fn a_loop_that_was_resumed_is_not_paused_by_an_old_request() {
+    let door = Door::new(None).await;
+    let pause = json!({"duration": "30m", "types": ["STUCK_JOBS"], "note": "deploy"});
+    let paused = |answer: &Value| {
+        let items = answer["items"].as_array().expect("loops");
+        items.iter().filter(|it| it["paused"] == true).map(|it| it["name"].clone()).collect::<Vec<_>>()
+    };
+    let first = door.send("POST", "/admin/retry-scheduler/pause", Some("k"), &pause).await;
+    assert_eq!((first.0, paused(&first.1)), (StatusCode::OK, vec![json!("reap")]), "S2-types: {}", first.1);
+    let resumed = door.send("POST", "/admin/retry-scheduler/resume", None, &json!({})).await;
+    assert_eq!((resumed.0, paused(&resumed.1)), (StatusCode::OK, vec![]));
+    let again = door.send("POST", "/admin/retry-scheduler/pause", Some("k"), &pause).await;
+    assert_eq!((again.0, paused(&again.1)), (StatusCode::OK, vec![]));
+    let (status, problem) = door.send("POST", "/admin/retry-scheduler/pause", None, &json!({"types": ["NAPS"]})).await;
+    assert_eq!((status, &problem["errors"][0]["path"]), (StatusCode::BAD_REQUEST, &json!("types[0]")));
+}
+
+#[tokio::test]
+async fn a_key_is_made_once_and_its_secret_shown_once() {
+    let door = Door::new(None).await;
+    let (_, first) = door.send("POST", "/keys", Some("k"), &json!({"role": "admin"})).await;
+    let secret = first["key"].as_str().expect("a secret").to_owned();
+    assert!(secret.starts_with(&format!("cbk_{}_", first["id"].as_str().expect("an id"))));
+    let again = Request::post("/api/v1/keys")
+        .header("content-type", "application/json")
+        .header("authorization", format!("Bearer {secret}"))
+        .header("idempotency-key", "k")
+        .body(Body::from(json!({"role": "admin"}).to_string()))
+        .expect("a request");
+    let answer = door.app.router().oneshot(again).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::CREATED);
+    let shown: Value =
+        serde_json::from_slice(&to_bytes(answer.into_body(), 1 << 20).await.expect("a body")).expect("JSON");
+    assert_eq!((&shown["id"], &shown["key"]), (&first["id"], &Value::Null));
+    assert_eq!(door.app.keys.all().len(), 1);
+}
+
+#[tokio::test]
+async fn time_is_moved_once() {
+    let door = Door::new(Some(VirtualClock::new(comeback_core::Timestamp(1_700_000_000_000)))).await;
+    let (_, first) = door.send("POST", "/clock/advance", Some("k"), &json!({"by": "1h"})).await;
+    let (_, again) = door.send("POST", "/clock/advance", Some("k"), &json!({"by": "1h"})).await;
+    assert_eq!(first["now"], again["now"]);
+}
+
+/// The contract's simulation: failures one after the other, each with its verdict.
+#[tokio::test]
+async fn a_policy_is_played_through_with_the_failures_one_gives() {
+    let door = Door::new(None).await;
+    let ask = json!({
+        "policy": {"strategy": "fixed", "delay": "10s", "max_retries": 5},
+        "failures": [{"after": "2s", "status": 503}, {"status": 429, "retry_after": 60}, {"class": "final"}],
+        "seed": 7,
+    });
+    let (status, answer) = door.send("POST", "/policies/simulate", None, &ask).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let attempts = answer["attempts"].as_array().expect("attempts");
+    let verdicts: Vec<&Value> = attempts.iter().map(|it| &it["verdict"]).collect();
+    assert_eq!(verdicts, ["retry", "throttle", "refuse"], "{answer}");
+    let at = |n: usize| attempts[n]["at"].as_str().and_then(|text| comeback_core::Timestamp::parse_rfc3339(text).ok());
+    let gap = |n: usize| at(n + 1).zip(at(n)).map(|(later, sooner)| later.0 - sooner.0);
+    assert_eq!((gap(0), gap(1)), (Some(12_000), Some(60_000)));
+    assert_eq!(answer["then"]["state"], "failed");
+    let bad = json!({"policy": 3, "failures": [{"clas": "final"}]});
+    let (status, problem) = door.send("POST", "/policies/simulate", None, &bad).await;
+    assert_eq!((status, &problem["errors"][0]["path"]), (StatusCode::BAD_REQUEST, &json!("failures[0].clas")), "{problem}");
+}

@@ -1,0 +1,91 @@
+//! What must be true between tables, as questions that find the rows for which it is not. Both databases read them.
+
+pub struct Sentence {
+    pub code: &'static str,
+    pub sql: &'static str,
+}
+
+const fn sentence(code: &'static str, sql: &'static str) -> Sentence {
+    Sentence { code, sql }
+}
+
+pub const ALL: &[Sentence] = &[
+    sentence(
+        "no-present",
+        "select t.id, 'it has a body and is neither open nor over' from task t
+         left join task_open o on o.id = t.id left join task_done d on d.id = t.id
+         where o.id is null and d.id is null",
+    ),
+    sentence("two-presents", "select o.id, 'it is open and over at once' from task_open o join task_done d on d.id = o.id"),
+    sentence(
+        "no-body",
+        "select o.id, 'it is open and has no body' from task_open o left join task t on t.id = o.id where t.id is null
+         union all
+         select d.id, 'it is over and has no body' from task_done d left join task t on t.id = d.id where t.id is null",
+    ),
+    sentence(
+        "body-disagrees",
+        "select o.id, 'its open row has another ' || case
+             when o.lane <> t.lane then 'lane' when o.execution_id is distinct from t.execution_id then 'execution'
+             when o.policy is distinct from t.policy then 'policy' when o.submitted_at <> t.submitted_at then 'age'
+             else 'deadline' end || ' than its body'
+         from task_open o join task t on t.id = o.id
+         where o.lane <> t.lane or o.execution_id is distinct from t.execution_id or o.policy is distinct from t.policy
+           or o.submitted_at <> t.submitted_at or o.hard_deadline <> t.hard_deadline
+         union all
+         select d.id, 'its last row has another ' || case
+             when d.lane <> t.lane then 'lane' when d.execution_id is distinct from t.execution_id then 'execution'
+             else 'policy' end || ' than its body'
+         from task_done d join task t on t.id = d.id
+         where d.lane <> t.lane or d.execution_id is distinct from t.execution_id or d.policy is distinct from t.policy",
+    ),
+    sentence(
+        "unknown-number",
+        "select t.id, 'its lane ' || t.lane || ' does not exist, or is of another namespace' from task t
+         left join lane l on l.id = t.lane and l.namespace = t.namespace where l.id is null
+         union all
+         select t.id, 'its policy ' || t.policy || ' does not exist' from task t
+         left join policy p on p.id = t.policy where t.policy is not null and p.id is null
+         union all
+         select e.id, 'its namespace ' || e.namespace || ' does not exist' from execution e
+         left join namespace n on n.id = e.namespace where n.id is null",
+    ),
+    sentence(
+        "no-execution",
+        "select t.id, 'its execution is not there' from task t left join execution e on e.id = t.execution_id
+         where t.execution_id is not null and e.id is null",
+    ),
+    sentence(
+        "history-of-nobody",
+        "select h.subject, 'there is history of it, and it is no task and no execution' from history h
+         left join task t on t.id = h.subject left join execution e on e.id = h.subject
+         where t.id is null and e.id is null group by h.subject",
+    ),
+    sentence(
+        "history-elsewhere",
+        "select h.subject, 'its history is in the log of another execution' from history h
+         join task t on t.id = h.subject where h.execution_id is distinct from t.execution_id group by h.subject
+         union all
+         select h.subject, 'its history is in the log of another execution' from history h
+         join execution e on e.id = h.subject where h.execution_id is distinct from e.id group by h.subject",
+    ),
+    sentence(
+        "edge",
+        "select e.from_id, 'an edge leads from it to a task that is not there, or is of another execution' from edge e
+         left join task a on a.id = e.from_id left join task b on b.id = e.to_id
+         where a.id is null or b.id is null or a.execution_id is distinct from b.execution_id or a.execution_id is null",
+    ),
+    sentence(
+        "dedupe",
+        "select k.task_id, 'it holds the dedupe key `' || k.key || '` and is not open, or has another one' from dedupe k
+         left join task_open o on o.id = k.task_id left join task t on t.id = k.task_id
+         where o.id is null or t.dedupe_key is distinct from k.key or t.namespace <> k.namespace or o.dedupe = 0
+         union all
+         select o.id, 'it is open and does not hold its dedupe key `' || t.dedupe_key || '`' from task_open o
+         join task t on t.id = o.id left join dedupe k on k.task_id = o.id
+         where t.dedupe_key is not null and k.task_id is null
+         union all
+         select o.id, 'its row says that it holds a dedupe key, and it has none' from task_open o
+         join task t on t.id = o.id where o.dedupe <> 0 and t.dedupe_key is null",
+    ),
+];
