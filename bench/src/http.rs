@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use comeback_client::Client;
-use comeback_server::{App, ServeOptions};
+use comeback_server::{App, AppOptions, ServeOptions};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -14,7 +14,7 @@ use crate::Bench;
 use crate::measure::{percentiles, round};
 
 async fn serve(bench: &Bench) -> Result<Client> {
-    let app = App::new(bench.engine.clone(), "bench", None, None).await?;
+    let app = App::new(bench.engine.clone(), AppOptions::default()).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     tokio::spawn(comeback_server::serve(app, listener, std::future::pending(), ServeOptions::default()));

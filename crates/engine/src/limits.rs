@@ -84,7 +84,8 @@ impl Limits {
         "longest_lease",
     ];
 
-    pub(crate) fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
+    /// Whether a text can be a name of any sort.
+    pub fn check_name(&self, path: &str, text: &str, faults: &mut Invalid) {
         if text.is_empty() {
             faults.push(path, "may not be empty");
         } else if text.len() > self.name_bytes {
@@ -95,7 +96,7 @@ impl Limits {
     }
 
     /// A star stands for all namespaces and can be none itself.
-    pub(crate) fn check_namespace(&self, text: &str, faults: &mut Invalid) {
+    pub fn check_namespace(&self, text: &str, faults: &mut Invalid) {
         self.check_name("namespace", text, faults);
         if text == ClaimRequest::ANY_NAMESPACE {
             faults.push("namespace", "must be one, not all of them");
@@ -118,10 +119,10 @@ impl Limits {
     }
 
     /// Who did it and why, as it will be kept.
-    pub(crate) fn check_act(&self, act: &Act) -> Result<(), Invalid> {
+    pub fn check_act(&self, act: &Act) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
         if let Some(by) = &act.by {
-            self.check_name("by", by, &mut faults);
+            self.check_name("requested_by", by, &mut faults);
         }
         if let Some(note) = &act.note {
             if note.len() > self.note_bytes {

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use comeback_core::{Millis, Timestamp};
+use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -221,6 +221,11 @@ pub const NAMESPACE: &str = "comeback-namespace";
 /// Who asks; refused when their key does not reach so far.
 pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
     let caller = identify(app, need, headers)?;
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_namespace(&caller.namespace, &mut faults);
+    if let Some(fault) = faults.faults.first() {
+        return Err(Invalid::one(NAMESPACE, &fault.message).into());
+    }
     if !caller.role.may(need) {
         let detail = format!("this needs more than the role {}", caller.role.word());
         return Err(Problem::forbidden(detail));

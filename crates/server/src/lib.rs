@@ -5,6 +5,7 @@
 pub mod auth;
 mod gate;
 mod once;
+pub mod openapi;
 mod problem;
 mod routes;
 mod serve;

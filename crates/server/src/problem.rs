@@ -145,12 +145,16 @@ impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         let detail = match invalid.faults.as_slice() {
             [] => "the request is not valid".to_owned(),
-            [Fault { path, message }] => format!("{path}: {message}"),
-            [Fault { path, message }, rest @ ..] => format!("{path}: {message} (and {} more)", rest.len()),
+            [only] => told(only),
+            [first, rest @ ..] => format!("{} (and {} more)", told(first), rest.len()),
         };
         Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
             .with("errors", json!(invalid.faults))
     }
+}
+
+fn told(Fault { path, message }: &Fault) -> String {
+    if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
 }
 
 impl From<CommandError> for Problem {

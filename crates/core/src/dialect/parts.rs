@@ -186,8 +186,13 @@ fn schedule_entry(item: &Value, position: usize) -> Result<ScheduleEntry, Invali
     let mut entry = Fields::new(item)?;
     let retry = entry.count(&["attempt"]).unwrap_or(ordinal);
     let delay = entry.duration(&["delay"]);
-    let parts = [("delay_days", 86_400.0), ("delay_hours", 3_600.0), ("delay_minutes", 60.0)]
-        .map(|(name, scale)| entry.number(&[name]).map(|count| Millis::from_f64(count * scale * 1e3)));
+    let parts = [("delay_days", 86_400.0), ("delay_hours", 3_600.0), ("delay_minutes", 60.0)].map(|(name, scale)| {
+        let count = entry.number(&[name])?;
+        if count < 0.0 {
+            entry.fault(name, "cannot be negative");
+        }
+        Some(Millis::from_f64(count * scale * 1e3))
+    });
     if retry == 0 {
         entry.fault("attempt", "counts from 1");
     }

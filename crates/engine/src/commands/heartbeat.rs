@@ -4,7 +4,7 @@ use comeback_core::{Invalid, Millis};
 use comeback_store::{Beat, BeatAnswer};
 
 use super::lease::LeaseRef;
-use crate::{CommandError, Engine, Json};
+use crate::{CommandError, Engine, Json, Limits};
 
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
@@ -14,17 +14,26 @@ pub struct Heartbeat {
     pub progress: Option<Json>,
 }
 
+impl Limits {
+    /// Whether a heartbeat may ask for this, whatever lease it is about.
+    pub fn check_beat(&self, extend: Millis, progress: Option<&Json>) -> Result<(), Invalid> {
+        let (longest, most) = (self.longest_lease, self.result_bytes);
+        if extend > longest || extend == Millis::ZERO {
+            return Err(Invalid::one("extend", format!("must be more than nothing and {longest} at most")));
+        }
+        if progress.is_some_and(|json| json.text().len() > most) {
+            return Err(Invalid::one("progress", format!("may have {most} bytes at most")));
+        }
+        Ok(())
+    }
+}
+
 impl Engine {
     /// Each heartbeat is answered for itself.
     pub async fn heartbeat(&self, beats: &[Heartbeat]) -> Result<Vec<BeatAnswer>, CommandError> {
         let core = &self.core;
-        let longest = core.config.limits.longest_lease;
-        if beats.iter().any(|beat| beat.extend > longest || beat.extend == Millis::ZERO) {
-            return Err(Invalid::one("extend", format!("must be more than nothing and {longest} at most")).into());
-        }
-        let most = core.config.limits.result_bytes;
-        if beats.iter().any(|beat| beat.progress.as_ref().is_some_and(|json| json.text().len() > most)) {
-            return Err(Invalid::one("progress", format!("may have {most} bytes at most")).into());
+        for beat in beats {
+            core.config.limits.check_beat(beat.extend, beat.progress.as_ref())?;
         }
         let beats: Vec<Beat> = beats
             .iter()

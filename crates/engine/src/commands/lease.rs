@@ -136,6 +136,11 @@ impl Core {
         if request.kinds.len() > 1_000 {
             faults.push("kinds", "may hold 1000 names at most");
         }
+        for (field, names) in [("queues", &request.queues), ("kinds", &request.kinds)] {
+            for (i, name) in names.iter().enumerate() {
+                limits.check_name(&format!("{field}[{i}]"), name, &mut faults);
+            }
+        }
         if request.limit == 0 || request.limit > limits.leases_per_request {
             faults.push("limit", format!("must be between 1 and {}", limits.leases_per_request));
         }

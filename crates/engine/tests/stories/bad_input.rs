@@ -114,7 +114,7 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("k", json!({}))).await;
         for (act, path) in [
-            (Act { by: Some("a\0".into()), note: None }, "by"),
+            (Act { by: Some("a\0".into()), note: None }, "requested_by"),
             (Act { by: None, note: Some("n".repeat(5_000)) }, "note"),
             (Act { by: None, note: Some("\0".into()) }, "note"),
         ] {

@@ -11,34 +11,96 @@ use comeback_core::Invalid;
 use comeback_engine::store::{Due, Loop};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::shared::Seen;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    use schema::{count, flag, id, instant, list, named, nullable, object, page, text};
+    let loop_page = || page(named("Loop"));
+    let worker = object([
+        ("name", text()),
+        ("instance", text()),
+        ("queues", list(text())),
+        ("kinds", list(text())),
+        ("leased_total", count()),
+        ("last_seen_at", instant()),
+    ]);
+    let instance = object([
+        ("id", text()),
+        ("self", schema::about(flag(), "Whether it is the one that answers.")),
+        ("version", text()),
+        ("started_at", instant()),
+        ("last_seen_at", instant()),
+    ]);
+    let stuck_task = object([
+        ("id", id()),
+        ("kind", text()),
+        ("state", named("State")),
+        ("worker", nullable(text())),
+        ("expired_at", nullable(instant())),
+    ]);
+    let reaped = object([("processed", count()), ("more", flag())]);
     vec![
-        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops)),
-        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)),
-        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume)),
+        line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
+            .doc(Doc::new("listLoops").answers(loop_page())),
+        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)).doc(
+            Doc::new("pauseLoop")
+                .about("On every instance, through restarts, until its time is over or somebody resumes it.")
+                .takes::<PauseIn>()
+                .once()
+                .example(json!({"duration": "30m", "note": "the database is moved"}))
+                .answers(loop_page())
+                .problems(&["not-found"]),
+        ),
+        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume))
+            .doc(Doc::new("resumeLoop").takes::<NothingIn>().once().answers(loop_page()).problems(&["not-found"])),
         line(
             Method::POST,
             "/api/v1/admin/retry-scheduler/pause",
             Need::Administer,
             "Pause sorts of work",
             post(pause_types),
+        )
+        .doc(
+            Doc::new("pauseWork")
+                .about("The same as to pause their loops, by the names that job schedulers have for them.")
+                .takes::<TypesIn>()
+                .example(json!({"duration": "30m", "types": ["STUCK_JOBS"], "note": "the database is moved"}))
+                .once()
+                .answers(loop_page()),
         ),
-        line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types)),
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers)),
-        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances)),
-        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck)),
-        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck)),
+        line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types))
+            .doc(
+                Doc::new("resumeWork")
+                    .takes::<SomeTypesIn>()
+                    .example(json!({"types": ["STUCK_JOBS"]}))
+                    .once()
+                    .answers(loop_page()),
+            ),
+        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
+            .doc(Doc::new("listWorkers").answers(page(worker))),
+        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
+            .doc(Doc::new("listInstances").answers(page(instance))),
+        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
+            .doc(Doc::new("listStuckTasks").answers(page(stuck_task))),
+        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck))
+            .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
     ]
 }
+
+/// An object without fields.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Nothing)]
+struct NothingIn {}
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
@@ -74,12 +136,15 @@ async fn shown_loops(app: &App) -> Result<Json<Value>, Problem> {
     Ok(Json(json!({"items": shown, "next_cursor": null})))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Pause)]
 struct PauseIn {
+    /// For ever where nothing is said.
     #[serde(default)]
     duration: Option<Span>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
     note: Option<String>,
 }
 
@@ -102,7 +167,7 @@ async fn resume(
     once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    refuse_fields(&body)?;
+    let NothingIn {} = wire::read(&body)?;
     resume_all(&app, &caller, named(&name)?, once, &body).await
 }
 
@@ -152,35 +217,50 @@ fn of_type(word: &str) -> Option<Loop> {
     })
 }
 
-const TYPES: &str = "RETRIES, DELAYED_JOBS, STUCK_JOBS, TIMEOUTS";
+pub const TYPES: [&str; 4] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS"];
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PauseTypes)]
 struct TypesIn {
     /// None means all of them.
     #[serde(default)]
+    #[schema(value_type = Vec<stands_for::WorkType>)]
     types: Vec<String>,
+    /// For ever where nothing is said.
     #[serde(default)]
     duration: Option<Span>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
     note: Option<String>,
 }
 
-impl TypesIn {
-    fn loops(&self) -> Result<Vec<Loop>, Problem> {
-        let mut faults = Invalid::default();
-        let mut loops = Vec::new();
-        for (i, word) in self.types.iter().enumerate() {
-            match of_type(word) {
-                Some(name) => loops.push(name),
-                None => faults.push(format!("types[{i}]"), format!("must be one of {TYPES}")),
-            }
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ResumeTypes)]
+struct SomeTypesIn {
+    /// None means all of them.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::WorkType>)]
+    types: Vec<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
+    let mut faults = Invalid::default();
+    let mut loops = Vec::new();
+    for (i, word) in types.iter().enumerate() {
+        match of_type(word) {
+            Some(name) => loops.push(name),
+            None => faults.push(format!("types[{i}]"), format!("must be one of {}", TYPES.join(", "))),
         }
-        if self.types.is_empty() {
-            loops = TYPES.split(", ").filter_map(of_type).collect();
-        }
-        faults.or(loops).map_err(Problem::from)
     }
+    if types.is_empty() {
+        loops = TYPES.into_iter().filter_map(of_type).collect();
+    }
+    faults.or(loops).map_err(Problem::from)
 }
 
 async fn pause_types(
@@ -190,7 +270,7 @@ async fn pause_types(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: TypesIn = wire::read(&body)?;
-    let names = given.loops()?;
+    let names = loops_of(&given.types)?;
     pause_all(&app, &caller, names, given.duration, given.note, once, &body).await
 }
 
@@ -200,11 +280,9 @@ async fn resume_types(
     once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let given: TypesIn = wire::read(&body)?;
-    if given.duration.is_some() {
-        return Err(Invalid::one("duration", "is no field here").into());
-    }
-    resume_all(&app, &caller, given.loops()?, once, &body).await
+    let given: SomeTypesIn = wire::read(&body)?;
+    app.engine.config().limits.check_act(&caller.act(None, given.note))?;
+    resume_all(&app, &caller, loops_of(&given.types)?, once, &body).await
 }
 
 /// Those who ask this instance, and those whom others told of.
@@ -278,20 +356,11 @@ async fn process_stuck(
     once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    refuse_fields(&body)?;
+    let NothingIn {} = wire::read(&body)?;
     let act = async {
         let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
         Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
     };
     let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };
     once.guard(&app, &caller.namespace, &body, act, again).await
-}
-
-/// An empty object, or nothing at all.
-fn refuse_fields(body: &Bytes) -> Result<(), Problem> {
-    let given: serde_json::Map<String, Value> = wire::read(body)?;
-    match given.keys().next() {
-        Some(name) => Err(Invalid::one(name.as_str(), "is no field here").into()),
-        None => Ok(()),
-    }
 }

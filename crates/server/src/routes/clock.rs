@@ -12,18 +12,36 @@ use comeback_engine::Clock;
 use comeback_engine::store::PutIf;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    let time = schema::object([("now", schema::instant()), ("clock", schema::word(&["real", "virtual"]))]);
+    let moved = schema::object([("now", schema::instant()), ("steps", schema::count())]);
+    let advance =
+        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance));
     vec![
-        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show)),
-        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance)),
+        line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show))
+            .doc(Doc::new("getClock").answers(time)),
+        advance.doc(
+            Doc::new("advanceClock")
+                .about(
+                    "Only on a server that was started with `--clock virtual`. Stops at every instant on the way at which \
+                     something is due.",
+                )
+                .needs::<AdvanceIn>()
+                .once()
+                .example(json!({"by": "14d"}))
+                .example(json!({"to": "next"}))
+                .answers(moved),
+        ),
     ]
 }
 
@@ -35,11 +53,14 @@ async fn show(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"now": app.engine.now().to_rfc3339(), "clock": sort}))
 }
 
-#[derive(Deserialize)]
+/// Give either `by` or `to`.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Advance)]
 struct AdvanceIn {
     #[serde(default)]
     by: Option<Span>,
+    /// An instant, or `next`: whatever is due first.
     #[serde(default)]
     to: Option<String>,
 }
@@ -68,7 +89,13 @@ async fn move_on(app: &App, given: AdvanceIn) -> Result<Json<Value>, Problem> {
         (Some(Span(by)), None) if by <= FURTHEST => now + by,
         (Some(_), None) => return Err(Invalid::one("by", format!("may be {FURTHEST} at most")).into()),
         (None, Some("next")) => app.engine.next_instant().await?.unwrap_or(now),
-        (None, Some(text)) => Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?,
+        (None, Some(text)) => {
+            let to = Timestamp::parse_rfc3339(text).map_err(|error| Invalid::one("to", error))?;
+            if to.since(now) > FURTHEST {
+                return Err(Invalid::one("to", format!("may be {FURTHEST} away at most")).into());
+            }
+            to
+        }
         _ => return Err(Invalid::one("by", "give either `by` or `to`").into()),
     };
     let mut steps = 0_u64;

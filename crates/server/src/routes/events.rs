@@ -16,16 +16,26 @@ use futures_util::stream;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Line, Query, line};
+use super::{LIMIT, Line, Query, header_text, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::wire::{Page, event};
 
 pub fn lines() -> Vec<Line> {
+    let last = Param::new("Last-Event-ID", "Where a reader stopped that comes back; it beats `after`.", schema::text);
     vec![
-        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)),
-        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)),
+        line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)).doc(
+            Doc::new("listEvents").query(PARAMETERS).answers(schema::page(schema::named("Event"))),
+        ),
+        line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)).doc(
+            Doc::new("followEvents")
+                .about("The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing.")
+                .query(STREAM_PARAMETERS)
+                .header(last)
+                .answers_text("text/event-stream"),
+        ),
     ]
 }
 
@@ -56,7 +66,23 @@ impl Wanted {
     }
 }
 
-const PARAMETERS: &[&str] = &["after", "types", "execution_id", "task_id", "limit"];
+const PARAMETERS: &[Param] = &[
+    Param::new(
+        "after",
+        "Where to go on: the `id` of an event, `next_cursor` of a page, or `latest` for what is still to come.",
+        schema::text,
+    ),
+    Param::new(
+        "types",
+        "Only these, with commas between them, as in `task.failed,task.retry_exhausted`.",
+        schema::text,
+    ),
+    Param::new("execution_id", "Only of this execution.", schema::id),
+    Param::new("task_id", "Only of this task.", schema::id),
+    LIMIT,
+];
+/// A stream has no pages, so the limit is left out.
+const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are some").1;
 /// Stretches of the feed that one page may look through.
 const STRETCHES: usize = 20;
 
@@ -115,10 +141,9 @@ async fn follow(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let query = Query::read(query.as_deref(), PARAMETERS)?;
+    let query = Query::read(query.as_deref(), STREAM_PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
-    let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
-    let cursor = match last {
+    let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
             Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
         }

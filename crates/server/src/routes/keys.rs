@@ -10,19 +10,30 @@ use bytes::Bytes;
 use comeback_core::Invalid;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{self, Caller, Need, NewKey, Role};
 use crate::once::Once;
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
     vec![
-        line(Method::GET, "/api/v1/keys", Need::Administer, "The keys, without their secrets", get(list)),
-        line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)),
-        line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke)),
+        line(Method::GET, "/api/v1/keys", Need::Administer, "The keys, without their secrets", get(list))
+            .doc(Doc::new("listKeys").answers(schema::page(schema::named("Key")))),
+        line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)).doc(
+            Doc::new("createKey")
+                .about("Once there is one, every request needs one; so the first must be an admin's.")
+                .needs::<KeyIn>()
+                .once()
+                .example(json!({"role": "admin", "namespace": "*", "name": "ops", "expires_in": "90d"}))
+                .creates(schema::named("NewKey")),
+        ),
+        line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke))
+            .doc(Doc::new("revokeKey").answers_nothing().problems(&["not-found"])),
     ]
 }
 
@@ -31,13 +42,18 @@ async fn list(State(app): State<Arc<App>>) -> Json<Value> {
     Json(json!({"items": items, "next_cursor": null}))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = KeyRequest)]
 struct KeyIn {
+    #[schema(value_type = stands_for::Role)]
     role: String,
+    /// `default` where nothing is said; `*` for all of them.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     namespace: Option<String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     name: Option<String>,
     #[serde(default)]
     expires_in: Option<Span>,
@@ -64,6 +80,12 @@ async fn make(app: &App, given: KeyIn, id: String) -> Result<Response, Problem> 
     let role = Role::from_word(&given.role)
         .ok_or_else(|| Invalid::one("role", "must be one of viewer, worker, submitter, operator, admin"))?;
     let namespace = given.namespace.unwrap_or_else(|| "default".into());
+    let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
+    limits.check_name("namespace", &namespace, &mut faults);
+    if let Some(name) = &given.name {
+        limits.check_name("name", name, &mut faults);
+    }
+    faults.or(())?;
     if app.keys.is_empty() && role != Role::Admin {
         return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
     }

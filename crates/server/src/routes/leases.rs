@@ -10,21 +10,46 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_engine::store::BeatAnswer;
-use comeback_engine::{Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
+use comeback_engine::{Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
 use serde_json::{Value, json};
 
 use super::{Line, large, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::lease::{DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportsIn};
-use crate::wire::{self, Span};
+use crate::wire::{self, Object, Span};
 
 pub fn lines() -> Vec<Line> {
+    let token = "AaHfbwKHcACABMPbmHkLygAAAAEz0xBw3mX3VJq1n2sWvQkD";
+    let asking = json!({"worker": "me", "queues": ["default"], "limit": 10, "lease": "60s", "wait": "1s"});
+    let failed = json!({"reports": [
+        {"lease": token, "outcome": "failed", "error": {"status": 503, "message": "Service Unavailable"}},
+        {"lease": token, "outcome": "succeeded", "result": {"sent": true}},
+    ]});
     vec![
-        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)),
-        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)),
-        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))),
+        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).doc(
+            Doc::new("leaseTasks")
+                .about("The best tasks first: by priority, then by age. An empty list when nothing came in time.")
+                .needs::<LeaseIn>()
+                .example(asking)
+                .answers(schema::named("Leases")),
+        ),
+        line(Method::POST, "/api/v1/leases/heartbeat", Need::Work, "Keep leases", post(heartbeat)).doc(
+            Doc::new("keepLeases")
+                .about("Each lease is answered for itself: until when it holds now, or why it does not.")
+                .needs::<HeartbeatIn>()
+                .example(json!({"leases": [token], "extend": "60s", "progress": {"done": 12}}))
+                .answers(schema::named("Heartbeats")),
+        ),
+        large(line(Method::POST, "/api/v1/leases/report", Need::Work, "Say how runs ended", post(report))).doc(
+            Doc::new("reportRuns")
+                .about("Each report is answered for itself, in order. The same report again gets the same answer.")
+                .needs::<ReportsIn>()
+                .example(failed)
+                .answers(schema::named("Reports")),
+        ),
     ]
 }
 
@@ -88,13 +113,12 @@ async fn heartbeat(
         return Err(Invalid::one("leases", "holds too many at once").into());
     }
     let extend = given.extend.map_or(DEFAULT_LEASE, |Span(span)| span);
+    let progress: Option<JsonText> = given.progress.map(Into::into);
+    app.engine.config().limits.check_beat(extend, progress.as_ref())?;
     let opened: Vec<Option<LeaseRef>> =
         given.leases.iter().map(|token| app.tokens.open(token, &caller.namespace)).collect();
-    let beats: Vec<Heartbeat> = opened
-        .iter()
-        .flatten()
-        .map(|lease| Heartbeat { lease: *lease, extend, progress: given.progress.clone().map(Into::into) })
-        .collect();
+    let beats: Vec<Heartbeat> =
+        opened.iter().flatten().map(|lease| Heartbeat { lease: *lease, extend, progress: progress.clone() }).collect();
     let mut answers = app.engine.heartbeat(&beats).await?.into_iter();
     let shown: Vec<Value> = given
         .leases
@@ -120,10 +144,10 @@ async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: 
     if given.reports.len() > app.engine.config().limits.tasks_per_submit {
         return Err(Invalid::one("reports", "holds too many at once").into());
     }
-    let tokens: Vec<String> = given.reports.iter().map(|report| report.lease.clone()).collect();
+    let tokens: Vec<String> = given.reports.iter().map(|Object(report)| report.lease.clone()).collect();
     let mut problems: Vec<Option<Problem>> = Vec::with_capacity(tokens.len());
     let mut reports = Vec::with_capacity(tokens.len());
-    for (i, report) in given.reports.into_iter().enumerate() {
+    for (i, Object(report)) in given.reports.into_iter().enumerate() {
         let lease = app.tokens.open(&report.lease, &caller.namespace);
         match (lease, report.end()) {
             (_, Err(invalid)) => problems.push(Some(invalid.under(&format!("reports[{i}]")).into())),

@@ -16,10 +16,12 @@ use super::{Line, line};
 use crate::App;
 use crate::auth::Need;
 use crate::gate::Class;
+use crate::openapi::Doc;
 use crate::problem::Problem;
 
 pub fn lines() -> Vec<Line> {
-    vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics))]
+    let doc = Doc::new("getMetrics").answers_text("text/plain");
+    vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics)).doc(doc)]
 }
 
 /// The text that is written down.

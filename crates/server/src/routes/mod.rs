@@ -1,6 +1,7 @@
-//! One table of all routes: what each asks of its caller, and who answers. A route that is not in the table does not exist.
+//! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
+//! the table does not exist.
 
-mod admin;
+pub mod admin;
 pub mod clock;
 mod events;
 mod health;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
@@ -24,7 +25,8 @@ use comeback_core::{Invalid, TaskId};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
-use crate::gate::Class;
+use crate::gate::{Class, GateOptions};
+use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::{App, Asked};
 
@@ -35,18 +37,39 @@ pub struct Route {
     pub path: &'static str,
     pub need: Need,
     pub summary: &'static str,
+    /// What the document says beside that; a test asks for it.
+    pub doc: Option<Doc>,
     /// Bodies of many megabytes are expected here.
     large: bool,
 }
 
-type Line = (Route, MethodRouter<Arc<App>>);
-
-fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
-    (Route { method, path, need, summary, large: false }, answer)
+impl Route {
+    /// How many bytes a body may have.
+    pub fn most_bytes(&self, options: &GateOptions) -> usize {
+        if self.large { options.large_body } else { options.small_body }
+    }
 }
 
-fn large((route, answer): Line) -> Line {
-    (Route { large: true, ..route }, answer)
+/// A route and who answers it.
+pub struct Line {
+    route: Route,
+    answer: MethodRouter<Arc<App>>,
+}
+
+impl Line {
+    fn doc(mut self, doc: Doc) -> Line {
+        self.route.doc = Some(doc);
+        self
+    }
+}
+
+fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
+    Line { route: Route { method, path, need, summary, doc: None, large: false }, answer }
+}
+
+fn large(mut line: Line) -> Line {
+    line.route.large = true;
+    line
 }
 
 fn lines() -> Vec<Line> {
@@ -59,16 +82,17 @@ fn lines() -> Vec<Line> {
 
 /// Every route there is.
 pub fn table() -> Vec<Route> {
-    lines().into_iter().map(|(route, _)| route).collect()
+    lines().into_iter().map(|line| line.route).collect()
 }
 
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
-    for (route, answer) in lines() {
-        let sizes = app.gate.options();
-        let size = if route.large { sizes.large_body } else { sizes.small_body };
+    for Line { route, answer } in lines() {
+        let size = route.most_bytes(app.gate.options());
         let class = Class::of(&route.method, route.path, route.need);
         let door = Door { app: app.clone(), path: route.path, need: route.need, class, size };
+        let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
+        let answer = if takes_none { answer.layer(middleware::from_fn(no_parameters)) } else { answer };
         let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
         router = router.route(route.path, guarded);
     }
@@ -125,6 +149,12 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
     Ok(next.run(request).await)
 }
 
+/// A route without parameters refuses every one by its name.
+async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem> {
+    Query::read(request.uri().query(), &[] as &[&str])?;
+    Ok(next.run(request).await)
+}
+
 /// Gives the request its name, and every answer that is not a success the shape of a problem.
 async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let began = (std::time::SystemTime::now(), std::time::Instant::now());
@@ -178,22 +208,61 @@ impl Heard {
 
 /// Stands in a list of parameters for one of each label.
 pub const LABELS: &str = "label.<name>";
+pub const LIMIT: Param = Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, 500));
+pub const CURSOR: Param = Param::new("cursor", "Where to go on: `next_cursor` of the page before.", schema::text);
 
-/// The parameters after the question mark; what nobody knows is refused by name.
+/// What a parameter is called.
+pub trait Named {
+    fn name(&self) -> &str;
+
+    /// Whether nothing behind the equals sign is as good as no parameter.
+    fn may_be_empty(&self) -> bool {
+        true
+    }
+}
+
+impl Named for &str {
+    fn name(&self) -> &str {
+        self
+    }
+}
+
+impl Named for Param {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn may_be_empty(&self) -> bool {
+        (self.schema)() == schema::text()
+    }
+}
+
+/// The parameters after the question mark; what nobody knows is refused by name, and so is what is said twice.
 pub struct Query(BTreeMap<String, String>);
 
 impl Query {
-    pub fn read(request: Option<&str>, known: &[&str]) -> Result<Query, Problem> {
+    pub fn read(request: Option<&str>, known: &[impl Named]) -> Result<Query, Problem> {
         let mut found = BTreeMap::new();
         let mut faults = Invalid::default();
         for part in request.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let (name, value) = (decode(name)?, decode(value)?);
             let general = if name.starts_with("label.") { LABELS } else { name.as_str() };
-            if !known.contains(&general) {
-                faults.push(name.clone(), format!("is no parameter here; there are {}", known.join(", ")));
+            match known.iter().find(|it| it.name() == general) {
+                None => {
+                    let names: Vec<&str> = known.iter().map(Named::name).collect();
+                    let there_are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                    faults.push(name.clone(), format!("is no parameter here; there are {there_are}"));
+                }
+                Some(it) if value.is_empty() && !it.may_be_empty() => faults.push(name.clone(), "may not be empty"),
+                Some(_) => {}
             }
-            found.insert(name, value);
+            if value.contains('\0') {
+                faults.push(name.clone(), "may not contain a zero character");
+            }
+            if found.insert(name.clone(), value).is_some() {
+                faults.push(name, "is given twice");
+            }
         }
         faults.or(Query(found)).map_err(Problem::from)
     }
@@ -209,8 +278,9 @@ impl Query {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// What is given must be readable, even where it is nothing.
     pub fn parse<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
-        match self.text(name) {
+        match self.0.get(name) {
             None => Ok(None),
             Some(text) => match text.parse() {
                 Ok(value) => Ok(Some(value)),
@@ -228,6 +298,15 @@ impl Query {
     }
 }
 
+/// A header whose text is kept. What is not text is refused: to leave it out would be to do something else than was asked.
+pub fn header_text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Problem> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    match value.to_str() {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(_) => Err(Invalid::one(name, "may hold visible ASCII characters only").into()),
+    }
+}
+
 fn decode(text: &str) -> Result<String, Problem> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -238,6 +317,7 @@ fn decode(text: &str) -> Result<String, Problem> {
                 let digits = [rest.next().unwrap_or(b'!'), rest.next().unwrap_or(b'!')];
                 std::str::from_utf8(&digits)
                     .ok()
+                    .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
                     .and_then(|digits| u8::from_str_radix(digits, 16).ok())
                     .ok_or_else(|| Problem::bad_request("a `%` in the address is not followed by two digits"))?
             }

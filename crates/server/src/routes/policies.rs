@@ -11,11 +11,13 @@ use comeback_core::forecast::Assumed;
 use comeback_core::{Failure, Invalid, Millis, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::lease::{ErrorIn, WholeError};
 use crate::wire::{self, Span, task};
@@ -23,23 +25,44 @@ use crate::wire::{self, Span, task};
 pub fn lines() -> Vec<Line> {
     let summary = "How a policy is read, and when it would retry";
     let one = "/api/v1/policies/{kind}";
+    let example = json!({"policy": "exp(60s, x2, max 1h, 5 retries)", "error": {"status": 503}, "seed": 1});
+    let bound = || schema::named("BoundPolicy");
     vec![
-        line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate)),
-        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list)),
-        line(Method::GET, one, Need::Read, "The policy of a kind", get(show)),
-        line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)),
-        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind)),
+        line(Method::POST, "/api/v1/policies/simulate", Need::Read, summary, post(simulate)).doc(
+            Doc::new("simulatePolicy")
+                .needs::<SimulateIn>()
+                .example(example)
+                .example(json!({"policy": {"maxAttempts": 3, "waitDuration": 5000}, "dialect": "workflow"}))
+                .answers(schema::named("Simulation")),
+        ),
+        line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list))
+            .doc(Doc::new("listPolicies").answers(schema::page(bound()))),
+        line(Method::GET, one, Need::Read, "The policy of a kind", get(show))
+            .doc(Doc::new("getPolicy").answers(bound()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Operate, "Bind a policy to a kind", put(bind)).doc(
+            Doc::new("bindPolicy")
+                .about("For tasks of this kind that say nothing about retries, from now on.")
+                .needs::<BindIn>()
+                .example(json!({"policy": {"strategy": "fixed", "delay": "5m", "max_retries": 3}}))
+                .answers(bound()),
+        ),
+        line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind))
+            .doc(Doc::new("unbindPolicy").answers_nothing().problems(&["not-found"])),
     ]
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = SimulationRequest)]
 struct SimulateIn {
+    #[schema(value_type = stands_for::RetryPolicy)]
     policy: Value,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
     /// How the attempts fail, one after the other; the last one repeats. Errors without a class where nothing is said.
     #[serde(default)]
+    #[schema(value_type = Vec<stands_for::AssumedFailure>, max_items = 1000)]
     failures: Vec<serde_json::Map<String, Value>>,
     /// How every attempt fails.
     #[serde(default)]
@@ -47,22 +70,25 @@ struct SimulateIn {
     /// Makes the jitter repeatable.
     #[serde(default)]
     seed: Option<u64>,
+    /// How many attempts at most; 50 where nothing is said.
     #[serde(default)]
+    #[schema(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
 
 /// A failure as a worker would report it, and in `after` how long the attempt runs before.
 fn read_assumed(at: &str, mut given: serde_json::Map<String, Value>, faults: &mut Invalid) -> Option<Assumed> {
-    let mut fault = |at: String, error: serde_json::Error| faults.push(at, error.to_string());
-    let after = given.remove("after").map(serde_json::from_value).transpose();
-    let after = after.map_err(|error| fault(format!("{at}.after"), error)).ok()?;
-    let error = serde_json::from_value::<WholeError>(Value::Object(given));
-    let error = error.map_err(|error| fault(at.to_owned(), error)).ok()?;
+    let after = given.remove("after").map(wire::read_part).transpose();
+    let after = after.map_err(|part| faults.absorb(&format!("{at}.after"), part)).ok()?;
+    let error = wire::read_part::<WholeError>(Value::Object(given));
+    let error = error.map_err(|part| faults.absorb(at, part)).ok()?;
     Some(Assumed { after: after.map_or(Millis(0), |Span(span)| span), failure: error.failure(at, faults) })
 }
 
 /// As many failures as anybody would write down.
 const MOST_FAILURES: usize = 1_000;
+/// Attempts that one look at the future tells of.
+const MOST_SIMULATED: usize = 1_000;
 
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
     let given: SimulateIn = wire::read(&body)?;
@@ -85,14 +111,17 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     if failures.is_empty() {
         failures.push(Failure::new(Trigger::Error, "as assumed").into());
     }
+    let at_most = given.limit.unwrap_or(50);
+    if !(1..=MOST_SIMULATED).contains(&at_most) {
+        return Err(Invalid::one("limit", format!("must be between 1 and {MOST_SIMULATED}")).into());
+    }
     let now = app.engine.now();
     let id = TaskId(given.seed.map_or_else(Uuid::now_v7, |seed| Uuid::from_u128(u128::from(seed))));
-    let at_most = given.limit.unwrap_or(50).clamp(1, 1_000);
     let coming = forecast::of_policy(policy.clone(), limits, &failures, id, now, at_most);
     let mut shown = task::forecast(&coming);
     for (attempt, coming) in shown["attempts"].as_array_mut().into_iter().flatten().zip(&coming.attempts) {
         let Some(record) = &coming.verdict else { continue };
-        attempt["decision"] = json!(record.decision);
+        attempt["decision"] = json!(record.decision.as_ref().map(wire::decision));
         attempt["verdict"] = json!(record.decision.as_ref().map(|decision| decision.verdict));
         attempt["text"] = explain::verdict(record).into();
     }
@@ -102,11 +131,14 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     Ok(Json(shown))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = PolicyBinding)]
 struct BindIn {
+    #[schema(value_type = stands_for::RetryPolicy)]
     policy: Value,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
 }
 
@@ -117,6 +149,9 @@ async fn bind(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: BindIn = wire::read(&body)?;
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_name("kind", &kind, &mut faults);
+    faults.or(())?;
     let dialect = task::read_dialect(given.dialect.as_deref())?;
     let text = given.policy.to_string();
     let limits = app.engine.config().policy_limits;

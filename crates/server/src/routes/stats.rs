@@ -15,15 +15,42 @@ use serde_json::{Value, json};
 use super::{Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::wire::instant;
 
 pub fn lines() -> Vec<Line> {
+    use schema::{count, flag, instant, list, nullable, object, text};
+    let by_state = json!({"type": "object", "propertyNames": schema::named("State"), "additionalProperties": count()});
+    let counts = object([
+        ("now", instant()),
+        ("namespace", text()),
+        ("total", count()),
+        ("open", count()),
+        ("by_state", by_state),
+        ("next", object([("retry", nullable(instant())), ("start", nullable(instant()))])),
+    ]);
+    let coming = object([
+        ("now", instant()),
+        ("within_ms", count()),
+        ("bucket_ms", count()),
+        ("total", count()),
+        ("overdue", count()),
+        ("complete", schema::about(flag(), "Whether everything was counted.")),
+        ("buckets", list(object([("at", instant()), ("count", count())]))),
+    ]);
     vec![
-        line(Method::GET, "/api/v1/stats", Need::Read, "How many tasks are in each state", get(stats)),
-        line(Method::GET, "/api/v1/upcoming", Need::Read, "What is due when", get(upcoming)),
+        line(Method::GET, "/api/v1/stats", Need::Read, "How many tasks are in each state", get(stats))
+            .doc(Doc::new("getStats").answers(counts)),
+        line(Method::GET, "/api/v1/upcoming", Need::Read, "What is due when", get(upcoming))
+            .doc(Doc::new("getUpcoming").query(UPCOMING_PARAMETERS).answers(coming)),
     ]
 }
+
+const UPCOMING_PARAMETERS: &[Param] = &[
+    Param::new("within", "How far to look ahead: a day where nothing is said.", || schema::named("Duration")),
+    Param::new("bucket", "How long each part is: 15 minutes where nothing is said.", || schema::named("Duration")),
+];
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let counts = app.engine.store().counts(&caller.namespace).await?.by_state;
@@ -49,7 +76,7 @@ async fn upcoming(
     Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
-    let query = Query::read(query.as_deref(), &["within", "bucket"])?;
+    let query = Query::read(query.as_deref(), UPCOMING_PARAMETERS)?;
     let span = |name: &str, default: Millis| match query.text(name) {
         None => Ok(default),
         Some(text) => Millis::parse(text).map_err(|error| Problem::from(Invalid::one(name, error))),

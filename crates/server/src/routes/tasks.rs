@@ -8,40 +8,121 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
+use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, Timestamp};
 use comeback_engine::store::{ListCursor, ListQuery, Subject};
 use comeback_engine::{Deed, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
-use super::{LABELS, Line, Query, large, line, task_id};
+use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
+use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
-use crate::wire::{self, Instant, Page, Span, event, lease::ErrorIn};
+use crate::wire::{self, Instant, Object, Page, Raw, Span, event, lease::ErrorIn};
 
 pub fn lines() -> Vec<Line> {
     let at = |method, path, need, summary, answer| line(method, path, need, summary, answer);
+    let page_of = |name: &str| schema::page(schema::named(name));
+    let about_one = |id| Doc::new(id).problems(&["not-found"]);
     vec![
-        large(at(Method::POST, "/api/v1/tasks", Need::Submit, "Submit one task or many", post(submit))),
-        at(Method::GET, "/api/v1/tasks", Need::Read, "List tasks by a filter", get(list)),
-        at(Method::GET, "/api/v1/tasks/{id}", Need::Read, "Everything about a task", get(show)),
-        at(Method::PATCH, "/api/v1/tasks/{id}", Need::Submit, "Settle a hook's task", axum::routing::patch(settle)),
-        at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts)),
-        at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events)),
-        at(Method::GET, "/api/v1/tasks/{id}/why", Need::Read, "The last verdict, in words and as data", get(why)),
-        at(Method::GET, "/api/v1/tasks/{id}/forecast", Need::Read, "The attempts still to come", get(forecast)),
-        at(Method::POST, "/api/v1/tasks/{id}/retry", Need::Operate, "Retry by hand", post(retry)),
-        at(Method::POST, "/api/v1/tasks/{id}/cancel", Need::Operate, "Cancel", post(cancel)),
-        at(Method::POST, "/api/v1/tasks/{id}/pause", Need::Operate, "Pause", post(pause)),
-        at(Method::POST, "/api/v1/tasks/{id}/resume", Need::Operate, "Resume", post(resume)),
-        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(reschedule)),
-        at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Move the due time", post(reschedule)),
+        large(at(Method::POST, "/api/v1/tasks", Need::Submit, "Submit one task or many", post(submit)))
+            .doc(submit_doc()),
+        at(Method::GET, "/api/v1/tasks", Need::Read, "List tasks by a filter", get(list))
+            .doc(Doc::new("listTasks").query(LIST_PARAMETERS).answers(page_of("TaskLine"))),
+        at(Method::GET, "/api/v1/tasks/{id}", Need::Read, "Everything about a task", get(show))
+            .doc(about_one("getTask").answers(schema::named("Task"))),
+        at(Method::PATCH, "/api/v1/tasks/{id}", Need::Submit, "Settle a hook's task", axum::routing::patch(settle))
+            .doc(settle_doc()),
+        at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts))
+            .doc(about_one("listAttempts").query(PAGE_PARAMETERS).answers(page_of("Attempt"))),
+        at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events))
+            .doc(about_one("listTaskEvents").query(PAGE_PARAMETERS).answers(page_of("LogEvent"))),
+        at(Method::GET, "/api/v1/tasks/{id}/why", Need::Read, "The last verdict, in words and as data", get(why))
+            .doc(about_one("explainTask").answers(schema::named("Why"))),
+        at(Method::GET, "/api/v1/tasks/{id}/forecast", Need::Read, "The attempts still to come", get(forecast))
+            .doc(about_one("forecastTask").query(&[LIMIT]).answers(schema::named("Forecast"))),
+        at(Method::POST, "/api/v1/tasks/{id}/retry", Need::Operate, "Retry by hand", post(retry)).doc(retry_doc()),
+        at(Method::POST, "/api/v1/tasks/{id}/cancel", Need::Operate, "Cancel", post(cancel)).doc(
+            act_doc::<ActIn>("cancelTask").about("Definitive: no new attempt, whatever is decided at the same moment."),
+        ),
+        at(Method::POST, "/api/v1/tasks/{id}/pause", Need::Operate, "Pause", post(pause))
+            .doc(act_doc::<ActIn>("pauseTask")),
+        at(Method::POST, "/api/v1/tasks/{id}/resume", Need::Operate, "Resume", post(resume))
+            .doc(act_doc::<ActIn>("resumeTask")),
+        at(Method::POST, "/api/v1/tasks/{id}/snooze", Need::Operate, "Move the due time by a span", post(reschedule))
+            .doc(act_doc::<MoveIn>("snoozeTask").example(json!({"delay": "10m", "note": "the bank is closed"}))),
+        at(Method::POST, "/api/v1/tasks/{id}/reschedule", Need::Operate, "Move the due time", post(reschedule))
+            .doc(act_doc::<MoveIn>("rescheduleTask").example(json!({"at": "2030-01-31T09:00:00Z"}))),
     ]
+}
+
+fn submit_doc() -> Doc {
+    let one = json!({"kind": "email.send", "payload": {"to": "a@example.com"}, "labels": {"tenant": "acme"},
+        "retry": {"strategy": "exponential", "initial_delay": "10s", "max_delay": "2m", "max_retries": 3}});
+    let linked = json!({"tasks": [
+        {"kind": "extract", "key": "extract", "retry": "exp(60s, x2, max 1h, 5 retries)"},
+        {"kind": "load", "key": "load", "needs": ["extract"], "timeout": "30s"},
+        {"kind": "tell", "needs": [{"task": "load", "when": "failure", "on_unmet": "skip"}]},
+    ], "execution": {"name": "nightly"}});
+    let first = "$response.body#/tasks/0/id";
+    Doc::new("submitTasks")
+        .about(
+            "One task as an object, or many under `tasks`: all of them are taken or none. Tasks that need each other make one \
+             execution.",
+        )
+        .needs::<TaskIn>()
+        .needs::<ManyIn>()
+        .example(one)
+        .example(linked)
+        .once()
+        .header(Param::new("traceparent", "Kept with the tasks and passed on (W3C Trace Context).", name))
+        .creates(schema::named("Submitted"))
+        .leads("getTask", "id", first)
+        .leads("listAttempts", "id", first)
+        .leads("explainTask", "id", first)
+        .leads("forecastTask", "id", first)
+        .leads("cancelTask", "id", first)
+        .leads("pauseTask", "id", first)
+        .leads("resumeTask", "id", first)
+        .leads("retryTask", "id", first)
+        .leads("snoozeTask", "id", first)
+        .leads("settleTask", "id", first)
+}
+
+fn name() -> Value {
+    schema::named("Name")
+}
+
+fn act_doc<T: ToSchema>(id: &'static str) -> Doc {
+    let answer = schema::object([("task", schema::named("Task"))]);
+    Doc::new(id).takes::<T>().once().answers(answer).problems(&["not-found", "wrong-state", "conflict"])
+}
+
+fn retry_doc() -> Doc {
+    let answer = schema::object([
+        ("task", schema::named("Task")),
+        ("message", schema::text()),
+        ("queue_position", schema::nullable(schema::count())),
+    ]);
+    act_doc::<RetryIn>("retryTask")
+        .example(json!({"note": "the bank is back", "requested_by": "ops"}))
+        .answers(answer)
+        .problems(&["dedupe-key-taken"])
+}
+
+fn settle_doc() -> Doc {
+    Doc::new("settleTask")
+        .about("For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused.")
+        .needs::<SettleIn>()
+        .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
+        .answers(schema::object([("task", schema::named("Task"))]))
+        .problems(&["not-found", "lease-lost", "task-canceled", "conflict"])
 }
 
 type Shared = State<Arc<App>>;
@@ -54,10 +135,10 @@ async fn submit(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let limits = &app.engine.config().policy_limits;
     let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
-    let context = Context { policies: &app.policies, limits, traceparent: header("traceparent"), bound };
+    let context =
+        Context { policies: &app.policies, limits, traceparent: header_text(&headers, "traceparent")?, bound };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks
@@ -89,7 +170,8 @@ fn read_tasks(body: &Bytes) -> Result<(Vec<TaskIn>, Option<shape::ExecutionIn>, 
     let probe: Probe = wire::read(body)?;
     if probe.tasks.is_some() || probe.execution.is_some() {
         let many: ManyIn = wire::read(body)?;
-        return Ok((many.tasks, many.execution, true));
+        let tasks = many.tasks.into_iter().map(|Object(task)| task).collect();
+        return Ok((tasks, many.execution.map(|Object(execution)| execution), true));
     }
     Ok((vec![wire::read(body)?], None, false))
 }
@@ -108,21 +190,38 @@ fn answered(answer: &SubmitAnswer, keys: &[Option<String>]) -> Value {
     shown
 }
 
-const LIST_PARAMETERS: &[&str] = &[
-    "q",
-    "state",
-    "kind",
-    "queue",
-    "execution_id",
-    "dependency",
-    "error_class",
-    "fingerprint",
-    "due_before",
-    "sort",
-    "limit",
-    "cursor",
-    LABELS,
+const LIST_PARAMETERS: &[Param] = &[
+    Param::new(
+        "q",
+        "A filter, such as `state:retrying queue:mail attempt:>=3 due:<1h \"connection refused\"`.",
+        schema::text,
+    ),
+    Param::new("state", "A state, a family of states or a word that people use; several with commas.", schema::text),
+    Param::new("kind", "A kind, or the beginning of one with a star.", schema::text),
+    Param::new("queue", "A queue, or the beginning of one with a star.", schema::text),
+    Param::new("execution_id", "Tasks of this execution.", schema::id),
+    Param::new("dependency", "Tasks that depend on this.", schema::text),
+    Param::new("error_class", "Whose last error is of this class.", || schema::named("Class")),
+    Param::new("fingerprint", "Whose last error looks like this.", fingerprint),
+    Param::new("due_before", "Due before an instant, or within a span from now.", || schema::named("Moment")),
+    Param::new("sort", "The order; newest first where nothing is said.", sorts),
+    LIMIT,
+    CURSOR,
+    Param::new(LABELS, "Tasks whose label has this value, as in `label.tenant=acme`.", labels),
 ];
+const PAGE_PARAMETERS: &[Param] = &[LIMIT, CURSOR];
+
+fn fingerprint() -> Value {
+    json!({"type": "string", "pattern": "^[0-9a-fA-F]{16}$"})
+}
+
+fn sorts() -> Value {
+    schema::word(&Sort::ALL.iter().map(|sort| sort.word()).collect::<Vec<_>>())
+}
+
+fn labels() -> Value {
+    json!({"type": "object", "propertyNames": {"pattern": "^label\\..+"}, "additionalProperties": {"type": "string"}})
+}
 
 async fn list(
     State(app): Shared,
@@ -215,11 +314,11 @@ async fn history(
     id: &str,
     query: Option<String>,
 ) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
-    let query = Query::read(query.as_deref(), &["limit", "cursor"])?;
-    let id = task_id(id)?;
-    app.engine.task(&caller.namespace, id).await?;
+    let query = Query::read(query.as_deref(), PAGE_PARAMETERS)?;
     let after = query.parse::<u32>("cursor")?.unwrap_or(0);
     let limit = query.limit()?;
+    let id = task_id(id)?;
+    app.engine.task(&caller.namespace, id).await?;
     let records = app.engine.store().history(Subject::Task(id), after, limit).await?;
     let full = records.len() >= limit as usize;
     let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());
@@ -237,8 +336,8 @@ async fn why(
         "task_id": why.view.stored.task.id.to_string(),
         "state": why.view.stored.task.state.word(),
         "text": why.text,
-        "decision": record.and_then(|record| record.decision.as_ref()),
-        "error": record.and_then(|record| record.failure.as_ref()),
+        "decision": record.and_then(|record| record.decision.as_ref()).map(wire::decision),
+        "error": record.and_then(|record| record.failure.as_ref()).map(wire::failure),
     })))
 }
 
@@ -248,39 +347,59 @@ async fn forecast(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, Problem> {
-    let query = Query::read(query.as_deref(), &["limit"])?;
+    let query = Query::read(query.as_deref(), &[LIMIT])?;
     let at_most = query.limit()? as usize;
     let forecast = app.engine.forecast(&caller.namespace, task_id(&id)?, at_most).await?;
     Ok(Json(shape::forecast(&forecast)))
 }
 
-#[derive(Default, Deserialize)]
+/// Who acts, and why.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Act)]
 struct ActIn {
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+    /// The key's name where nothing is said.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Retry)]
+struct RetryIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
     note: Option<String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     requested_by: Option<String>,
+    /// Goes on counting where the last cycle stopped.
     #[serde(default)]
     keep_counters: bool,
+}
+
+/// Give either `delay` or `at`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Move)]
+struct MoveIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
     #[serde(default)]
     delay: Option<Span>,
     #[serde(default)]
     at: Option<Instant>,
 }
 
-impl ActIn {
-    /// Fields that the act does not have are refused by name, as all unknown ones are.
-    fn read(body: &Bytes, may: &[&str]) -> Result<ActIn, Problem> {
-        let act: ActIn = wire::read(body)?;
-        let given = [("keep_counters", act.keep_counters), ("delay", act.delay.is_some()), ("at", act.at.is_some())];
-        let mut faults = Invalid::default();
-        for (name, _) in given.iter().filter(|(name, is_given)| *is_given && !may.contains(name)) {
-            faults.push(*name, "is no field here");
-        }
-        faults.or(act).map_err(Problem::from)
-    }
-
+impl MoveIn {
     fn moment(&self) -> Result<Moment, Problem> {
         match (self.delay, self.at) {
             (Some(Span(span)), None) => Ok(Moment::After(span)),
@@ -295,8 +414,8 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
 }
 
 /// What is asked for, by whom, and whether under a key.
-fn deed(app: &App, caller: &Caller, act: ActIn, once: Once, body: &Bytes) -> Result<Deed, Problem> {
-    Ok(Deed { act: caller.act(act.requested_by, act.note), once: once.of(app, body)? })
+fn deed(app: &App, act: Act, once: Once, body: &Bytes) -> Result<Deed, Problem> {
+    Ok(Deed { act, once: once.of(app, body)? })
 }
 
 async fn retry(
@@ -307,9 +426,9 @@ async fn retry(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
-    let act = ActIn::read(&body, &["keep_counters"])?;
-    let keep_counters = act.keep_counters;
-    let request = ManualRetry { keep_counters, deed: deed(&app, &caller, act, once, &body)? };
+    let act: RetryIn = wire::read(&body)?;
+    let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+    let request = ManualRetry { keep_counters: act.keep_counters, deed };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
         "task": shown_after(&app, &caller, id).await?,
@@ -328,8 +447,8 @@ macro_rules! acts {
             body: Bytes,
         ) -> Result<Json<Value>, Problem> {
             let id = task_id(&id)?;
-            let act = ActIn::read(&body, &[])?;
-            let deed = deed(&app, &caller, act, once, &body)?;
+            let act: ActIn = wire::read(&body)?;
+            let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
             app.engine.$verb(&caller.namespace, id, deed).await?;
             Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
         })+
@@ -346,9 +465,9 @@ async fn reschedule(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
-    let given = ActIn::read(&body, &["delay", "at"])?;
+    let given: MoveIn = wire::read(&body)?;
     let moment = given.moment()?;
-    let deed = deed(&app, &caller, given, once, &body)?;
+    let deed = deed(&app, caller.act(given.requested_by, given.note), once, &body)?;
     match moment {
         Moment::After(span) => app.engine.snooze(&caller.namespace, id, span, deed).await?,
         Moment::At(at) => app.engine.reschedule(&caller.namespace, id, at, deed).await?,
@@ -356,16 +475,22 @@ async fn reschedule(
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }
 
-#[derive(Deserialize)]
+/// How the run of a hook ended.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Settle)]
 struct SettleIn {
+    #[schema(value_type = stands_for::SettleStatus)]
     status: String,
+    /// As the start call named it.
     #[serde(default)]
     attempt: Option<u32>,
+    /// As the start call named it; better than `attempt`, since it never repeats.
     #[serde(default)]
     run: Option<u32>,
     #[serde(default)]
-    result: Option<Box<RawValue>>,
+    #[schema(value_type = stands_for::Json, required = false)]
+    result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
 }
@@ -380,9 +505,9 @@ async fn settle(
     let given: SettleIn = wire::read(&body)?;
     let mut faults = Invalid::default();
     let end = match given.status.as_str() {
-        "succeeded" => ReportEnd::Succeeded { result: given.result.map(Into::into) },
+        "succeeded" => ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) },
         "failed" => {
-            let error = given.error.unwrap_or(ErrorIn::Message(String::new()));
+            let error = given.error.unwrap_or_else(ErrorIn::unsaid);
             ReportEnd::Failed(error.failure(&mut faults))
         }
         _ => return Err(Invalid::one("status", "must be one of succeeded, failed").into()),

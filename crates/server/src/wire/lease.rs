@@ -7,22 +7,34 @@ use comeback_engine::{Json, Leased, ReportEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
-use super::Span;
+use super::{Object, Raw, Span, TextOr};
+use crate::openapi::stands_for;
 use crate::token::Tokens;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = LeaseRequest)]
 pub struct LeaseIn {
+    /// Who asks; for people.
+    #[schema(value_type = stands_for::Name)]
     pub worker: String,
+    /// `["default"]` where nothing is said.
     #[serde(default = "default_queues")]
+    #[schema(value_type = Vec<stands_for::Name>, min_items = 1, max_items = 100)]
     pub queues: Vec<String>,
+    /// None means any.
     #[serde(default)]
+    #[schema(value_type = Vec<stands_for::Name>, max_items = 1000)]
     pub kinds: Vec<String>,
     #[serde(default = "default_limit")]
+    #[schema(minimum = 1, maximum = 5000)]
     pub limit: u32,
+    /// How long the lease is good without a heartbeat: 60 s where nothing is said, an hour at most.
     #[serde(default)]
     pub lease: Option<Span>,
+    /// How long to wait when there is nothing: 60 s at most.
     #[serde(default)]
     pub wait: Option<Span>,
 }
@@ -89,76 +101,96 @@ impl<'a> LeaseOut<'a> {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = HeartbeatRequest)]
 pub struct HeartbeatIn {
+    #[schema(max_items = 5000)]
     pub leases: Vec<String>,
+    /// The leases then end this long from now: 60 s where nothing is said, an hour at most.
     #[serde(default)]
     pub extend: Option<Span>,
+    /// Shown with the tasks as it is.
     #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
     pub progress: Option<Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ReportRequest)]
 pub struct ReportsIn {
-    pub reports: Vec<ReportIn>,
+    #[schema(value_type = Vec<ReportIn>, max_items = 10_000)]
+    pub reports: Vec<Object<ReportIn>>,
 }
 
-#[derive(Deserialize)]
+/// How one run ended.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Report)]
 pub struct ReportIn {
     pub lease: String,
+    #[schema(value_type = stands_for::Outcome)]
     outcome: String,
+    /// What a run that succeeded has made: 256 KiB at most.
     #[serde(default)]
-    result: Option<Box<RawValue>>,
+    #[schema(value_type = stands_for::Json, required = false)]
+    result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
+    /// How long a run is snoozed.
     #[serde(default)]
     delay: Option<Span>,
 }
 
 /// An error as a worker has it: an object, or only its message.
-#[derive(Deserialize)]
-#[serde(untagged)]
-pub enum ErrorIn {
-    Message(String),
-    Whole(Box<WholeError>),
-}
+pub type ErrorIn = TextOr<WholeError>;
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ErrorFields)]
 pub struct WholeError {
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Class>)]
     class: Option<String>,
     #[serde(default, rename = "type")]
     error_type: Option<String>,
     #[serde(default)]
     code: Option<CodeIn>,
     #[serde(default)]
+    #[schema(minimum = 100, maximum = 599)]
     status: Option<u16>,
     #[serde(default)]
     message: String,
     #[serde(default)]
     stack: Option<String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::RetryAfter>)]
     retry_after: Option<Value>,
+    /// What the run returned beside the error, for expressions to look at.
     #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
     result: Option<Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "a text or a whole number")]
+#[schema(as = ErrorCode)]
 enum CodeIn {
     Text(String),
     Number(i64),
 }
 
 impl ErrorIn {
+    /// A failure of which nothing is known.
+    pub fn unsaid() -> ErrorIn {
+        TextOr::Text(String::new())
+    }
+
     pub fn failure(self, faults: &mut Invalid) -> Failure {
         match self {
-            ErrorIn::Message(message) => Failure::new(Trigger::Error, message),
-            ErrorIn::Whole(whole) => whole.failure("error", faults),
+            TextOr::Text(message) => Failure::new(Trigger::Error, message),
+            TextOr::Whole(whole) => whole.failure("error", faults),
         }
     }
 }
@@ -209,9 +241,9 @@ impl ReportIn {
     pub fn end(self) -> Result<ReportEnd, Invalid> {
         let mut faults = Invalid::default();
         let end = match self.outcome.as_str() {
-            "succeeded" => ReportEnd::Succeeded { result: self.result.map(Json::from) },
+            "succeeded" => ReportEnd::Succeeded { result: self.result.map(|raw| Json::from(raw.0)) },
             "failed" => {
-                let error = self.error.unwrap_or(ErrorIn::Message(String::new()));
+                let error = self.error.unwrap_or_else(ErrorIn::unsaid);
                 ReportEnd::Failed(error.failure(&mut faults))
             }
             "snoozed" => match self.delay {

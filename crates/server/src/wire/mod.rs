@@ -5,13 +5,16 @@ pub mod lease;
 pub mod task;
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use bytes::Bytes;
-use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_core::{Decision, Failure, Invalid, Millis, RetryAfter, Timestamp};
 use comeback_engine::Moment;
-use serde::de::{self, DeserializeOwned, Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::problem::Problem;
 
@@ -19,18 +22,30 @@ use crate::problem::Problem;
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() {
-            let message = inner.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default().to_owned();
-            return Invalid::one(if path == "." { "" } else { path.as_str() }, message).into();
-        }
-        Problem::bad_request(format!("the body is not JSON: {inner}"))
+    let Object(value) = serde_path_to_error::deserialize(&mut from).map_err(|error| match error.inner().is_data() {
+        true => fault(error).into(),
+        false => Problem::bad_request(format!("the body is not JSON: {}", error.inner())),
     })?;
     from.end().map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
     Ok(value)
+}
+
+/// Reads a part that was kept as it came.
+pub fn read_part<T: DeserializeOwned>(part: Value) -> Result<T, Invalid> {
+    serde_path_to_error::deserialize(part).map_err(fault)
+}
+
+fn fault(error: serde_path_to_error::Error<serde_json::Error>) -> Invalid {
+    let path = error.path().to_string();
+    let message = error.into_inner().to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    Invalid::one(field_in(message), message).under(if path == "." { "" } else { path.as_str() })
+}
+
+/// Of a field that is missing or is there twice only the message knows the name.
+fn field_in(message: &str) -> &str {
+    let named = ["missing field `", "duplicate field `"].iter().find_map(|start| message.strip_prefix(start));
+    named.and_then(|rest| rest.split('`').next()).unwrap_or_default()
 }
 
 /// A span: seconds as a number, or words such as `90s`, `1h30m`, `PT5M`.
@@ -98,11 +113,155 @@ impl<'de> Deserialize<'de> for MomentIn {
     }
 }
 
+/// JSON that is passed on as it came, once it is known that everybody can read it: no deeper than the rest, no half characters,
+/// no number out of bounds.
+#[derive(Debug)]
+pub struct Raw(pub Box<RawValue>);
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        serde_json::from_str::<Sound>(raw.get()).map_err(de::Error::custom)?;
+        Ok(Raw(raw))
+    }
+}
+
+/// Reads all of it and keeps nothing.
+struct Sound;
+
+impl<'de> Deserialize<'de> for Sound {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Sound)
+    }
+}
+
+impl<'de> Visitor<'de> for Sound {
+    type Value = Sound;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Sound, E> {
+        Ok(Sound)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sound, A::Error> {
+        while items.next_element::<Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Sound, A::Error> {
+        while entries.next_entry::<Sound, Sound>()?.is_some() {}
+        Ok(Sound)
+    }
+}
+
+/// An object with the fields of a struct; the same values in a list, without their names, are not it.
+#[derive(Debug)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries)).map(Object)
+            }
+        }
+
+        from.deserialize_map(Reader(PhantomData))
+    }
+}
+
+/// A text alone, or an object that says more. Faults inside the object are told by their own path.
+#[derive(Debug)]
+pub enum TextOr<T> {
+    Text(String),
+    Whole(Box<T>),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = TextOr<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text or an object")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<TextOr<T>, E> {
+                Ok(TextOr::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, entries: A) -> Result<TextOr<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(entries)).map(|whole| TextOr::Whole(Box::new(whole)))
+            }
+        }
+
+        from.deserialize_any(Reader(PhantomData))
+    }
+}
+
 /// A page of a list.
 #[derive(Serialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next_cursor: Option<String>,
+}
+
+/// A failure as it is told: spans in milliseconds, instants as text.
+pub fn failure(it: &Failure) -> Value {
+    let mut shown = json!(it);
+    if let Some(fields) = shown.as_object_mut() {
+        match it.retry_after {
+            Some(RetryAfter::Span(span)) => fields.insert("retry_after_ms".into(), span.0.into()),
+            Some(RetryAfter::At(at)) => fields.insert("retry_after_at".into(), at.to_rfc3339().into()),
+            None => None,
+        };
+        fields.shift_remove("retry_after");
+    }
+    shown
+}
+
+/// A decision as it is told: its instants are text, as all of them are.
+pub fn decision(it: &Decision) -> Value {
+    let mut shown = json!(it);
+    for (name, at) in [("at", Some(it.at)), ("next_retry_at", it.next_retry_at), ("held_until", it.held_until)] {
+        if let Some(at) = at {
+            shown[name] = at.to_rfc3339().into();
+        }
+    }
+    shown
 }
 
 pub fn instant(at: Option<Timestamp>) -> Option<String> {
@@ -137,6 +296,36 @@ mod tests {
         assert!(faults(r#"{"wait": -1}"#).contains("negative"));
         for text in ["{", "[1", "{} {}", "\u{0}", &"[".repeat(200)] {
             assert!(faults(text).starts_with("BAD_REQUEST") || faults(text).starts_with("VALIDATION"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_message_names_is_a_path_too() {
+        #[derive(Debug, Deserialize)]
+        struct Needy {
+            #[serde(rename = "must")]
+            _must: u8,
+        }
+        let fault = |text: &str| read::<Needy>(&Bytes::copy_from_slice(text.as_bytes())).expect_err("wrong").detail;
+        assert_eq!(fault("{}"), "must: missing field `must`");
+        assert_eq!(fault(r#"{"must": 1, "must": 2}"#), "must: duplicate field `must`");
+        assert_eq!(fault("[1]"), "invalid type: sequence, expected an object");
+    }
+
+    #[test]
+    fn what_is_passed_on_can_be_read_by_everybody() {
+        #[derive(Deserialize)]
+        struct Holder {
+            payload: Raw,
+        }
+        let read = |text: &str| read::<Holder>(&Bytes::from(format!("{{\"payload\": {text}}}")));
+        let good = |text: &str| read(text).is_ok_and(|it| it.payload.0.get() == text);
+        assert!(good(r#"{"a": [1, -2.5e3, "\u00fc\ud83d\ude00", null, true]}"#));
+        assert!(good(&format!("{}{}", "[".repeat(120), "]".repeat(120))));
+        let deep = format!("{}{}", "[".repeat(130), "]".repeat(130));
+        for text in [r#""\ud800""#, r#"{"\udc00": 1}"#, "1e999", &deep] {
+            let problem = read(text).err().map(|problem| problem.detail).unwrap_or_default();
+            assert!(problem.starts_with("payload: "), "{text}: {problem}");
         }
     }
 

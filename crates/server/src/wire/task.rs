@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
 use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
@@ -10,8 +11,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
-use super::{Instant, MomentIn, Span, instant};
+use super::{Instant, MomentIn, Object, Raw, Span, TextOr, instant};
+use crate::openapi::stands_for;
 
 /// Policies by their text: the same one comes again and again.
 #[derive(Default)]
@@ -41,25 +44,36 @@ impl Policies {
     }
 }
 
-#[derive(Deserialize)]
+/// Many tasks at once: all of them are taken or none.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewTasks)]
 pub struct ManyIn {
-    pub tasks: Vec<TaskIn>,
+    #[schema(value_type = Vec<TaskIn>, max_items = 10_000)]
+    pub tasks: Vec<Object<TaskIn>>,
+    /// Makes one execution of them, as needs between them do.
     #[serde(default)]
-    pub execution: Option<ExecutionIn>,
+    #[schema(value_type = Option<ExecutionIn>)]
+    pub execution: Option<Object<ExecutionIn>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewExecution)]
 pub struct ExecutionIn {
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     name: Option<String>,
     #[serde(default)]
+    #[schema(value_type = stands_for::Labels)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     external_id: Option<String>,
+    /// The first failure that no other task waits for ends all the rest.
     #[serde(default)]
     fail_fast: bool,
+    /// Tasks that can lead nowhere any more are canceled.
     #[serde(default)]
     dead_end_cancel: bool,
 }
@@ -76,71 +90,104 @@ impl From<ExecutionIn> for ExecutionSpec {
     }
 }
 
-#[derive(Deserialize)]
+/// One task. Only its kind is needed.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = NewTask)]
 pub struct TaskIn {
+    #[schema(value_type = stands_for::Name)]
     kind: String,
+    /// The caller's own name for it in this request, by which others need it.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     key: Option<String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     name: Option<String>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     queue: Option<String>,
+    /// Higher ones are leased first.
     #[serde(default)]
+    #[schema(minimum = -1000, maximum = 1000)]
     priority: i32,
+    /// For whoever runs it: 256 KiB at most.
     #[serde(default)]
-    payload: Option<Box<RawValue>>,
+    #[schema(value_type = stands_for::Json, required = false)]
+    payload: Option<Raw>,
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Executor>)]
     executor: Option<Value>,
     #[serde(default)]
+    #[schema(max_items = 10_000)]
     needs: Vec<NeedIn>,
     #[serde(default)]
+    #[schema(value_type = stands_for::RetryPolicy, required = false)]
     retry: Option<Box<RawValue>>,
+    /// Of `retry`.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
     dialect: Option<String>,
+    /// Of one run, from its last sign of life.
     #[serde(default)]
     timeout: Option<Span>,
+    /// Of one run, whatever it says.
     #[serde(default)]
     attempt_deadline: Option<Span>,
+    /// Of the whole task.
     #[serde(default)]
     deadline: Option<MomentIn>,
+    /// How long it waits before its first run. Give either this or `at`.
     #[serde(default)]
     delay: Option<Span>,
+    /// When its first run is due.
     #[serde(default)]
     at: Option<Instant>,
+    /// Not available in this version.
     #[serde(default)]
     dependency: Option<String>,
+    /// Not available in this version.
     #[serde(default)]
     account: Option<String>,
+    /// Not available in this version.
     #[serde(default)]
     cost: Option<u32>,
     #[serde(default)]
+    #[schema(value_type = stands_for::Labels)]
     labels: BTreeMap<String, String>,
+    /// Unique among the open tasks of a namespace: a second submit answers the first one's id.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     dedupe_key: Option<String>,
+    /// Kept, and found by filters.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
     external_id: Option<String>,
+    /// Not available in this version.
     #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
     hooks: Option<Value>,
+    /// Dead ends behind it cancel nothing before it.
     #[serde(default)]
     dead_end_barrier: bool,
 }
 
 /// A need by its key alone, or with its condition.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum NeedIn {
-    Key(String),
-    Whole(WholeNeed),
-}
+pub type NeedIn = TextOr<WholeNeed>;
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct WholeNeed {
+#[schema(as = NeedFields)]
+pub struct WholeNeed {
+    /// The key of another task in this request.
     task: String,
+    /// `success` where nothing is said.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::When>)]
     when: Option<String>,
+    /// `skip` where nothing is said.
     #[serde(default)]
+    #[schema(value_type = Option<stands_for::OnUnmet>)]
     on_unmet: Option<String>,
 }
 
@@ -157,6 +204,9 @@ impl TaskIn {
     /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
     pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
         let mut part = Invalid::default();
+        if let (None, Err(faults)) = (&self.retry, read_dialect(self.dialect.as_deref())) {
+            part.absorb("", faults);
+        }
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
             (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
@@ -179,7 +229,7 @@ impl TaskIn {
             kind: self.kind,
             queue: self.queue,
             priority: self.priority,
-            payload: self.payload.map(Json::from),
+            payload: self.payload.map(|raw| Json::from(raw.0)),
             executor,
             needs,
             retry,
@@ -241,8 +291,8 @@ fn read_needs(needs: Vec<NeedIn>, faults: &mut Invalid) -> Vec<Need> {
     let mut read = Vec::with_capacity(needs.len());
     for (n, need) in needs.into_iter().enumerate() {
         let need = match need {
-            NeedIn::Key(task) => WholeNeed { task, when: None, on_unmet: None },
-            NeedIn::Whole(need) => need,
+            TextOr::Text(task) => WholeNeed { task, when: None, on_unmet: None },
+            TextOr::Whole(need) => *need,
         };
         let when = need.when.as_deref().map_or(Some(When::Success), When::from_word);
         let on_unmet = need.on_unmet.as_deref().map_or(Some(OnUnmet::Skip), OnUnmet::from_word);
@@ -292,7 +342,7 @@ pub fn whole(view: &TaskView) -> Value {
         "dedupe_key": body.dedupe_key,
         "external_id": body.external_id,
         "traceparent": body.traceparent,
-        "last_error": failure.map(|failure| json!(failure)),
+        "last_error": failure.map(super::failure),
         "needs": view.needs.iter().map(|edge| json!({
             "task": edge.from.to_string(), "when": edge.when.word(), "on_unmet": edge.on_unmet.word(),
         })).collect::<Vec<_>>(),
@@ -343,7 +393,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
             "worker": lease.worker, "expires_at": instant(lease.expires_at),
         })),
         "error_class": task.class.map(|class| class.word()),
-        "fingerprint": task.fingerprint.map(|number| format!("{number:x}")),
+        "fingerprint": task.fingerprint.map(fingerprint_to_hex),
         "deadline_at": instant(task.expires_at),
         "submitted_at": task.submitted_at.to_rfc3339(),
         "started_at": instant(task.started_at),
@@ -382,8 +432,8 @@ pub fn attempt(record: &Record) -> Option<Value> {
         "ended_at": record.at.to_rfc3339(),
         "duration_ms": record.started_at.map(|start| record.at.since(start).0),
         "outcome": outcome.word(),
-        "error": record.failure.as_ref().map(|failure| json!(failure)),
-        "decision": record.decision.as_ref().map(|decision| json!(decision)),
+        "error": record.failure.as_ref().map(super::failure),
+        "decision": record.decision.as_ref().map(super::decision),
         "result": matches!(outcome, AttemptOutcome::Succeeded).then(|| {
             record.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok())
         }).flatten(),

@@ -1,0 +1,329 @@
+//! What is answered.
+
+use comeback_core::{AttemptOutcome, EventKind, Reason, State, Trigger, Verdict};
+use serde_json::{Value, json};
+
+use super::words;
+use crate::openapi::schema::*;
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    let maybe = |name: &str| nullable(named(name));
+    let problem_of_lease = |names: &[&str]| object([("lease", text()), ("problem", one_of(names))]);
+    vec![
+        ("State", like(words!(State), json!(["retry_pending"]))),
+        ("Reason", like(words!(Reason), json!(["retry"]))),
+        ("EventType", like(words!(EventKind), json!(["task.retry_scheduled"]))),
+        ("Submitted", submitted()),
+        ("Task", task()),
+        ("TaskLine", task_line()),
+        ("Failure", failure()),
+        ("Decision", decision()),
+        ("Counters", counters()),
+        (
+            "Attempt",
+            object([
+                ("number", about(count(), "Which attempt of its cycle it was, from 1.")),
+                ("run", count()),
+                ("cycle", count()),
+                ("worker", nullable(text())),
+                ("started_at", maybe("Instant")),
+                ("ended_at", instant()),
+                ("duration_ms", nullable(count())),
+                ("outcome", words!(AttemptOutcome)),
+                ("error", maybe("Failure")),
+                ("decision", maybe("Decision")),
+                ("result", anything()),
+            ]),
+        ),
+        ("LogEvent", object(event_fields())),
+        ("Event", object([("id", text()), ("namespace", text())].into_iter().chain(event_fields()))),
+        (
+            "Why",
+            object([
+                ("task_id", id()),
+                ("state", named("State")),
+                ("text", text()),
+                ("decision", maybe("Decision")),
+                ("error", maybe("Failure")),
+            ]),
+        ),
+        ("Forecast", object([("attempts", list(object(coming())))].into_iter().chain(end_of_forecast()))),
+        (
+            "Simulation",
+            object(end_of_forecast().into_iter().chain([
+                ("attempts", list(simulated_attempt())),
+                ("policy", policy_or_none()),
+                ("words", list(text())),
+                ("now", instant()),
+            ])),
+        ),
+        (
+            "BoundPolicy",
+            object([
+                ("kind", text()),
+                ("dialect", named("Dialect")),
+                ("policy", policy_or_none()),
+                ("words", list(text())),
+            ]),
+        ),
+        ("Leases", object([("leases", list(lease()))])),
+        (
+            "Heartbeats",
+            object([(
+                "leases",
+                list(any_of([
+                    object([("lease", text()), ("expires_at", maybe("Instant")), ("cancel_requested", flag())]),
+                    problem_of_lease(&["LeaseLost"]),
+                ])),
+            )]),
+        ),
+        (
+            "Reports",
+            object([(
+                "reports",
+                list(any_of([
+                    object([
+                        ("lease", text()),
+                        ("task_id", id()),
+                        ("state", named("State")),
+                        ("attempt", count()),
+                        ("next_retry_at", maybe("Instant")),
+                        ("reason", maybe("Reason")),
+                    ]),
+                    problem_of_lease(&["LeaseLost", "TaskCanceled", "Conflict", "ValidationFailed", "Unavailable"]),
+                ])),
+            )]),
+        ),
+        ("Key", object(key_fields())),
+        ("NewKey", new_key()),
+        (
+            "Loop",
+            object([
+                ("name", text()),
+                ("paused", flag()),
+                ("resumes_at", about(maybe("Instant"), "Nothing when somebody has to resume it.")),
+                ("note", nullable(text())),
+                ("by", nullable(text())),
+            ]),
+        ),
+    ]
+}
+
+fn one_of(names: &[&str]) -> Value {
+    match names {
+        [only] => named(only),
+        _ => json!({"oneOf": names.iter().map(|name| named(name)).collect::<Vec<_>>()}),
+    }
+}
+
+fn policy_or_none() -> Value {
+    about(any_of([named("Policy"), constant(false)]), "`false` means that nothing is retried.")
+}
+
+fn submitted() -> Value {
+    let task = object([
+        ("id", id()),
+        ("key", nullable(text())),
+        ("state", named("State")),
+        ("execution_id", id()),
+        ("duplicate", about(flag(), "An open task with the same dedupe key was there already; this is its id.")),
+    ]);
+    partial(&["tasks"], [("tasks", list(task)), ("execution_id", id())])
+}
+
+/// What a list and the whole of a task have in common.
+fn common() -> Vec<(&'static str, Value)> {
+    let lease = object([("worker", text()), ("expires_at", nullable(instant()))]);
+    vec![
+        ("id", id()),
+        ("kind", text()),
+        ("queue", text()),
+        ("state", named("State")),
+        ("priority", between(-1_000, 1_000)),
+        ("execution_id", id()),
+        ("attempt", about(count(), "Retries that were counted in this cycle.")),
+        ("attempt_number", about(count(), "Which attempt it is at, from 1.")),
+        ("max_retries", nullable(count())),
+        ("cycle", count()),
+        ("total_attempts", about(count(), "Runs in all cycles, whatever they counted for.")),
+        ("lost_count", count()),
+        ("throttle_count", count()),
+        ("snooze_count", count()),
+        ("start_at", nullable(instant())),
+        ("next_retry_at", nullable(instant())),
+        ("held_until", nullable(instant())),
+        ("blocked", about(nullable(text()), "What keeps it from running, beside its own due time.")),
+        ("reason", nullable(named("Reason"))),
+        ("lease", nullable(lease)),
+        ("error_class", nullable(named("Class"))),
+        (
+            "fingerprint",
+            about(
+                like(json!({"type": ["string", "null"], "pattern": "^[0-9a-f]{16}$"}), json!(["8c3a90f1d2b47e65"])),
+                "Errors that look the same to a person have the same.",
+            ),
+        ),
+        ("deadline_at", nullable(instant())),
+        ("submitted_at", instant()),
+        ("started_at", nullable(instant())),
+        ("ended_at", nullable(instant())),
+        ("updated_at", instant()),
+        ("key", nullable(text())),
+        ("name", nullable(text())),
+        ("labels", map(text())),
+        ("external_id", nullable(text())),
+    ]
+}
+
+fn task() -> Value {
+    let need = object([("task", id()), ("when", named("When")), ("on_unmet", named("OnUnmet"))]);
+    let more = [
+        ("payload", anything()),
+        ("result", anything()),
+        ("progress", anything()),
+        ("executor", json!({"type": "object", "required": ["type"], "properties": {"type": text()}})),
+        ("retry", nullable(named("Policy"))),
+        ("timeout_ms", nullable(count())),
+        ("attempt_deadline_ms", nullable(count())),
+        ("dedupe_key", nullable(text())),
+        ("traceparent", nullable(text())),
+        ("last_error", nullable(named("Failure"))),
+        ("needs", list(need)),
+    ];
+    object(common().into_iter().chain(more))
+}
+
+fn task_line() -> Value {
+    let error = nullable(object([("message", text())]));
+    about(object(common().into_iter().chain([("last_error", error)])), "A task in a list.")
+}
+
+fn failure() -> Value {
+    partial(
+        &["trigger"],
+        [
+            ("trigger", words!(Trigger)),
+            ("class", named("Class")),
+            ("type", text()),
+            ("code", text()),
+            ("status", between(100, 599)),
+            ("message", text()),
+            ("stack", text()),
+            ("retry_after_ms", count()),
+            ("retry_after_at", instant()),
+            ("result", anything()),
+        ],
+    )
+}
+
+fn counters() -> Value {
+    let fields = ["attempt", "lost", "throttled", "snoozed"].map(|name| (name, count()));
+    about(partial(&[], fields), "What is 0 is left out.")
+}
+
+fn decision() -> Value {
+    let delay = partial(
+        &["strategy", "n", "base_ms", "total_ms"],
+        [
+            ("strategy", text()),
+            ("n", count()),
+            ("base_ms", count()),
+            ("capped_ms", count()),
+            ("jitter_ms", json!({"type": "integer"})),
+            ("retry_after_ms", count()),
+            ("window_ms", count()),
+            ("total_ms", count()),
+        ],
+    );
+    let fields = [
+        ("verdict", words!(Verdict)),
+        ("reason", named("Reason")),
+        ("at", instant()),
+        ("by", text()),
+        ("class", named("Class")),
+        ("trigger", words!(Trigger)),
+        ("matched", about(text(), "What of the policy matched.")),
+        ("policy", json!({"type": "integer"})),
+        ("max_retries", count()),
+        ("delay", about(delay, "How the delay came about, part by part.")),
+        ("before", named("Counters")),
+        ("after", named("Counters")),
+        ("next_retry_at", instant()),
+        ("held_until", instant()),
+        ("held_by", text()),
+        ("notes", list(text())),
+    ];
+    about(partial(&["verdict", "reason", "at", "before", "after"], fields), "A verdict with everything that led to it.")
+}
+
+fn event_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("type", named("EventType")),
+        ("at", instant()),
+        ("execution_id", id()),
+        ("task_id", nullable(id())),
+        ("seq", about(count(), "Without gaps within an execution, from 1.")),
+        ("run", count()),
+        ("attempt", count()),
+        ("data", json!({"type": "object"})),
+    ]
+}
+
+fn coming() -> Vec<(&'static str, Value)> {
+    vec![("number", count()), ("at", instant()), ("earliest", instant()), ("latest", instant())]
+}
+
+/// With the verdict after it, where the failure that was assumed leads to one.
+fn simulated_attempt() -> Value {
+    let verdict = [("decision", nullable(named("Decision"))), ("verdict", nullable(words!(Verdict))), ("text", text())];
+    partial(&["number", "at", "earliest", "latest"], coming().into_iter().chain(verdict))
+}
+
+fn end_of_forecast() -> Vec<(&'static str, Value)> {
+    let then = object([("state", named("State")), ("reason", named("Reason"))]);
+    vec![
+        ("gives_up_at", about(nullable(instant()), "Nothing when more attempts follow than were asked for.")),
+        ("then", nullable(then)),
+    ]
+}
+
+fn lease() -> Value {
+    let task = object([
+        ("id", id()),
+        ("key", nullable(text())),
+        ("name", nullable(text())),
+        ("kind", text()),
+        ("queue", text()),
+        ("payload", anything()),
+        ("labels", map(text())),
+        ("attempt", count()),
+        ("attempt_number", count()),
+        ("run", count()),
+        ("is_retry", flag()),
+        ("traceparent", nullable(text())),
+    ]);
+    object([
+        ("lease", about(text(), "Opaque: whoever has it may speak for this run.")),
+        ("expires_at", nullable(instant())),
+        ("task", task),
+    ])
+}
+
+fn new_key() -> Value {
+    let mut schema = object(key_fields());
+    schema["properties"]["key"] =
+        about(text(), "Shown this once; under the same idempotency key it is not shown again.");
+    schema
+}
+
+fn key_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("id", text()),
+        ("name", nullable(text())),
+        ("role", named("Role")),
+        ("namespace", text()),
+        ("created_at", instant()),
+        ("expires_at", nullable(instant())),
+        ("revoked_at", nullable(instant())),
+    ]
+}

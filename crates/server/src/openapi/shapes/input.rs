@@ -1,0 +1,107 @@
+//! Small things that are given, and executors.
+
+use comeback_core::{Class, Dialect, OnUnmet, When};
+use comeback_engine::store::Loop;
+use serde_json::{Value, json};
+
+use super::words;
+use crate::auth::Role;
+use crate::openapi::schema::*;
+use crate::routes::admin::TYPES;
+
+/// One number of a span, then its unit; or only seconds; or ISO 8601.
+const DURATION: &str = r"^ *(?:N|(?:N *(?:ms|s|secs?|m|mins?|h|hrs?|d|days?|w|weeks?) *)+|[pP](?:(?:N[dDwW])+(?:[tT](?:N[hHmMsS])+)?|[tT](?:N[hHmMsS])+)) *$";
+const NUMBER: &str = r"(?:\d+\.?\d*|\.\d+)";
+
+/// As `Limits::check_name` has it, in characters.
+const NAME: &str = r"^[^\u0000-\u001f\u007f-\u009f]+$";
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    let written = json!({"type": "string", "pattern": DURATION.replace('N', NUMBER)});
+    let duration = any_of([json!({"type": "number", "minimum": 0}), written]);
+    let loops: Vec<&str> = Loop::ALL.iter().map(|it| it.word()).collect();
+    vec![
+        ("Id", like(json!({"type": "string", "format": "uuid"}), json!(["01a1df6f-0287-7000-8004-c3db98790bca"]))),
+        (
+            "Instant",
+            about(
+                like(json!({"type": "string", "format": "date-time"}), json!(["2026-11-15T13:39:18.932Z"])),
+                "RFC 3339, told in UTC with milliseconds.",
+            ),
+        ),
+        (
+            "Duration",
+            about(
+                like(duration, json!(["90s", 5, "1h30m", "250ms", "14d", "PT5M"])),
+                "Seconds as a number, or a span in words, or ISO 8601.",
+            ),
+        ),
+        ("Moment", about(any_of([named("Duration"), named("Instant")]), "A span from now, or an instant.")),
+        ("Name", json!({"type": "string", "minLength": 1, "maxLength": 255, "pattern": NAME})),
+        ("Note", json!({"type": "string", "maxLength": 4096, "pattern": r"^[^\u0000]*$"})),
+        (
+            "Labels",
+            json!({"type": "object", "maxProperties": 32, "propertyNames": {"minLength": 1, "maxLength": 256},
+                "additionalProperties": {"type": "string", "maxLength": 256, "pattern": r"^[^\u0000]*$"},
+                "description": "At most 32, each with at most 256 bytes in name and value."}),
+        ),
+        ("Json", about(anything(), "Whatever JSON can say.")),
+        ("LoopName", word(&[&loops[..], &["promote"]].concat())),
+        ("Dialect", about(words!(Dialect), "Whose spelling of a policy it is. It is never guessed.")),
+        (
+            "RetryAfter",
+            about(
+                any_of([named("Duration"), text()]),
+                "As the header of that name: seconds or a date; or a span in words.",
+            ),
+        ),
+        ("Class", words!(Class)),
+        ("When", words!(When)),
+        ("OnUnmet", words!(OnUnmet)),
+        ("Role", words!(Role)),
+        ("Outcome", word(&["succeeded", "failed", "snoozed", "released"])),
+        ("WorkType", word(&TYPES)),
+        ("SettleStatus", word(&["succeeded", "failed"])),
+        ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
+        ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),
+        ("Executor", executor()),
+        ("Expect", any_of([status_pattern(), list(status_pattern())])),
+    ]
+}
+
+/// Who runs a task.
+fn executor() -> Value {
+    let simple = |name: &str, told: &str| about(object([("type", constant(name))]), told);
+    let http = partial(
+        &["type", "url"],
+        [
+            ("type", constant("http")),
+            ("method", word(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])),
+            ("url", like(json!({"type": "string", "format": "uri"}), json!(["https://example.com/charge"]))),
+            ("headers", map(text())),
+            ("body", anything()),
+            ("expect", nullable(named("Expect"))),
+        ],
+    );
+    let command = partial(
+        &["type", "run"],
+        [
+            ("type", constant("command")),
+            ("run", json!({"type": "array", "minItems": 1, "items": text()})),
+            ("env", map(text())),
+            ("cwd", nullable(text())),
+        ],
+    );
+    let hook = json!({"type": "object", "required": ["type"], "properties": {"type": {"const": "hook"}}});
+    json!({"oneOf": [
+        simple("worker", "Leased by a worker: the default."),
+        about(http, "The server makes the call itself."),
+        about(hook, "Settled from outside by `settleTask`."),
+        about(command, "A process on the server, where it was started with `--allow-commands`."),
+        simple("timer", "Succeeds when it is due."),
+    ]})
+}
+
+fn status_pattern() -> Value {
+    like(json!({"type": "string"}), json!(["2xx", "204"]))
+}

@@ -1,0 +1,109 @@
+//! Shapes that are written by hand: what is read from JSON field by field, and what is answered. A test asks a running server
+//! for all of them, so none can tell a lie for long.
+
+mod answers;
+mod input;
+mod policy;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::schema::{about, like, named, text};
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    [input::all(), policy::all(), answers::all()].into_iter().flatten().collect()
+}
+
+/// Shapes that are made of derived ones.
+pub fn made_of(derived: &BTreeMap<String, Value>) -> Vec<(&'static str, Value)> {
+    let mut assumed = derived.get("ErrorFields").cloned().unwrap_or_default();
+    assumed["properties"]["after"] = about(named("Duration"), "How long the attempt runs before it fails.");
+    vec![("AssumedFailure", assumed)]
+}
+
+/// All words of a type.
+macro_rules! words {
+    ($type:ty) => {
+        word(&<$type>::ALL.iter().map(|it| it.word()).collect::<Vec<_>>())
+    };
+}
+use words;
+
+/// What a part of a path stands for.
+pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
+    match name {
+        "id" if path.contains("/keys/") => ("The id of a key: the part of it between the underscores.", text()),
+        "id" => ("The id of a task.", named("Id")),
+        "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
+        "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
+        _ => ("", text()),
+    }
+}
+
+/// Gives a type that stands in a derived schema the name of one that is written here, and names what that one is made of.
+macro_rules! by_hand {
+    ($($type:ty => $name:literal $(of $part:ty)?),+ $(,)?) => {$(
+        impl utoipa::PartialSchema for $type {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                utoipa::openapi::RefOr::default()
+            }
+        }
+
+        impl utoipa::ToSchema for $type {
+            fn name() -> std::borrow::Cow<'static, str> {
+                $name.into()
+            }
+
+            $(fn schemas(parts: &mut super::doc::Parts) {
+                use utoipa::PartialSchema;
+                parts.push((<$part>::name().into_owned(), <$part>::schema()));
+                <$part>::schemas(parts);
+            })?
+        }
+    )+};
+}
+
+/// What a field holds where its own type does not say.
+pub mod stands_for {
+    pub struct Name;
+    pub struct Note;
+    pub struct Labels;
+    pub struct RetryPolicy;
+    pub struct Executor;
+    pub struct Json;
+    pub struct RetryAfter;
+    pub struct Dialect;
+    pub struct Class;
+    pub struct Outcome;
+    pub struct When;
+    pub struct OnUnmet;
+    pub struct Role;
+    pub struct SettleStatus;
+    pub struct WorkType;
+    pub struct AssumedFailure;
+}
+
+by_hand! {
+    crate::wire::Span => "Duration",
+    crate::wire::Instant => "Instant",
+    crate::wire::MomentIn => "Moment",
+    crate::wire::task::NeedIn => "Need" of crate::wire::task::WholeNeed,
+    crate::wire::lease::ErrorIn => "Error" of crate::wire::lease::WholeError,
+    stands_for::Name => "Name",
+    stands_for::Note => "Note",
+    stands_for::Labels => "Labels",
+    stands_for::RetryPolicy => "RetryPolicy",
+    stands_for::Executor => "Executor",
+    stands_for::Json => "Json",
+    stands_for::RetryAfter => "RetryAfter",
+    stands_for::Dialect => "Dialect",
+    stands_for::Class => "Class",
+    stands_for::Outcome => "Outcome",
+    stands_for::When => "When",
+    stands_for::OnUnmet => "OnUnmet",
+    stands_for::Role => "Role",
+    stands_for::SettleStatus => "SettleStatus",
+    stands_for::WorkType => "WorkType",
+    stands_for::AssumedFailure => "AssumedFailure",
+}

@@ -1,0 +1,136 @@
+//! Bodies that the document forbids: every field of every body with values that its schema does not allow, with a field that
+//! nobody knows, and without a field that is needed.
+
+use std::collections::HashMap;
+
+use comeback_server::openapi::document;
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::Bad;
+
+/// A good body, a place in it, the schema of that place, and how faults there are named.
+struct Base {
+    operation: &'static str,
+    body: Value,
+    pointer: &'static str,
+    schema: &'static str,
+    path: &'static str,
+}
+
+fn bases() -> Vec<Base> {
+    let base = |operation, body, pointer, schema, path| Base { operation, body, pointer, schema, path };
+    let with_error = |rest: Value| {
+        let mut body = json!({"error": {"message": "m"}});
+        body.as_object_mut().expect("fields").extend(rest.as_object().expect("fields").clone());
+        body
+    };
+    let rule = || json!({"rules": [{"then": "retry", "match": {"code": "E"}}]});
+    let window = || json!({"windows": [{"from": "22:00", "to": "06:00"}]});
+    vec![
+        base("submitTasks", json!({"kind": "k"}), "", "NewTask", ""),
+        base("submitTasks", json!({"tasks": [{"kind": "k"}], "execution": {}}), "", "NewTasks", ""),
+        base(
+            "submitTasks",
+            json!({"tasks": [{"kind": "k"}], "execution": {}}),
+            "/execution",
+            "NewExecution",
+            "execution.",
+        ),
+        base(
+            "submitTasks",
+            json!({"tasks": [{"kind": "a", "key": "a"}, {"kind": "b", "needs": [{"task": "a"}]}]}),
+            "/tasks/1/needs/0",
+            "NeedFields",
+            "tasks[1].needs[0].",
+        ),
+        base("submitTasks", json!({"kind": "k", "retry": {}}), "/retry", "RetryPolicyFields", "retry."),
+        base("bindPolicy", json!({"policy": {}}), "/policy", "RetryPolicyFields", "policy."),
+        base("simulatePolicy", json!({"policy": rule()}), "/policy/rules/0", "RetryRule", "policy.rules[0]."),
+        base("simulatePolicy", json!({"policy": window()}), "/policy/windows/0", "RetryWindow", "policy.windows[0]."),
+        base("leaseTasks", json!({"worker": "w"}), "", "LeaseRequest", ""),
+        base("keepLeases", json!({"leases": []}), "", "HeartbeatRequest", ""),
+        base("reportRuns", json!({"reports": []}), "", "ReportRequest", ""),
+        base("settleTask", json!({"status": "failed"}), "", "Settle", ""),
+        base("settleTask", with_error(json!({"status": "failed"})), "/error", "ErrorFields", "error."),
+        base("simulatePolicy", with_error(json!({"policy": true})), "/error", "ErrorFields", "error."),
+        base("simulatePolicy", json!({"policy": true}), "", "SimulationRequest", ""),
+        base(
+            "simulatePolicy",
+            json!({"policy": true, "failures": [{"after": 1}]}),
+            "/failures/0",
+            "AssumedFailure",
+            "failures[0].",
+        ),
+        base("pauseWork", json!({}), "", "PauseTypes", ""),
+        base("resumeWork", json!({}), "", "ResumeTypes", ""),
+        base("bindPolicy", json!({"policy": true}), "", "PolicyBinding", ""),
+        base("cancelTask", json!({}), "", "Act", ""),
+        base("pauseTask", json!({}), "", "Act", ""),
+        base("resumeTask", json!({}), "", "Act", ""),
+        base("retryTask", json!({}), "", "Retry", ""),
+        base("snoozeTask", json!({"delay": 1}), "", "Move", ""),
+        base("rescheduleTask", json!({"at": "2030-01-01T00:00:00Z"}), "", "Move", ""),
+        base("pauseLoop", json!({}), "", "Pause", ""),
+        base("resumeLoop", json!({}), "", "Nothing", ""),
+        base("reapStuckTasks", json!({}), "", "Nothing", ""),
+        base("advanceClock", json!({"by": 1}), "", "Advance", ""),
+        base("createKey", json!({"role": "admin"}), "", "KeyRequest", ""),
+    ]
+}
+
+pub fn all() -> Vec<Bad> {
+    let mut bad = Vec::new();
+    let mut prepared: HashMap<String, Validator> = HashMap::new();
+    for base in bases() {
+        let schema = &document().0["components"]["schemas"][base.schema];
+        let with = |change: &dyn Fn(&mut Value)| {
+            let mut body = base.body.clone();
+            change(body.pointer_mut(base.pointer).expect("the place is there"));
+            Bad::new(base.operation).json(body)
+        };
+        let unknown = with(&|place| place["nobody_knows_this"] = json!(1));
+        bad.push(unknown.names(base.path.trim_end_matches('.')));
+        for name in schema["required"].as_array().into_iter().flatten() {
+            let name = name.as_str().expect("a name");
+            let without = with(&|place| drop(place.as_object_mut().expect("fields").shift_remove(name)));
+            bad.push(without.names(format!("{}{name}", base.path)));
+        }
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let validator = prepared.entry(field.to_string()).or_insert_with(|| prepare(field));
+            for value in candidates().into_iter().filter(|value| !validator.is_valid(value)) {
+                let wrong = with(&|place| place[name] = value.clone());
+                bad.push(wrong.names(format!("{}{name}", base.path).trim_end_matches('.')));
+            }
+        }
+    }
+    bad
+}
+
+fn prepare(schema: &Value) -> Validator {
+    let whole = json!({"allOf": [schema], "components": document().0["components"]});
+    jsonschema::options().should_validate_formats(true).build(&whole).expect("a schema")
+}
+
+/// Something of every sort, and what is beyond every limit.
+fn candidates() -> Vec<Value> {
+    let mut all = vec![
+        json!(null),
+        json!(true),
+        json!(-1),
+        json!(0),
+        json!(1.5),
+        json!(5_000_000_000_000_000_000_u64),
+        json!(1e300),
+        json!(""),
+        json!("no such thing"),
+        json!("zero \u{0} inside"),
+        json!("x".repeat(5_000)),
+        json!([]),
+        json!([[]]),
+        json!({}),
+        json!({"nobody_knows_this": 1}),
+    ];
+    all.push(json!((0..40).map(|n| (format!("label{n}"), json!("v"))).collect::<serde_json::Map<_, _>>()));
+    all
+}

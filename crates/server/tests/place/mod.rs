@@ -1,0 +1,108 @@
+//! A server without a socket, on either database, that is asked by the names of its operations.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use comeback_core::Timestamp;
+use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
+use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
+use comeback_server::{App, AppOptions, GateOptions, Route, table};
+use comeback_store::conformance::postgres::Database;
+use serde_json::Value;
+use tower::ServiceExt;
+
+pub const START: Timestamp = Timestamp(1_800_000_000_000);
+
+pub struct Place {
+    pub word: &'static str,
+    pub app: Arc<App>,
+    database: Option<Database>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    /// SQLite; and PostgreSQL where a cluster is at hand.
+    pub async fn all() -> Vec<Place> {
+        let mut all = vec![Place::sqlite().await];
+        if std::env::var("COMEBACK_TEST_POSTGRES").is_ok() {
+            let database = Database::create().await;
+            let options =
+                PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
+            let store = Arc::new(PostgresStore::open(&options).await.expect("the store opens"));
+            all.push(Place {
+                word: "postgres",
+                app: app(store, GateOptions::default()).await,
+                database: Some(database),
+                _folder: None,
+            });
+        }
+        all
+    }
+
+    pub async fn sqlite() -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = SqliteOptions::file(folder.path().join("comeback.db"));
+        let store = Arc::new(SqliteStore::open(&options).expect("the store opens"));
+        Place { word: "sqlite", app: app(store, GateOptions::default()).await, database: None, _folder: Some(folder) }
+    }
+
+    pub async fn leave(self) {
+        drop(self.app);
+        if let Some(database) = self.database {
+            database.drop().await;
+        }
+    }
+}
+
+/// One instance, whose time is moved by hand.
+pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
+    let clock = VirtualClock::new(START);
+    let executors = Available { http: true, command: true, timer: true };
+    let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
+    let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
+    let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
+    App::new(engine, options).await.expect("an app")
+}
+
+/// All routes, made once.
+pub fn routes() -> &'static [Route] {
+    static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(table);
+    &ROUTES
+}
+
+/// The route of an operation.
+pub fn route(operation: &str) -> &'static Route {
+    let named = |route: &&Route| route.doc.as_ref().is_some_and(|doc| doc.id == operation);
+    routes().iter().find(named).unwrap_or_else(|| panic!("no operation is called {operation}"))
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub bytes: Bytes,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {:?}", self.bytes))
+    }
+}
+
+pub fn request(method: &Method, address: &str) -> axum::http::request::Builder {
+    Request::builder().method(method.clone()).uri(address)
+}
+
+/// Sends it; a stream is read only as far as its head.
+pub async fn send(router: &Router, request: Request<Body>) -> Answer {
+    let response = router.clone().oneshot(request).await.expect("an answer");
+    let (head, body) = response.into_parts();
+    let is_stream = head.headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+    let bytes = match is_stream {
+        true => Bytes::new(),
+        false => axum::body::to_bytes(body, 64 << 20).await.expect("a body"),
+    };
+    Answer { status: head.status, headers: head.headers, bytes }
+}
