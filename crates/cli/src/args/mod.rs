@@ -1,0 +1,140 @@
+//! What can be said to the binary.
+
+mod operate;
+mod server;
+mod work;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
+pub use server::{DemoArgs, ServeArgs};
+pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
+
+use crate::output::TimeFormat;
+
+/// Durable tasks that come back: retries decided once, kept, and explained.
+#[derive(Parser)]
+#[command(name = "comeback", version, disable_help_subcommand = true, subcommand_value_name = "COMMAND")]
+#[command(after_help = "More: comeback help filters, policies, exit-codes or environment")]
+pub struct Arguments {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Global {
+    /// A profile of the configuration file
+    #[arg(long, short, global = true, env = "COMEBACK_PROFILE")]
+    pub profile: Option<String>,
+    /// Where the server is [default: http://127.0.0.1:7330]
+    #[arg(long, global = true, env = "COMEBACK_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// The key to show to it; better kept in the environment or in a profile than typed
+    #[arg(long, global = true, env = "COMEBACK_KEY", hide_env_values = true)]
+    pub key: Option<String>,
+    /// The namespace, where the key does not say
+    #[arg(long, global = true, env = "COMEBACK_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// How to print it: a table is for people on a terminal and tab-separated on a pipe
+    #[arg(long, short, global = true, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
+    #[arg(help = "table, json, jsonl (an item per line), csv, or name")]
+    pub output: Format,
+    /// The same as --output json
+    #[arg(long, global = true, conflicts_with = "output")]
+    pub json: bool,
+    /// Only these columns of a table, as in --columns id,state
+    #[arg(long, global = true, value_delimiter = ',', value_name = "NAMES")]
+    pub columns: Vec<String>,
+    /// Times as relative, local or utc [default: relative on a terminal, utc on a pipe]
+    #[arg(long, global = true, value_name = "FORM", hide_possible_values = true)]
+    pub time: Option<TimeFormat>,
+    /// No colours; NO_COLOR does the same
+    #[arg(long, global = true)]
+    pub no_color: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Json,
+    Jsonl,
+    Csv,
+    Name,
+}
+
+/// Looks again and again.
+#[derive(Args, Clone, Default)]
+pub struct Watch {
+    /// Look again every so often, until Ctrl-C [default: 2s]
+    #[arg(long, short, value_name = "SPAN", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    pub watch: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Watch tasks fail and come back, on temporary data and sixty times as fast
+    Demo(DemoArgs),
+    /// Run the server
+    Serve(ServeArgs),
+    /// Run a command durably: it is retried until it succeeds or its policy gives up
+    Run(RunArgs),
+    /// Create a task
+    Enqueue(EnqueueArgs),
+    /// Look at tasks and act on them
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Read a retry policy, try it out, and find what is odd about it
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// What is due when
+    Upcoming {
+        /// How far to look ahead
+        #[arg(long, value_name = "SPAN", default_value = "24h")]
+        within: String,
+        /// How much time one line stands for
+        #[arg(long, value_name = "SPAN", default_value = "1h")]
+        bucket: String,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// How many tasks are in each state
+    Stats {
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Follow what happens, line by line
+    Tail(TailArgs),
+    /// Whether anything needs a person; exits 8 when it does
+    Status {
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// The background loops
+    #[command(subcommand)]
+    Loop(LoopCommand),
+    /// Those who ask for work
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+    /// API keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// The database itself: bring it up to date, check it, back it up
+    #[command(subcommand)]
+    Db(DbCommand),
+    /// Look for what is wrong, and say what to do; exits 8 when something is
+    Doctor(DoctorArgs),
+    /// Which settings are in force, and where they come from
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script
+    Completion { shell: clap_complete::Shell },
+    /// Explain a command, or one of: filters, policies, exit-codes, environment
+    Help {
+        #[arg(value_name = "COMMAND or TOPIC")]
+        about: Vec<String>,
+    },
+}

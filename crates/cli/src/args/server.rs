@@ -1,0 +1,58 @@
+//! The commands that are servers.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Address to listen on; the next free port when it is taken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7330")]
+    pub listen: String,
+    /// Keep the data in this file
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+    /// How many times as fast as real time
+    #[arg(long, value_name = "FACTOR", default_value_t = 60.0)]
+    pub speed: f64,
+    /// The same ids and delays every time
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// End after so many seconds
+    #[arg(long)]
+    pub seconds: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Address to listen on
+    #[arg(long, env = "COMEBACK_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7330")]
+    pub listen: String,
+    /// A SQLite file, or a PostgreSQL URL for many instances
+    #[arg(
+        long,
+        env = "COMEBACK_DB",
+        value_name = "FILE or URL",
+        default_value = "./comeback.db",
+        hide_env_values = true
+    )]
+    pub db: String,
+    /// system, virtual (moved by POST /clock/advance), or x60 and the like
+    #[arg(long, env = "COMEBACK_CLOCK", default_value = "system")]
+    pub clock: String,
+    /// Names this process among others
+    #[arg(long, env = "INSTANCE_ID")]
+    pub instance: Option<String>,
+    /// Let tasks start processes on this machine
+    #[arg(long, env = "COMEBACK_ALLOW_COMMANDS")]
+    pub allow_commands: bool,
+    /// Let calls reach loopback and private networks
+    #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS")]
+    pub allow_private_networks: bool,
+    /// Leave http, command and timer tasks to other instances
+    #[arg(long, env = "COMEBACK_NO_EXECUTORS")]
+    pub no_executors: bool,
+    /// human or json
+    #[arg(long, env = "COMEBACK_LOG_FORMAT", default_value = "human")]
+    pub log_format: String,
+}
