@@ -197,7 +197,7 @@ fn read(path: &Path) -> Result<File, Failure> {
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     toml::from_str(&text).map_err(|error| {
-        let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+        let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
         let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         wrong(format!("{place}{}", error.message()))
     })

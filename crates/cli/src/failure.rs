@@ -51,14 +51,22 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "error: {}", self.what)?;
+        writeln!(f, "error: {}", without_number(&self.what))?;
         if let Some(why) = &self.why {
-            writeln!(f, "  why: {why}")?;
+            writeln!(f, "  why: {}", without_number(why))?;
         }
         for (i, remedy) in self.remedies.iter().enumerate() {
             writeln!(f, "  {} {remedy}", if i == 0 { "do: " } else { "    " })?;
         }
         Ok(())
+    }
+}
+
+/// The system's words, without the number that it knows them by.
+pub fn without_number(text: &str) -> String {
+    match text.split_once(" (os error ").and_then(|(before, rest)| Some((before, rest.split_once(')')?.1))) {
+        Some((before, after)) => format!("{before}{after}"),
+        None => text.to_owned(),
     }
 }
 
@@ -79,10 +87,11 @@ impl From<Error> for Failure {
                     503 => code::UNREACHABLE,
                     _ => code::FAILED,
                 };
-                let failure = Failure::new(code, problem.detail.clone());
+                let detail = problem.detail.strip_prefix("q: ").unwrap_or(&problem.detail);
+                let failure = Failure::new(code, detail);
                 match problem.error.as_str() {
-                    "UNAUTHORIZED" => failure
-                        .why("this server asks for a key")
+                    "UNAUTHORIZED" => Failure::new(code, "this server asks for a key")
+                        .why(if detail.starts_with("send a key") { "none was sent" } else { detail })
                         .remedy("set COMEBACK_KEY, or put the key into a profile (comeback help environment)")
                         .remedy("or make one: comeback key create --role admin --db FILE"),
                     "FORBIDDEN" => failure
@@ -116,24 +125,21 @@ impl From<&clap::Error> for Failure {
             _ => String::new(),
         };
         let usage = |what: String| Failure::new(code::USAGE, what);
-        let help = match error.get(ContextKind::Usage) {
-            Some(ContextValue::StyledStr(usage)) => help_for(&usage.to_string()),
-            _ => "comeback help".to_owned(),
-        };
+        let help = help_for(std::env::args().skip(1));
         let argument = text(ContextKind::InvalidArg).unwrap_or_default();
         match error.kind() {
             ErrorKind::InvalidSubcommand => {
                 let name = text(ContextKind::InvalidSubcommand).unwrap_or_default();
                 let failure = usage(format!("there is no command `{name}`"));
                 match text(ContextKind::SuggestedSubcommand) {
-                    Some(meant) => failure.why(format!("did you mean `{meant}`?")).remedy(help),
+                    Some(meant) => failure.remedy(format!("did you mean `{meant}`?   see: {help}")),
                     None => failure.remedy(help),
                 }
             }
             ErrorKind::UnknownArgument => {
                 let failure = usage(format!("there is no option `{argument}` here"));
                 match text(ContextKind::SuggestedArg) {
-                    Some(meant) => failure.why(format!("did you mean `{meant}`?")).remedy(help),
+                    Some(meant) => failure.remedy(format!("did you mean `{meant}`?   see: {help}")),
                     None => failure.remedy(help),
                 }
             }
@@ -171,9 +177,14 @@ impl From<&clap::Error> for Failure {
     }
 }
 
-/// `Usage: comeback task get [OPTIONS] <ID>` leads to `comeback task get --help`.
-fn help_for(usage: &str) -> String {
-    let words = usage.split_whitespace().skip_while(|word| *word != "comeback");
-    let names: Vec<&str> = words.take_while(|word| !word.starts_with(['[', '<', '-'])).collect();
+/// Which help explains what was typed: that of the last command that was understood.
+fn help_for(words: impl Iterator<Item = String>) -> String {
+    let mut command = crate::args::command();
+    let mut names = vec!["comeback".to_owned()];
+    for word in words.filter(|word| !word.starts_with('-')) {
+        let Some(found) = command.find_subcommand(&word).cloned() else { break };
+        names.push(word);
+        command = found;
+    }
     if names.len() < 2 { "comeback help".into() } else { format!("{} --help", names.join(" ")) }
 }

@@ -9,8 +9,8 @@ mod watch;
 
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches};
 
 use failure::Failure;
 
@@ -18,8 +18,8 @@ use failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let read = args::Arguments::command()
-        .try_get_matches()
+    let read = args::command()
+        .try_get_matches_from(args::typed())
         .and_then(|matches| args::Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
     let (arguments, matches) = match read {
         Ok(read) => read,

@@ -4,13 +4,50 @@ mod operate;
 mod server;
 mod work;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use comeback_core::Millis;
 
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
 pub use server::{DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
 use crate::output::TimeFormat;
+
+/// All that can be said. What can be said everywhere is explained once, not with every command.
+pub fn command() -> clap::Command {
+    fn hide(command: &mut clap::Command) {
+        for inner in command.get_subcommands_mut() {
+            let hidden = std::mem::take(inner).mut_args(|arg| if arg.is_global_set() { arg.hide(true) } else { arg });
+            *inner = hidden.after_help("Options for every command: comeback --help");
+            hide(inner);
+        }
+    }
+    let mut command = Arguments::command();
+    command.build();
+    hide(&mut command);
+    command
+}
+
+/// The command line; `--watch 5s` is taken for `--watch=5s`, because what follows may also be a filter.
+pub fn typed() -> Vec<OsString> {
+    let mut words: Vec<OsString> = Vec::new();
+    for word in std::env::args_os() {
+        let waits = words.last().is_some_and(|last| last == "--watch" || last == "-w");
+        let is_span = word
+            .to_str()
+            .is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()) && Millis::parse(word).is_ok());
+        match words.last_mut() {
+            Some(last) if waits && is_span => {
+                last.push("=");
+                last.push(word);
+            }
+            _ => words.push(word),
+        }
+    }
+    words
+}
 
 /// Durable tasks that come back: retries decided once, kept, and explained.
 #[derive(Parser)]
@@ -27,16 +64,16 @@ pub struct Arguments {
 #[command(next_help_heading = "Everywhere")]
 pub struct Global {
     /// A profile of the configuration file
-    #[arg(long, short, global = true, env = "COMEBACK_PROFILE")]
+    #[arg(long, short, global = true, env = "COMEBACK_PROFILE", hide_env_values = true)]
     pub profile: Option<String>,
     /// Where the server is [default: http://127.0.0.1:7330]
-    #[arg(long, global = true, env = "COMEBACK_SERVER", value_name = "URL")]
+    #[arg(long, global = true, env = "COMEBACK_SERVER", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
     /// The key to show to it; better kept in the environment or in a profile than typed
     #[arg(long, global = true, env = "COMEBACK_KEY", hide_env_values = true)]
     pub key: Option<String>,
     /// The namespace, where the key does not say
-    #[arg(long, global = true, env = "COMEBACK_NAMESPACE")]
+    #[arg(long, global = true, env = "COMEBACK_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
     /// How to print it: a table is for people on a terminal and tab-separated on a pipe
     #[arg(long, short, global = true, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
@@ -69,7 +106,7 @@ pub enum Format {
 /// Looks again and again.
 #[derive(Args, Clone, Default)]
 pub struct Watch {
-    /// Look again every so often, until Ctrl-C [default: 2s]
+    /// Look again every so often, such as 5s, until Ctrl-C [default: 2s]
     #[arg(long, short, value_name = "SPAN", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     pub watch: Option<String>,
 }

@@ -26,33 +26,40 @@ pub struct DemoArgs {
 #[derive(Args)]
 pub struct ServeArgs {
     /// Address to listen on
-    #[arg(long, env = "COMEBACK_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7330")]
+    #[arg(
+        long,
+        env = "COMEBACK_LISTEN",
+        hide_env_values = true,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:7330"
+    )]
     pub listen: String,
     /// A SQLite file, or a PostgreSQL URL for many instances
     #[arg(
         long,
         env = "COMEBACK_DB",
+        hide_env_values = true,
         value_name = "FILE or URL",
         default_value = "./comeback.db",
         hide_env_values = true
     )]
     pub db: String,
     /// system, virtual (moved by POST /clock/advance), or x60 and the like
-    #[arg(long, env = "COMEBACK_CLOCK", default_value = "system")]
+    #[arg(long, env = "COMEBACK_CLOCK", hide_env_values = true, default_value = "system")]
     pub clock: String,
     /// Names this process among others
-    #[arg(long, env = "INSTANCE_ID")]
+    #[arg(long, env = "INSTANCE_ID", hide_env_values = true)]
     pub instance: Option<String>,
     /// Let tasks start processes on this machine
-    #[arg(long, env = "COMEBACK_ALLOW_COMMANDS")]
+    #[arg(long, env = "COMEBACK_ALLOW_COMMANDS", hide_env_values = true)]
     pub allow_commands: bool,
     /// Let calls reach loopback and private networks
-    #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS")]
+    #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS", hide_env_values = true)]
     pub allow_private_networks: bool,
     /// Leave http, command and timer tasks to other instances
-    #[arg(long, env = "COMEBACK_NO_EXECUTORS")]
+    #[arg(long, env = "COMEBACK_NO_EXECUTORS", hide_env_values = true)]
     pub no_executors: bool,
     /// human or json
-    #[arg(long, env = "COMEBACK_LOG_FORMAT", default_value = "human")]
+    #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
     pub log_format: String,
 }

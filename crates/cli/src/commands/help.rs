@@ -1,8 +1,5 @@
 //! Help: about a command, or about what all commands share.
 
-use clap::CommandFactory;
-
-use crate::args::Arguments;
 use crate::failure::{Failure, code};
 use crate::output::say;
 
@@ -20,8 +17,7 @@ pub fn run(about: &[String]) -> Result<u8, Failure> {
         say!("{}", text.trim_end());
         return Ok(code::OK);
     }
-    let mut command = Arguments::command();
-    command.build();
+    let mut command = crate::args::command();
     for name in about {
         let found = command.find_subcommand(name).cloned();
         command = found.ok_or_else(|| {

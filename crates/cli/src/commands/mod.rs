@@ -17,7 +17,7 @@ mod tail;
 mod task;
 mod worker;
 
-use clap::{ArgMatches, CommandFactory};
+use clap::ArgMatches;
 use comeback_client::Client;
 use comeback_core::Timestamp;
 use comeback_engine::store::{Place, StoreError};
@@ -105,7 +105,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Doctor(args) => doctor::run(&out(), settings(), args).await,
         Command::Config(command) => config::run(&out(), settings, command),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "comeback", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut crate::args::command(), "comeback", &mut std::io::stdout());
             Ok(code::OK)
         }
         Command::Help { about } => help::run(&about),

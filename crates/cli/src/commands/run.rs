@@ -12,7 +12,7 @@ use super::enqueue::own_task;
 use super::task::end_code;
 use crate::args::RunArgs;
 use crate::failure::{Failure, code};
-use crate::output::{self, instant, say, span};
+use crate::output::{self, instant, say, soon, span};
 use crate::watch::Interrupted;
 
 const LEASE_SECS: u64 = 60;
@@ -87,7 +87,7 @@ impl Work<'_> {
         let what = match (output::text(answer, "state"), instant(&answer["next_retry_at"])) {
             ("succeeded", _) if number > 1 => format!("recovered after {}", span(since(begun))),
             ("succeeded", _) => String::new(),
-            (_, Some(at)) => format!("retry in {}", span(at.since(context.now().await?))),
+            (_, Some(at)) => format!("retry {}", soon(at.since(context.now().await?))),
             (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
         };
         eprintln!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());

@@ -61,9 +61,8 @@ fn log(format: &str) -> Result<(), Failure> {
         "human" => builder.init(),
         "json" => builder.json().init(),
         other => {
-            return Err(
-                Failure::new(code::USAGE, format!("`{other}` is no format of a log")).remedy("--log-format human")
-            );
+            return Err(Failure::new(code::USAGE, format!("`{other}` is no format of a log"))
+                .remedy("--log-format human or json"));
         }
     }
     Ok(())
@@ -92,7 +91,8 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
 
 async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
     let wrong = |error: std::io::Error| {
-        Failure::new(code::FAILED, format!("cannot listen on {address}: {error}"))
+        Failure::new(code::FAILED, format!("cannot listen on {address}"))
+            .why(error.to_string())
             .remedy("choose another: --listen 127.0.0.1:7331")
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;

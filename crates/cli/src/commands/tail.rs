@@ -11,7 +11,7 @@ use super::Context;
 use super::task::attempt;
 use crate::args::TailArgs;
 use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Output, Paint, say, span};
+use crate::output::{self, Cell, Output, Paint, say, soon};
 
 /// Verdicts and ends: what a person wants to see go by.
 const NOTABLE: &str = "task.retry_scheduled,task.throttled,task.snoozed,task.parked,task.failed,task.retry_exhausted,\
@@ -139,7 +139,11 @@ fn worded(event: &Value, task: &Value, out: &Output) -> String {
         "attempt.failed" => ("✕", Paint::Red, ""),
         "attempt.started" => ("▶", Paint::Blue, "started"),
         "task.canceled" => ("–", Paint::Dim, "canceled"),
-        "task.paused" | "task.parked" => ("⏸", Paint::Magenta, "paused"),
+        "task.skipped" => ("–", Paint::Dim, "skipped"),
+        "task.paused" => ("⏸", Paint::Magenta, "paused"),
+        "task.parked" => ("⏸", Paint::Magenta, "paused for a person"),
+        "task.resumed" => ("○", Paint::Dim, "resumed"),
+        "task.manual_retry" => ("↻", Paint::Yellow, "retried by hand"),
         other => ("·", Paint::Dim, other),
     };
     let mut words: Vec<String> = Vec::new();
@@ -147,8 +151,9 @@ fn worded(event: &Value, task: &Value, out: &Output) -> String {
         words.push(error.lines().next().unwrap_or_default().to_owned());
     }
     if let Some(ms) = data["delay_ms"].as_u64() {
-        let uncounted = if word == "task.throttled" { " (not counted)" } else { "" };
-        words.push(format!("→ retry in {}{uncounted}", span(Millis(ms))));
+        let counts = word == "task.retry_scheduled" && data["reason"] != "lost_retry";
+        let uncounted = if counts { "" } else { " (not counted)" };
+        words.push(format!("→ retry {}{uncounted}", soon(Millis(ms))));
     }
     if !end.is_empty() {
         words.push(if words.is_empty() { end.to_owned() } else { format!("→ {end}") });

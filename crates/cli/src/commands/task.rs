@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::Context;
 use crate::args::{TaskCommand, Watch};
 use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Output, Table, View, instant, say, span};
+use crate::output::{self, Cell, Output, Table, View, instant, say, soon, span};
 use crate::watch;
 
 pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure> {
@@ -99,7 +99,7 @@ fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
     view.line(headline(task, out));
     let mut field = |name: &str, words: String| {
         if !words.is_empty() {
-            view.line(format!("  {name:<9} {words}"));
+            view.line(format!("  {name:<10} {words}"));
         }
     };
     let at = |value: &Value| instant(value).map(|at| out.at(at, now)).unwrap_or_default();
@@ -127,7 +127,7 @@ fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
         .collect();
     let runs = task["total_attempts"].as_u64().unwrap_or(0);
     field("runs", if counts.is_empty() { runs.to_string() } else { format!("{runs} ({})", counts.join(", ")) });
-    field("error", error_words(task));
+    field("last error", error_words(task));
     let labels = task["labels"].as_object().into_iter().flatten();
     let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();
     field("labels", labels.join(" "));
@@ -220,11 +220,17 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     }
     if let (Some(at), Some(then), true) = (instant(&forecast["gives_up_at"]), forecast["then"]["state"].as_str(), open)
     {
-        let reason = output::text(&forecast["then"], "reason");
+        let reason = match output::text(&forecast["then"], "reason") {
+            "attempts" => "no retry is left then",
+            "expired" => "its deadline is then",
+            "no_policy" => "it has no retry policy",
+            "final" => "its error is final",
+            other => other,
+        };
         view.line(format!("  at worst {then} {} ({reason})", out.at(at, now)));
     }
     if open {
-        view.line(format!("  blocked  {}", task["blocked"].as_str().unwrap_or("no")));
+        view.line(format!("  blocked  {}", blocked(context, &task).await?));
     }
     let name = output::short(&task["id"]);
     match output::text(&task, "state") {
@@ -238,6 +244,21 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     view.print(out)
 }
 
+/// What keeps it from running: something about it, or a loop that somebody paused.
+async fn blocked(context: &Context, task: &Value) -> Result<String, Failure> {
+    if let Some(words) = task["blocked"].as_str() {
+        return Ok(words.to_owned());
+    }
+    let needed = match output::text(task, "state") {
+        "retry_pending" => "retries",
+        "waiting" => "starts",
+        _ => return Ok("no".into()),
+    };
+    let loops = context.client.get("/api/v1/admin/loops").await?;
+    let paused = output::items(&loops).any(|it| it["name"] == needed && it["paused"] == true);
+    Ok(if paused { format!("the loop {needed} is paused (comeback loop resume {needed})") } else { "no".into() })
+}
+
 async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
     let (id, out) = (context.resolve(id).await?, &context.out);
     let listed = context.client.get(&format!("/api/v1/tasks/{id}/attempts?limit=500")).await?;
@@ -245,7 +266,7 @@ async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
     let mut table = Table::new(&["RUN", "ATTEMPT", "OUTCOME", "STARTED", "TOOK", "WORKER", "THEN", "ERROR"]);
     for it in output::items(&listed) {
         let took = it["duration_ms"].as_u64().map_or_else(|| "–".into(), |ms| span(Millis(ms)));
-        let delay = it["decision"]["delay"]["total_ms"].as_u64().map(|ms| format!("retry in {}", span(Millis(ms))));
+        let delay = it["decision"]["delay"]["total_ms"].as_u64().map(|ms| format!("retry {}", soon(Millis(ms))));
         table.rows.push(vec![
             it["run"].to_string().into(),
             it["number"].to_string().into(),
@@ -271,7 +292,7 @@ async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8,
         }
         other => other,
     };
-    let answer = context.client.act(&id, verb, &body).await?;
+    let answer = context.client.act(&id, verb, &body).await.map_err(|error| not_done(&id, verb, error))?;
     if context.out.is_json() {
         context.out.json(&answer);
         return Ok(code::OK);
@@ -282,4 +303,22 @@ async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8,
     let place = answer["queue_position"].as_u64().map(|n| format!("   number {n} in its queue")).unwrap_or_default();
     say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task).show(&context.out));
     Ok(code::OK)
+}
+
+/// A task that is not in the state for it, in the words of what was asked.
+fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
+    let state = error.problem().filter(|problem| problem.error == "WRONG_STATE").and_then(|it| it.more.get("state"));
+    let Some(state) = state.and_then(Value::as_str) else { return error.into() };
+    let name = output::short(&id.into());
+    let done = match verb {
+        "cancel" => "canceled",
+        "retry" => "retried",
+        "pause" => "paused",
+        "resume" => "resumed",
+        "snooze" => "snoozed",
+        _ => "rescheduled",
+    };
+    Failure::new(code::USAGE, format!("{name} was not {done}"))
+        .why(format!("it is {state}"))
+        .remedy(format!("comeback task why {name}"))
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::{Format, Global};
 
 pub use table::{Cell, Paint, Table};
-pub use time::{TimeFormat, instant, span};
+pub use time::{TimeFormat, instant, soon, span};
 pub use view::View;
 
 /// A line of data. Whoever reads it may stop reading, as `head` does; then there is nothing left to do.

@@ -22,6 +22,7 @@ impl Output {
     /// An instant as it is wanted; relative ones are relative to the server's now.
     pub fn at(&self, at: Timestamp, now: Timestamp) -> String {
         match self.time {
+            TimeFormat::Relative if at == now => "now".into(),
             TimeFormat::Relative if at >= now => format!("in {}", span(at.since(now))),
             TimeFormat::Relative => format!("{} ago", span(now.since(at))),
             TimeFormat::Utc => at.to_rfc3339(),
@@ -63,6 +64,11 @@ pub fn span(span: Millis) -> String {
         3_600_000..86_400_000 => two(hours, "h", mins % 60, "m"),
         _ => two(days, "d", hours % 24, "h"),
     }
+}
+
+/// `in 5s`, or `at once`.
+pub fn soon(delay: Millis) -> String {
+    if delay == Millis::ZERO { "at once".into() } else { format!("in {}", span(delay)) }
 }
 
 fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {

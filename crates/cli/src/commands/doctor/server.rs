@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Chart;
 use crate::commands::status::{PATIENCE, next_due};
 use crate::config::Settings;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_number};
 use crate::output::{self, instant, plural, span};
 
 const OURS: &str = env!("CARGO_PKG_VERSION");
@@ -30,7 +30,7 @@ pub async fn look(settings: &Settings, chart: &mut Chart) {
     match client.get("/livez").await {
         Ok(_) => chart.well("server", format!("{} answers", settings.server())),
         Err(Error::Unreachable { url, why }) => {
-            let words = format!("cannot reach {url}: {}", why.to_lowercase());
+            let words = format!("cannot reach {url}: {}", without_number(&why).to_lowercase());
             chart.ill("server", words, "comeback serve, or name another one: --server URL or --profile NAME");
             return;
         }
@@ -181,6 +181,8 @@ async fn work(client: &Client, stats: &Value, chart: &mut Chart) {
         let words =
             format!("{} {wait}, and nobody asked this instance for work in the last minute", plural(pending, "task"));
         chart.look("workers", words, "start a worker, or look at its log");
+    } else if lively == 0 {
+        chart.well("workers", "nobody asks for work, and nothing waits");
     } else {
         chart.well("workers", format!("{} in the last minute", plural(lively, "worker")));
     }
