@@ -83,7 +83,8 @@ fn append(out: &Output, view: &View, again: bool) -> Result<(), Failure> {
 }
 
 fn repaint(every: Millis, lines: &[String], hint: Option<&str>) {
-    let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| usize::from(size.ws_row).max(4));
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+    let rows = if size == 0 { 24 } else { size.max(5) };
     let clock = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
     let mut page = format!("\x1b[Hevery {}   {clock}   Ctrl-C ends it\x1b[K\n\x1b[K\n", span(every));
     let room = rows.saturating_sub(4);

@@ -121,7 +121,9 @@ pub fn typed_policy(text: &str) -> Value {
 pub fn broken(place: &Place, error: &StoreError) -> Failure {
     let failure = Failure::new(code::FAILED, format!("{place} cannot be used")).why(error.to_string());
     match (error, place) {
-        (StoreError::Locked(_), _) => failure.remedy("stop the other process, or use PostgreSQL: --db postgres://…"),
+        (StoreError::Locked(_), _) => failure
+            .why("another comeback process has it open")
+            .remedy("stop that one, or run several on PostgreSQL: --db postgres://…"),
         (StoreError::Schema(words), _) if !words.contains("db migrate") => {
             failure.remedy("use the version that made it, or a newer one")
         }

@@ -23,7 +23,7 @@ impl Output {
     pub fn at(&self, at: Timestamp, now: Timestamp) -> String {
         match self.time {
             TimeFormat::Relative if at == now => "now".into(),
-            TimeFormat::Relative if at >= now => format!("in {}", span(at.since(now))),
+            TimeFormat::Relative if at >= now => soon(at.since(now)),
             TimeFormat::Relative => format!("{} ago", span(now.since(at))),
             TimeFormat::Utc => at.to_rfc3339(),
             TimeFormat::Local => local(at),
@@ -68,7 +68,19 @@ pub fn span(span: Millis) -> String {
 
 /// `in 5s`, or `at once`.
 pub fn soon(delay: Millis) -> String {
-    if delay == Millis::ZERO { "at once".into() } else { format!("in {}", span(delay)) }
+    if delay == Millis::ZERO { "at once".into() } else { format!("in {}", span(rounded_up(delay))) }
+}
+
+/// What is still to come has lost a moment on its way here: an hour is not to look like 59m 59s.
+fn rounded_up(Millis(ms): Millis) -> Millis {
+    let unit = match ms {
+        0..1_000 => 10,
+        1_000..10_000 => 100,
+        10_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    Millis(ms.div_ceil(unit) * unit)
 }
 
 fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
@@ -78,6 +90,22 @@ fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_to_come_is_not_shortened_by_the_way() {
+        for (ms, words) in [
+            (0, "at once"),
+            (7, "in 10ms"),
+            (996, "in 1s"),
+            (1_901, "in 2s"),
+            (59_990, "in 1m"),
+            (3_599_991, "in 1h"),
+            (7 * 86_400_000 - 5, "in 7d"),
+            (4_200, "in 4.2s"),
+        ] {
+            assert_eq!(soon(Millis(ms)), words);
+        }
+    }
 
     #[test]
     fn spans_are_short() {

@@ -1,9 +1,12 @@
 //! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
 
 mod command_line;
+mod database;
 mod door;
 mod executors;
 mod harness;
 mod kills;
+mod postgres;
 mod tasks;
+mod terminal;
 mod workers;

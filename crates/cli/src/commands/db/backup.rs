@@ -1,5 +1,6 @@
 //! Copies: of a file by SQLite itself, of PostgreSQL by its own pg_dump.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -47,9 +48,10 @@ fn copy(place: &Place, from: &Path, to: &Path) -> Result<u64, Failure> {
 
 async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64, Failure> {
     let (url, password) = apart(&options.url);
-    let program = find("pg_dump").ok_or_else(|| {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let program = find("pg_dump", &path, Path::new(DEBIAN)).ok_or_else(|| {
         Failure::new(code::FAILED, format!("no backup of {place} was made"))
-            .why("pg_dump is neither on PATH nor in /usr/lib/postgresql")
+            .why(format!("pg_dump is neither on PATH nor in {DEBIAN}"))
             .remedy(format!("pg_dump --format=custom --schema={} --file={} '{url}'", options.schema, to.display()))
     })?;
     // Under another name until it is whole, and for its owner alone.
@@ -133,14 +135,16 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Where Debian keeps what belongs to a version.
+const DEBIAN: &str = "/usr/lib/postgresql";
+
 /// On PATH, or where Debian keeps it, the newest first.
-fn find(name: &str) -> Option<PathBuf> {
+fn find(name: &str, path: &OsStr, debian: &Path) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| path.is_file();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if let Some(found) = std::env::split_paths(&path).map(|folder| folder.join(name)).find(is_program) {
+    if let Some(found) = std::env::split_paths(path).map(|folder| folder.join(name)).find(is_program) {
         return Some(found);
     }
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    let versions = std::fs::read_dir(debian).ok()?.flatten();
     let mut found: Vec<(u32, PathBuf)> = versions
         .filter_map(|version| {
             let number = version.file_name().to_str()?.parse().ok()?;
@@ -155,6 +159,24 @@ fn find(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_found_on_path_first_and_then_by_its_version() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let debian = folder.path().join("postgresql");
+        assert_eq!(find("pg_dump", OsStr::new(""), &debian), None);
+        for version in ["9", "13", "17"] {
+            let bin = debian.join(version).join("bin");
+            std::fs::create_dir_all(&bin).expect("a folder");
+            std::fs::write(bin.join("pg_dump"), "").expect("a program");
+        }
+        let newest = find("pg_dump", OsStr::new(""), &debian).expect("found");
+        assert!(newest.ends_with("17/bin/pg_dump"), "{newest:?}");
+        let own = folder.path().join("own");
+        std::fs::create_dir_all(&own).expect("a folder");
+        std::fs::write(own.join("pg_dump"), "").expect("a program");
+        assert_eq!(find("pg_dump", own.as_os_str(), &debian), Some(own.join("pg_dump")));
+    }
 
     #[test]
     fn a_password_is_taken_out_of_a_url() {

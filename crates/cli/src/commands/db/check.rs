@@ -26,7 +26,13 @@ pub async fn run(out: &Output, place: &Place) -> Result<u8, Failure> {
     for part in &report.parts {
         let mark = if part.wrong == 0 { Cell::painted("✓", Paint::Green) } else { Cell::painted("✕", Paint::Red) };
         let wrong = if part.wrong == 0 { String::new() } else { format!("   {} wrong", grouped(part.wrong)) };
-        view.line(format!("{} {:<15} {} {}{wrong}", mark.show(out), part.name, grouped(part.looked_at), part.things));
+        view.line(format!(
+            "{} {:<15} {:>9}  {}{wrong}",
+            mark.show(out),
+            part.name,
+            grouped(part.looked_at),
+            part.things
+        ));
     }
     for finding in &report.findings {
         let about = finding.about.map(|id| format!("{id}: ")).unwrap_or_default();
