@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod complete;
 mod config;
 mod failure;
 mod output;
@@ -18,6 +19,7 @@ use failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    complete::answer();
     let read = args::command()
         .try_get_matches_from(args::typed())
         .and_then(|matches| args::Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));

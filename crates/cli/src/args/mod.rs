@@ -167,7 +167,7 @@ pub enum Command {
     /// Which settings are in force, and where they come from
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a completion script
+    /// Print a script that completes commands, options and ids; eval it when the shell starts
     Completion { shell: clap_complete::Shell },
     /// Explain a command, or one of: filters, policies, exit-codes, environment
     Help {

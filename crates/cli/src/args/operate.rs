@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
 use super::Watch;
+use crate::complete;
 
 #[derive(Subcommand)]
 pub enum LoopCommand {
@@ -12,7 +14,8 @@ pub enum LoopCommand {
     List,
     /// Pause one, on all instances and across restarts
     Pause {
-        /// retries, starts, reap, timeout, expire, prune; promote stands for the first two
+        /// retries, starts, reap, timeout, expire or prune; promote stands for the first two
+        #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
         /// Resumes by itself after this
         #[arg(long = "for", value_name = "SPAN")]
@@ -22,7 +25,11 @@ pub enum LoopCommand {
         note: Option<String>,
     },
     /// Let it go on
-    Resume { name: String },
+    Resume {
+        /// One of them
+        #[arg(add = ArgValueCompleter::new(complete::loops))]
+        name: String,
+    },
 }
 
 #[derive(Subcommand)]
@@ -57,7 +64,10 @@ pub enum KeyCommand {
     /// The keys, without their secrets
     List,
     /// Refuse a key from now on
-    Revoke { id: String },
+    Revoke {
+        /// As key list shows it
+        id: String,
+    },
 }
 
 #[derive(Args)]

@@ -1,8 +1,10 @@
 //! Tasks: making them, looking at them, acting on them.
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
 use super::Watch;
+use crate::complete;
 
 #[derive(Args)]
 pub struct EnqueueArgs {
@@ -59,7 +61,7 @@ pub struct RunArgs {
 #[derive(Args)]
 pub struct TailArgs {
     /// Only events of one task
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::task_ids))]
     pub task: Option<String>,
     /// Begin with what was, not only with what comes
     #[arg(long)]
@@ -77,6 +79,13 @@ pub struct Note {
     /// A note for the history
     #[arg(long)]
     pub note: Option<String>,
+}
+
+#[derive(Args)]
+pub struct TaskId {
+    /// A whole id, or either end of one
+    #[arg(add = ArgValueCompleter::new(complete::task_ids))]
+    pub id: String,
 }
 
 #[derive(Subcommand)]
@@ -99,8 +108,8 @@ pub enum TaskCommand {
     },
     /// Everything about a task
     Get {
-        /// A whole id, or either end of one
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         /// Wait until it is over; exits 0 when it succeeded, 10 when it failed, 11 when it was canceled
         #[arg(long)]
         wait: bool,
@@ -111,12 +120,13 @@ pub enum TaskCommand {
         watch: Watch,
     },
     /// Why it is in the state it is in, and what comes next
-    Why { id: String },
+    Why(TaskId),
     /// Every run and how it ended
-    Attempts { id: String },
+    Attempts(TaskId),
     /// Retry by hand, now, with a fresh count
     Retry {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         /// Go on counting where it stopped
         #[arg(long)]
         keep_counters: bool,
@@ -125,31 +135,36 @@ pub enum TaskCommand {
     },
     /// Cancel for good; a run under way loses its lease
     Cancel {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         #[command(flatten)]
         note: Note,
     },
     /// Keep it from running until it is resumed
     Pause {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         #[command(flatten)]
         note: Note,
     },
     /// Let it go on
     Resume {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         #[command(flatten)]
         note: Note,
     },
     /// Move the due time by a span from now
     Snooze {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         /// Such as 10m
         span: String,
     },
     /// Move the due time to an instant
     Reschedule {
-        id: String,
+        #[command(flatten)]
+        id: TaskId,
         /// Such as 2026-01-31T09:00:00Z
         at: String,
     },

@@ -24,6 +24,7 @@ use comeback_engine::store::{Place, StoreError};
 use serde_json::Value;
 
 use crate::args::{Arguments, Command, Global};
+use crate::complete;
 use crate::config::{Said, Settings};
 use crate::failure::{Failure, code};
 use crate::output::{self, Output, instant};
@@ -104,10 +105,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Db(command) => db::run(&out(), command).await,
         Command::Doctor(args) => doctor::run(&out(), settings(), args).await,
         Command::Config(command) => config::run(&out(), settings, command),
-        Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut crate::args::command(), "comeback", &mut std::io::stdout());
-            Ok(code::OK)
-        }
+        Command::Completion { shell } => complete::script(shell),
         Command::Help { about } => help::run(&about),
     }
 }

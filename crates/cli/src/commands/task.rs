@@ -17,18 +17,18 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
             let query = query(filter, limit, sort, cursor);
             watch::show(&context.out, &watch, || list(context, &query)).await
         }
-        TaskCommand::Get { id, wait: true, timeout, .. } => wait(context, &id, timeout).await,
-        TaskCommand::Get { id, watch, .. } => get(context, &id, &watch).await,
-        TaskCommand::Why { id } => why(context, &id).await,
-        TaskCommand::Attempts { id } => attempts(context, &id).await,
+        TaskCommand::Get { id, wait: true, timeout, .. } => wait(context, &id.id, timeout).await,
+        TaskCommand::Get { id, watch, .. } => get(context, &id.id, &watch).await,
+        TaskCommand::Why(id) => why(context, &id.id).await,
+        TaskCommand::Attempts(id) => attempts(context, &id.id).await,
         TaskCommand::Retry { id, keep_counters, note } => {
-            act(context, &id, "retry", json!({"keep_counters": keep_counters, "note": note.note})).await
+            act(context, &id.id, "retry", json!({"keep_counters": keep_counters, "note": note.note})).await
         }
-        TaskCommand::Cancel { id, note } => act(context, &id, "cancel", json!({"note": note.note})).await,
-        TaskCommand::Pause { id, note } => act(context, &id, "pause", json!({"note": note.note})).await,
-        TaskCommand::Resume { id, note } => act(context, &id, "resume", json!({"note": note.note})).await,
-        TaskCommand::Snooze { id, span } => act(context, &id, "snooze", json!({"delay": span})).await,
-        TaskCommand::Reschedule { id, at } => act(context, &id, "reschedule", json!({"at": at})).await,
+        TaskCommand::Cancel { id, note } => act(context, &id.id, "cancel", json!({"note": note.note})).await,
+        TaskCommand::Pause { id, note } => act(context, &id.id, "pause", json!({"note": note.note})).await,
+        TaskCommand::Resume { id, note } => act(context, &id.id, "resume", json!({"note": note.note})).await,
+        TaskCommand::Snooze { id, span } => act(context, &id.id, "snooze", json!({"delay": span})).await,
+        TaskCommand::Reschedule { id, at } => act(context, &id.id, "reschedule", json!({"at": at})).await,
     }
 }
 

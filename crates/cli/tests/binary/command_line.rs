@@ -184,15 +184,36 @@ fn watching_on_a_terminal_repaints() {
 
 #[test]
 fn every_shell_has_a_completion() {
-    for (shell, word) in [
-        ("bash", "complete -F"),
-        ("zsh", "#compdef comeback"),
-        ("fish", "complete -c comeback"),
-        ("elvish", "edit:completion"),
-        ("powershell", "Register-ArgumentCompleter"),
-    ] {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_comeback")).args(["completion", shell]).output().expect("it runs");
-        assert!(output.status.success() && text(&output.stdout).contains(word), "{shell}");
+        assert!(output.status.success() && text(&output.stdout).contains("COMEBACK_COMPLETE"), "{shell}");
     }
+}
+
+/// As a shell asks: commands, options and ids; and nothing at all where there is no server.
+#[test]
+fn commands_and_ids_complete() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let id = text(&server.cli(&["enqueue", "hello"]).stdout);
+    let id = id.split_whitespace().next().expect("an id");
+    let short = &id[id.len() - 8..];
+    let complete = |url: &str, words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(["--", "comeback"])
+            .args(words)
+            .env("COMEBACK_COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+            .env("COMEBACK_SERVER", url)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(complete(&server.url, &["task", "wh"]), "why");
+    assert!(complete(&server.url, &["task", "why", &short[..2]]).lines().any(|line| line == short));
+    assert_eq!(complete(&server.url, &["loop", "pause", "re"]), "retries\nreap");
+    let nowhere = complete("http://127.0.0.1:1", &["task", "why", &short[..2]]);
+    assert!(!nowhere.contains(short), "{nowhere}");
 }

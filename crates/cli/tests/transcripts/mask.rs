@@ -27,7 +27,7 @@ static ID: LazyLock<Regex> =
     LazyLock::new(|| regex(r"\b[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{8}\b"));
 static INSTANT: LazyLock<Regex> = LazyLock::new(|| regex(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"));
 static KEY: LazyLock<Regex> = LazyLock::new(|| regex(r"cbk_([A-Za-z0-9]+)_[A-Za-z0-9_-]{20,}"));
-static CURSOR: LazyLock<Regex> = LazyLock::new(|| regex(r"--cursor (\S+)"));
+static CURSOR: LazyLock<Regex> = LazyLock::new(|| regex(r"--cursor ([^<\s]\S*)"));
 /// An id that is made of digits only is told from a number by where it stands.
 static RUN: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^[0-9a-f]{8}  "));
 static CLOCK: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^\d\d:\d\d:\d\d  "));
