@@ -65,7 +65,7 @@ pub enum KeyCommand {
     List,
     /// Refuse a key from now on
     Revoke {
-        /// As key list shows it
+        /// As key list shows it, or the beginning of it
         id: String,
     },
 }

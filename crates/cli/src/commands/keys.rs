@@ -33,9 +33,26 @@ pub async fn run(context: impl Fn() -> Result<Context, Failure>, command: KeyCom
         KeyCommand::List => list(&context()?).await,
         KeyCommand::Revoke { id } => {
             let context = context()?;
+            let id = resolve(&context, &id).await?;
             context.client.delete(&format!("/api/v1/keys/{id}")).await?;
             say!("{id} is revoked");
             Ok(code::OK)
+        }
+    }
+}
+
+/// A whole id, or the beginning of one.
+async fn resolve(context: &Context, text: &str) -> Result<String, Failure> {
+    let keys = context.client.get("/api/v1/keys").await?;
+    let ids: Vec<&str> = output::items(&keys).map(|key| output::text(key, "id")).collect();
+    let found: Vec<&&str> = ids.iter().filter(|id| id.starts_with(text) && !text.is_empty()).collect();
+    match found.as_slice() {
+        [one] => Ok((**one).to_owned()),
+        [] => Err(Failure::new(code::NOT_FOUND, format!("there is no key `{text}`")).remedy("comeback key list")),
+        _ if ids.contains(&text) => Ok(text.to_owned()),
+        many => {
+            Err(Failure::new(code::USAGE, format!("`{text}` stands for {} keys", many.len()))
+                .remedy("say more of the id"))
         }
     }
 }

@@ -124,6 +124,12 @@ async fn postgres_is_backed_up_under_load_and_restored() {
     });
     let made = made.await.expect("it ran");
     assert!(made.status.success(), "{}", text(&made.stderr));
+    let beside = tokio::task::spawn_blocking({
+        let url = database.url.clone();
+        move || comeback(&["db", "check", "--db", &url])
+    });
+    let beside = beside.await.expect("it ran");
+    assert!(beside.status.success(), "beside the server: {}{}", text(&beside.stdout), text(&beside.stderr));
     let again = comeback(&["db", "backup", "--db", &database.url, "--to", &dump]);
     assert_eq!(again.status.code(), Some(2), "it replaces nothing");
     load.stop().await;

@@ -74,6 +74,9 @@ async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64
     let ran = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output().await;
     let outcome = match ran {
         Err(error) => Err(error.to_string()),
+        Ok(output) if output.status.success() && !is_readable(&path, &partial).await => {
+            Err("pg_restore cannot read what pg_dump wrote".into())
+        }
         Ok(output) if output.status.success() => {
             let linked = std::fs::File::open(&partial).and_then(|file| file.sync_all());
             linked.and_then(|()| std::fs::hard_link(&partial, to)).map_err(|error| error.to_string())
@@ -83,6 +86,14 @@ async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64
     let _ = std::fs::remove_file(&partial);
     outcome.map_err(wrong)?;
     Ok(to.metadata().map_or(0, |it| it.len()))
+}
+
+/// Whether the list of what is in it can be read; unknown counts as yes.
+async fn is_readable(path: &OsStr, dump: &Path) -> bool {
+    let Some(program) = find("pg_restore", path, Path::new(DEBIAN)) else { return true };
+    let quiet = Stdio::null;
+    let listed = tokio::process::Command::new(program).arg("--list").arg(dump).stdout(quiet()).stderr(quiet()).status();
+    listed.await.is_ok_and(|status| status.success())
 }
 
 /// A URL without its password, and the password: what is in the arguments of a process, everybody on the machine can read.
