@@ -1,37 +1,42 @@
-//! Stands at the door: arguments, logging, exit codes, the one binary. What a task is, others know.
+//! Stands at the door: arguments, configuration, logging, exit codes, the one binary. What a task is, others know.
 
 mod args;
 mod commands;
+mod complete;
+mod config;
 mod failure;
 mod output;
 mod telemetry;
+mod watch;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
+
+use failure::Failure;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let arguments = match args::Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            let _ = error.print();
-            return ExitCode::from(if asked { 0 } else { 2 });
-        }
+    complete::answer();
+    let read = args::command()
+        .try_get_matches_from(args::typed())
+        .and_then(|matches| args::Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
+    let (arguments, matches) = match read {
+        Ok(read) => read,
+        Err(error) => return refuse(&error),
     };
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("error: no threads can be started: {error}");
-            return ExitCode::from(1);
+            return ExitCode::from(failure::code::FAILED);
         }
     };
-    let outcome = runtime.block_on(commands::run(arguments));
+    let outcome = runtime.block_on(commands::run(arguments, &matches));
     // Blocking reads of the store may still run; nobody waits for them any more.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match outcome {
@@ -39,6 +44,24 @@ fn main() -> ExitCode {
         Err(failure) => {
             eprint!("{failure}");
             ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Help that was asked for is an answer; help in place of a command, and anything that cannot be read, is not.
+fn refuse(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::from(failure::code::OK)
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(failure::code::USAGE)
+        }
+        _ => {
+            eprint!("{}", Failure::from(error));
+            ExitCode::from(failure::code::USAGE)
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::backoff;
 use crate::event::Record;
 use crate::policy::{Backoff, DeadlineKind, Jitter, OnExhausted, OnLost, Policy, PolicyLimits, Strategy};
 use crate::reason::{Decision, Reason, Verdict};
+use crate::task::{State, Task};
 use crate::time::Millis;
 
 /// How a policy was read, sentence by sentence; the first is the count.
@@ -99,6 +100,34 @@ fn jitter(jitter: Jitter) -> Option<String> {
         Jitter::Decorrelated => "each delay is drawn between the first one and three times the one before",
     };
     Some(words.into())
+}
+
+/// Why a task is as it is: the last verdict about it, unless something else has happened since.
+pub fn standing(task: &Task, last: Option<&Record>) -> String {
+    let is_the_end = |record: &Record| record.decision.as_ref().is_some_and(|it| it.verdict == Verdict::Succeed);
+    let since = match task.state {
+        State::Succeeded if last.is_none_or(|last| !is_the_end(last)) => Some(format!("run {} succeeded", task.run)),
+        State::Canceled | State::Skipped => task.reason.map(|reason| cancellation(reason).to_owned()),
+        _ if last.is_some_and(|last| last.cycle < task.cycle) => Some("somebody asked for another try".to_owned()),
+        _ => None,
+    };
+    match (since, last) {
+        (Some(since), Some(last)) => format!("{since}; before that, {}", verdict(last)),
+        (Some(since), None) => since,
+        (None, Some(last)) => verdict(last),
+        (None, None) => format!("it is {} and nothing was decided about it yet", task.state),
+    }
+}
+
+fn cancellation(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Canceled => "somebody canceled it",
+        Reason::ExecutionCanceled => "its execution was canceled",
+        Reason::FailFast => "another task of its execution failed, and the first failure ends them all",
+        Reason::DeadEnd => "nothing was left that needs it",
+        Reason::UpstreamUnmet => "what it waited for did not come about",
+        _ => "it was given up",
+    }
 }
 
 /// The last verdict about a task, as one sentence for people: what happened, what it means, what is next.

@@ -4,6 +4,7 @@ mod common;
 
 use comeback_core::explain;
 use comeback_core::forecast::{RunTimes, forecast};
+use comeback_core::transition;
 use comeback_core::*;
 use common::*;
 use serde_json::json;
@@ -36,6 +37,28 @@ fn the_forecast_is_what_then_happens() {
         assert_eq!(told.gives_up_at, Some(last.0), "{policy}");
         assert_eq!(told.then, Some((last.1, last.2.expect("a reason"))), "{policy}");
     }
+}
+
+/// What happened after the last verdict is said before it.
+#[test]
+fn why_tells_what_happened_last() {
+    let snapshot = running(Some(native(json!({"strategy": "fixed", "delay": "1m", "max_retries": 3}))));
+    assert_eq!(explain::standing(&pending(None).task, None), "it is pending and nothing was decided about it yet");
+    let change = end(&snapshot, End::Failed(error("boom")), T0);
+    let record = change.record().clone();
+    let failed = after(&snapshot, &change);
+    assert_eq!(explain::standing(&failed.task, Some(&record)), explain::verdict(&record));
+    let (again, now) = come_back(&failed);
+    let over = after(&again, &end(&again, End::Succeeded { result: None }, now));
+    let said = explain::standing(&over.task, Some(&record));
+    assert!(said.starts_with("run 2 succeeded; before that, run 1: boom; retry 1 of 3"), "{said}");
+    let act = transition::Act::default();
+    let canceled = transition::cancel(&failed.task, Reason::Canceled, &act, T0).expect("can be canceled");
+    let said = explain::standing(canceled.after(), Some(&record));
+    assert!(said.starts_with("somebody canceled it; before that, run 1: boom"), "{said}");
+    let retried = transition::manual_retry(&failed.task, false, &act, T0).expect("can be retried");
+    let said = explain::standing(retried.after(), Some(&record));
+    assert!(said.starts_with("somebody asked for another try; before that"), "{said}");
 }
 
 #[test]

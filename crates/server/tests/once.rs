@@ -138,5 +138,9 @@ async fn a_policy_is_played_through_with_the_failures_one_gives() {
     assert_eq!(answer["then"]["state"], "failed");
     let bad = json!({"policy": 3, "failures": [{"clas": "final"}]});
     let (status, problem) = door.send("POST", "/policies/simulate", None, &bad).await;
-    assert_eq!((status, &problem["errors"][0]["path"]), (StatusCode::BAD_REQUEST, &json!("failures[0].clas")), "{problem}");
+    assert_eq!(
+        (status, &problem["errors"][0]["path"]),
+        (StatusCode::BAD_REQUEST, &json!("failures[0].clas")),
+        "{problem}"
+    );
 }

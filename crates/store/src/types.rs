@@ -312,10 +312,9 @@ pub struct Counts {
 pub struct OpenWork {
     pub running: u64,
     pub pending: u64,
-    /// Retries and first starts whose time has come and passed, and how long ago it came for the first of them.
-    pub overdue_retries: u64,
-    pub overdue_starts: u64,
-    pub late: Millis,
+    /// Whose time has come.
+    pub retries: Overdue,
+    pub starts: Overdue,
     /// Retries and first starts whose time is still to come, and when the first of them is.
     pub scheduled: u64,
     pub next: Option<Timestamp>,
@@ -323,6 +322,20 @@ pub struct OpenWork {
     pub waiting: u64,
     /// By hand or by a policy, or because their execution is.
     pub paused: u64,
+}
+
+/// How many, and how long ago the time of the first of them came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overdue {
+    pub count: u64,
+    pub late: Millis,
+}
+
+impl Overdue {
+    fn add(&mut self, count: u64, late: Millis) {
+        self.count += count;
+        self.late = self.late.max(late);
+    }
 }
 
 impl OpenWork {
@@ -339,19 +352,19 @@ impl OpenWork {
             self.paused += count(all);
             return;
         }
+        let late = first.map_or(Millis::ZERO, |first| now.since(Timestamp(first)));
         match State::from_code(state) {
             Some(State::Pending) => self.pending += count(all),
             Some(State::Claimed | State::Running) => self.running += count(all),
-            Some(State::RetryPending) => self.overdue_retries += count(come),
+            Some(State::RetryPending) => self.retries.add(count(come), late),
             Some(_) => {
-                self.overdue_starts += count(come);
+                self.starts.add(count(come), late);
                 self.waiting += count(all - to_come - come);
             }
             None => {}
         }
         self.scheduled += count(to_come);
         self.next = [self.next, next.map(Timestamp)].into_iter().flatten().min();
-        self.late = self.late.max(first.map_or(Millis::ZERO, |first| now.since(Timestamp(first))));
     }
 }
 

@@ -1,186 +1,208 @@
 //! Demo: a server on temporary data whose clock runs sixty times as fast, and tasks that fail on purpose and come back.
 
+mod screen;
+mod workload;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_client::{Client, Outcome, Worker};
+use comeback_client::Client;
 use comeback_core::Millis;
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, ScaledClock, SystemClock};
 use comeback_server::{App, AppOptions, ServeOptions};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::Context;
 use super::tail;
-use crate::args::{DemoArgs, Global};
+use crate::args::{DemoArgs, Global, TailArgs};
 use crate::failure::{Failure, code};
-use crate::output::say;
+use crate::output::{Output, say, span};
+use crate::watch::Interrupted;
+use screen::{Key, Screen};
+use workload::{Fault, Workload};
 
 pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
-    let broken = |what: &str, why: String| Failure::new(code::FAILED, what.to_owned()).why(why);
-    let folder = std::env::temp_dir().join(format!("comeback-demo-{}", std::process::id()));
-    let path = match &args.keep {
-        Some(path) => path.clone(),
-        None => {
-            std::fs::create_dir_all(&folder)
-                .map_err(|error| broken("no place for temporary data", error.to_string()))?;
-            folder.join("demo.db")
+    if !args.speed.is_finite() || args.speed <= 0.0 {
+        return Err(
+            Failure::new(code::USAGE, format!("time cannot run {} times as fast", args.speed)).remedy("--speed 60")
+        );
+    }
+    let mut interrupted = Interrupted::listen()?;
+    let data = Data::prepare(args.keep.clone())?;
+    let demo = Demo::start(&args, &data).await?;
+    banner(&args, &demo, &data);
+    let context = Context { client: demo.client.clone(), key: None, namespace: None, out: Output::new(global) };
+    let fault = Fault::default();
+    let workload = Workload { client: demo.client.clone(), jitter: args.seed.is_none(), once: args.seconds.is_some() };
+    let working = tokio::spawn(workload::worker(&demo.client, &fault).run(demo.stopped()));
+    let feeding = tokio::spawn(workload.feed());
+    let mut screen = Screen::open();
+    let lines = screen.lines();
+    let everything = TailArgs { task: None, from_start: true, all: false, count: None };
+    let following = tail::follow(&context, everything, |line| lines.tell(line));
+    let time_is_up = async {
+        match args.seconds {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            None => std::future::pending().await,
         }
     };
-    let store = SqliteStore::open(&SqliteOptions::file(&path))
-        .map_err(|error| broken("the data cannot be opened", error.to_string()))?;
-    let clock = ScaledClock::new(SystemClock::new().now(), args.speed);
-    let executors = Available { http: false, command: false, timer: false };
-    let config = EngineConfig { instance: "demo".into(), executors, ..EngineConfig::default() };
-    let engine = Engine::start(Arc::new(store), clock, config)
-        .await
-        .map_err(|error| broken("the demo cannot start", error.to_string()))?;
-    let app = App::new(engine.clone(), AppOptions { instance: "demo".into(), ..AppOptions::default() })
-        .await
-        .map_err(|error| broken("the demo cannot start", error.to_string()))?;
-    let listener = listen(&args.listen).await?;
-    let address = listener.local_addr().map_err(|error| broken("the demo cannot listen", error.to_string()))?;
-    let (stop, stopped) = tokio::sync::watch::channel(false);
-    let until = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
+    tokio::pin!(following, time_is_up);
+    let mut look = tokio::time::interval(Duration::from_secs(1));
+    let outcome = loop {
+        tokio::select! {
+            ended = &mut following => break ended,
+            () = &mut time_is_up => break Ok(code::OK),
+            () = interrupted.wait() => break Ok(code::OK),
+            key = screen.key() => match key {
+                Key::Quit => break Ok(code::OK),
+                Key::Open => lines.tell(screen::open_in_browser(&format!("{}/docs", demo.client.server()))),
+                Key::Fault => lines.tell(fault.flip().to_owned()),
+            },
+            _ = look.tick(), if screen.is_lively() => screen.stand(&counts(&demo.client).await),
+        }
     };
-    let serving =
-        tokio::spawn(comeback_server::serve(app.clone(), listener, until(stopped.clone()), ServeOptions::default()));
-    let client = Client::new(format!("http://{address}"))?;
-    let data = if args.keep.is_some() {
-        path.display().to_string()
-    } else {
-        "temporary, removed on exit         keep it: comeback demo --keep demo.db".into()
+    feeding.abort();
+    screen.close();
+    eprintln!("\n{}", counts(&demo.client).await);
+    demo.stop(working).await;
+    outcome
+}
+
+/// Where the data is, and that it goes when nobody wants it.
+struct Data {
+    path: PathBuf,
+    temporary: Option<PathBuf>,
+}
+
+impl Data {
+    fn prepare(keep: Option<PathBuf>) -> Result<Data, Failure> {
+        if let Some(path) = keep {
+            return Ok(Data { path, temporary: None });
+        }
+        let folder = std::env::temp_dir().join(format!("comeback-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|error| {
+            Failure::new(code::FAILED, "there is no place for temporary data")
+                .why(format!("{}: {error}", folder.display()))
+                .remedy("comeback demo --keep FILE")
+        })?;
+        Ok(Data { path: folder.join("demo.db"), temporary: Some(folder) })
+    }
+}
+
+impl Drop for Data {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.temporary {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// A whole server in this process.
+struct Demo {
+    engine: Engine,
+    client: Client,
+    address: std::net::SocketAddr,
+    stop: watch::Sender<bool>,
+    serving: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Demo {
+    async fn start(args: &DemoArgs, data: &Data) -> Result<Demo, Failure> {
+        let wrong = |error: comeback_engine::store::StoreError| {
+            Failure::new(code::FAILED, "the demo cannot start")
+                .why(error.to_string())
+                .remedy("comeback demo --keep FILE")
+        };
+        let store = SqliteStore::open(&SqliteOptions::file(&data.path)).map_err(wrong)?;
+        let clock = ScaledClock::new(SystemClock::new().now(), args.speed);
+        let executors = Available { http: false, command: false, timer: false };
+        let config = EngineConfig { instance: "demo".into(), executors, id_seed: args.seed, ..EngineConfig::default() };
+        let engine = Engine::start(Arc::new(store), clock, config).await.map_err(wrong)?;
+        let app = App::new(engine.clone(), AppOptions { instance: "demo".into(), ..AppOptions::default() })
+            .await
+            .map_err(wrong)?;
+        let listener = listen(&args.listen).await?;
+        let deaf = |error: std::io::Error| Failure::new(code::FAILED, "the demo cannot listen").why(error.to_string());
+        let address = listener.local_addr().map_err(deaf)?;
+        let (stop, stopped) = watch::channel(false);
+        let serving = tokio::spawn(comeback_server::serve(app, listener, until(stopped), ServeOptions::default()));
+        let client = Client::new(format!("http://{address}"))?;
+        Ok(Demo { engine, client, address, stop, serving })
+    }
+
+    fn stopped(&self) -> impl Future<Output = ()> + use<> {
+        until(self.stop.subscribe())
+    }
+
+    async fn stop<T>(self, working: tokio::task::JoinHandle<T>) {
+        let _ = self.stop.send(true);
+        let _ = tokio::time::timeout(Duration::from_secs(3), working).await;
+        let _ = tokio::time::timeout(Duration::from_secs(3), self.serving).await;
+        self.engine.close().await;
+    }
+}
+
+async fn until(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// The address that was asked for, or the next free port after it.
+async fn listen(address: &str) -> Result<TcpListener, Failure> {
+    let first = match TcpListener::bind(address).await {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    let taken = first.kind() == std::io::ErrorKind::AddrInUse;
+    if let (true, Some((host, Ok(port)))) =
+        (taken, address.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>())))
+    {
+        for next in (port..=u16::MAX).skip(1).take(100) {
+            if let Ok(listener) = TcpListener::bind(format!("{host}:{next}")).await {
+                eprintln!("{address} is taken; {host}:{next} is used");
+                return Ok(listener);
+            }
+        }
+    }
+    Err(Failure::new(code::FAILED, format!("cannot listen on {address}"))
+        .why(first.to_string())
+        .remedy("choose another: --listen 127.0.0.1:7331"))
+}
+
+fn banner(args: &DemoArgs, demo: &Demo, data: &Data) {
+    let place = match &data.temporary {
+        None => shown(&data.path),
+        Some(_) => "temporary, removed on exit         keep it: comeback demo --keep demo.db".into(),
     };
     say!("comeback {}  demo", env!("CARGO_PKG_VERSION"));
     say!("");
-    say!("  API         http://{address}/api/v1");
-    say!("  Data        {data}");
-    say!(
-        "  Clock       x{}: one second stands for {}",
-        args.speed,
-        crate::output::span(Millis((args.speed * 1_000.0) as u64))
-    );
+    say!("  API         http://{}/api/v1      docs: /docs", demo.address);
+    say!("  Data        {place}");
+    let second = span(Millis((args.speed * 1_000.0) as u64));
+    say!("  Clock       x{}: one second of the demo stands for {second}", args.speed);
     say!("");
-    say!("  Six sorts of tasks fail on purpose. Watch them come back (Ctrl-C ends it):");
+    say!("  Six workloads fail on purpose. Watch them come back (Ctrl-C ends it):");
     say!("");
-    let context = Context { client: client.clone(), json: global.json };
-    let global = Global { server: client.server().to_owned(), key: None, namespace: None, ..global.clone() };
-    let working = tokio::spawn(worker(client.clone()).run(until(stopped.clone())));
-    let feeding = tokio::spawn(feed(client.clone(), args.seconds.is_some()));
-    let follow = tail::run(&context, &global, tail::What { task: None, from_start: true, all: false });
-    let ended = async {
-        match args.seconds {
-            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
-            None => {
-                let _ = tokio::signal::ctrl_c().await;
-            }
-        }
-    };
-    tokio::select! {
-        outcome = follow => { outcome?; }
-        () = ended => {}
-    }
-    feeding.abort();
-    summary(&client).await;
-    let _ = stop.send(true);
-    let _ = tokio::time::timeout(Duration::from_secs(3), working).await;
-    let _ = tokio::time::timeout(Duration::from_secs(3), serving).await;
-    drop(app);
-    engine.close().await;
-    if args.keep.is_none() {
-        let _ = std::fs::remove_dir_all(&folder);
-    }
-    Ok(code::OK)
 }
 
-/// The address that was asked for, or the next one that is free.
-async fn listen(address: &str) -> Result<TcpListener, Failure> {
-    if let Ok(listener) = TcpListener::bind(address).await {
-        return Ok(listener);
-    }
-    let listener = TcpListener::bind("127.0.0.1:0").await;
-    let listener = listener.map_err(|error| Failure::new(code::FAILED, format!("cannot listen: {error}")))?;
-    eprintln!("{address} is taken; another port is used");
-    Ok(listener)
+fn shown(path: &Path) -> String {
+    format!("{}   look again: comeback serve --db {0}", path.display())
 }
 
-/// Tasks that fail in the ways that real ones do.
-async fn feed(client: Client, once: bool) {
-    let exp = json!({"strategy": "exponential", "initial_delay": "60s", "multiplier": 2, "max_delay": "1h", "max_retries": 5,
-        "jitter": "proportional"});
-    for round in 0_u64.. {
-        let tasks = json!({"tasks": [
-            {"kind": "payments.charge", "payload": {"round": round}, "retry": exp},
-            {"kind": "email.send", "retry": {"strategy": "fixed", "delay": "2m", "max_retries": 7}},
-            {"kind": "invoice.render", "retry": exp},
-            {"kind": "report.export", "retry": {"strategy": "fixed", "delay": "1m", "max_retries": 3}},
-        ]});
-        let _ = client.submit(&tasks).await;
-        if round == 0 {
-            let _ = client.submit(&json!({"kind": "kyc.recheck", "retry": {"schedule": ["7d", "14d"]}})).await;
-        }
-        let order = json!({"execution": {"name": "order-fulfilment"}, "tasks": [
-            {"key": "reserve", "kind": "order.reserve"},
-            {"key": "charge", "kind": "payments.charge", "needs": ["reserve"], "retry": exp},
-            {"key": "ship", "kind": "order.ship", "needs": ["charge"]},
-            {"key": "refund", "kind": "order.refund", "needs": [{"task": "charge", "when": "failure"}]},
-        ]});
-        let _ = client.submit(&order).await;
-        tokio::time::sleep(Duration::from_secs(if once { 60 } else { 8 })).await;
-    }
-}
-
-fn worker(client: Client) -> Worker {
-    let unavailable = |needed: u32| {
-        move |task: comeback_client::Task| async move {
-            if task.attempt_number < needed {
-                return Outcome::failed_with(json!({"status": 503, "message": "503 Service Unavailable"}));
-            }
-            Outcome::succeeded(json!({"charged": true}))
-        }
-    };
-    let fine = |_: comeback_client::Task| async { Outcome::succeeded(Value::Null) };
-    Worker::new(client, "demo")
-        .concurrency(32)
-        // In the time of the demo; it passes in two seconds of ours.
-        .lease(Duration::from_secs(120))
-        .handle("payments.charge", unavailable(3))
-        .handle("email.send", |task: comeback_client::Task| async move {
-            if task.run < 2 {
-                let error = json!({"status": 429, "message": "429 Too Many Requests", "retry_after": "120"});
-                return Outcome::failed_with(error);
-            }
-            Outcome::succeeded(json!({"sent": true}))
-        })
-        .handle("invoice.render", |_| async {
-            Outcome::failed_with(json!({"class": "final", "type": "ValidationError", "message": "vat_id is missing"}))
-        })
-        .handle("report.export", |task: comeback_client::Task| async move {
-            if task.run < 2 {
-                // Hangs without a sign of life until its lease has run out.
-                std::future::pending::<()>().await;
-            }
-            Outcome::succeeded(json!({"rows": 1_204}))
-        })
-        .handle("kyc.recheck", unavailable(3))
-        .handle("order.reserve", fine)
-        .handle("order.ship", fine)
-        .handle("order.refund", fine)
-        .without_signs_of_life()
-}
-
-async fn summary(client: &Client) {
-    let Ok(stats) = client.get("/api/v1/stats").await else { return };
+async fn counts(client: &Client) -> String {
+    let stats = client.get("/api/v1/stats").await.unwrap_or_default();
     let recovered = client.get("/api/v1/tasks?q=state:recovered&limit=500").await.unwrap_or_default();
-    let recovered = recovered["items"].as_array().map_or(0, Vec::len);
+    let recovered = match recovered["items"].as_array().map_or(0, Vec::len) {
+        500 => "500+".to_owned(),
+        count => count.to_string(),
+    };
     let count = |state: &str| stats["by_state"][state].as_u64().unwrap_or(0);
-    eprintln!();
-    eprintln!(
+    format!(
         "recovered {recovered}   retrying {}   failed {}   dead {}",
         count("retry_pending"),
         count("failed"),
         count("dead")
-    );
+    )
 }

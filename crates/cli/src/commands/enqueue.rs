@@ -12,7 +12,8 @@ use crate::output::{self, say};
 pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
     let mut task = Map::new();
     task.insert("kind".into(), args.kind.into());
-    let fields: [(&str, Option<Value>); 7] = [
+    let fields: [(&str, Option<Value>); 8] = [
+        ("name", args.name.map(Value::from)),
         ("queue", args.queue.map(Value::from)),
         ("priority", args.priority.map(Value::from)),
         ("delay", args.delay.map(Value::from)),
@@ -22,9 +23,11 @@ pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
         ("retry", args.retry.as_deref().map(typed_policy)),
     ];
     task.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-    if let Some(data) = args.data {
-        task.insert("payload".into(), read_data(&data)?);
+    let data = args.data.as_deref().map(read_data).transpose()?;
+    if let Some(url) = args.url {
+        task.insert("executor".into(), call(&url, data.as_ref()));
     }
+    task.extend(data.map(|data| ("payload".to_owned(), data)));
     let mut labels = Map::new();
     for label in &args.labels {
         let (name, value) = label
@@ -36,14 +39,22 @@ pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
         task.insert("labels".into(), labels.into());
     }
     let answer = context.client.submit(&Value::Object(task)).await?;
-    if context.json {
-        output::json(&answer);
+    if context.out.is_json() {
+        context.out.json(&answer);
         return Ok(code::OK);
     }
     let task = &answer["tasks"][0];
     let again = if task["duplicate"] == true { "   it was there already, by its dedupe key" } else { "" };
-    say!("{}  {}{again}", output::text(task, "id"), output::state(task));
+    say!("{}  {}{again}", output::text(task, "id"), output::state(task).show(&context.out));
     Ok(code::OK)
+}
+
+/// What the server is to call: with a payload it is sent, without one it is asked for.
+fn call(url: &str, data: Option<&Value>) -> Value {
+    match data {
+        Some(data) => json!({"type": "http", "method": "POST", "url": url, "body": data}),
+        None => json!({"type": "http", "method": "GET", "url": url}),
+    }
 }
 
 fn read_data(text: &str) -> Result<Value, Failure> {

@@ -1,40 +1,56 @@
 //! One file per noun.
 
-mod admin;
+mod config;
+mod db;
 mod demo;
+mod doctor;
 mod enqueue;
+mod help;
+mod keys;
+mod loops;
+mod numbers;
 mod policy;
 mod run;
 mod serve;
+mod status;
 mod tail;
 mod task;
+mod worker;
 
-use clap::CommandFactory;
+use clap::ArgMatches;
 use comeback_client::Client;
 use comeback_core::Timestamp;
+use comeback_engine::store::{Place, StoreError};
 use serde_json::Value;
 
 use crate::args::{Arguments, Command, Global};
+use crate::complete;
+use crate::config::{Said, Settings};
 use crate::failure::{Failure, code};
+use crate::output::{self, Output, instant};
 
 /// What every command that talks to a server has.
 pub struct Context {
     pub client: Client,
-    pub json: bool,
+    pub key: Option<String>,
+    pub namespace: Option<String>,
+    pub out: Output,
 }
 
 impl Context {
-    fn new(global: &Global) -> Result<Context, Failure> {
-        let client = Client::new(global.server.clone())?;
-        let client = client.with_key(global.key.clone()).in_namespace(global.namespace.clone());
-        Ok(Context { client, json: global.json })
+    fn new(global: &Global, settings: &Settings) -> Result<Context, Failure> {
+        for warning in &settings.warnings {
+            eprintln!("{warning}");
+        }
+        let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
+        let client = Client::new(settings.server())?.with_key(key.clone()).in_namespace(namespace.clone());
+        Ok(Context { client, key, namespace, out: Output::new(global) })
     }
 
     /// What time it is at the server: relative times are its to say.
     pub async fn now(&self) -> Result<Timestamp, Failure> {
         let clock = self.client.get("/api/v1/clock").await?;
-        let now = clock["now"].as_str().and_then(|text| Timestamp::parse_rfc3339(text).ok());
-        now.ok_or_else(|| Failure::new(code::FAILED, "the server does not say what time it is"))
+        instant(&clock["now"]).ok_or_else(|| Failure::new(code::FAILED, "the server does not say what time it is"))
     }
 
     /// A whole id, or either end of one.
@@ -43,48 +59,77 @@ impl Context {
             return Ok(text.to_owned());
         }
         let bare: String = text.trim_start_matches("tsk_").to_ascii_lowercase().chars().filter(|c| *c != '-').collect();
+        let unknown =
+            || Failure::new(code::NOT_FOUND, format!("there is no task `{text}`")).remedy("comeback task list");
+        if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(unknown().why("an id is made of the digits 0 to 9 and a to f"));
+        }
         let listed = self.client.get_with("/api/v1/tasks", &[("q", bare.clone()), ("limit", "500".into())]).await?;
         let is_end = |item: &&Value| {
-            let id: String = item["id"].as_str().unwrap_or_default().chars().filter(|c| *c != '-').collect();
+            let id: String = output::text(item, "id").chars().filter(|c| *c != '-').collect();
             id.ends_with(&bare) || id.starts_with(&bare)
         };
-        let found: Vec<&Value> = listed["items"].as_array().into_iter().flatten().filter(is_end).collect();
+        let found: Vec<&Value> = output::items(&listed).filter(is_end).collect();
         match found.as_slice() {
-            [one] => Ok(one["id"].as_str().unwrap_or_default().to_owned()),
-            [] => Err(Failure::new(code::NOT_FOUND, format!("there is no task `{text}`")).remedy("comeback task list")),
-            many => Err(Failure::new(code::USAGE, format!("`{text}` stands for {} tasks", many.len()))
-                .remedy("say more of the id")),
+            [one] => Ok(output::text(one, "id").to_owned()),
+            [] => Err(unknown()),
+            many => {
+                let few: Vec<String> = many.iter().take(3).map(|it| output::short(&it["id"])).collect();
+                Err(Failure::new(code::USAGE, format!("`{text}` stands for {} tasks", many.len()))
+                    .why(format!("among them {}", few.join(", ")))
+                    .remedy("say more of the id"))
+            }
         }
     }
 }
 
-pub async fn run(arguments: Arguments) -> Result<u8, Failure> {
+pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failure> {
     let global = arguments.global;
-    let context = || Context::new(&global);
+    let settings = || Settings::find(&Said { global: &global, matches });
+    let context = || Context::new(&global, &settings()?);
+    let out = || Output::new(&global);
     match arguments.command {
         Command::Demo(args) => demo::run(&global, args).await,
         Command::Serve(args) => serve::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,
-        Command::Policy(command) => policy::run(global.json, command),
-        Command::Stats => admin::stats(&context()?).await,
-        Command::Upcoming { within, bucket } => admin::upcoming(&context()?, within, bucket).await,
-        Command::Tail { task, from_start, all } => {
-            let what = tail::What { task, from_start, all };
-            tail::run(&context()?, &global, what).await
-        }
-        Command::Status => admin::status(&context()?).await,
-        Command::Loop(command) => admin::loops(&context()?, command).await,
-        Command::Key(command) => admin::keys(&context()?, command).await,
-        Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "comeback", &mut std::io::stdout());
-            Ok(code::OK)
-        }
+        Command::Policy(command) => policy::run(&out(), command),
+        Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
+        Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
+        Command::Tail(args) => tail::run(&context()?, args).await,
+        Command::Status { watch } => status::run(&context()?, &watch).await,
+        Command::Loop(command) => loops::run(&context()?, command).await,
+        Command::Worker(command) => worker::run(&context()?, command).await,
+        Command::Key(command) => keys::run(context, command).await,
+        Command::Db(command) => db::run(&out(), command).await,
+        Command::Doctor(args) => doctor::run(&out(), settings(), args).await,
+        Command::Config(command) => config::run(&out(), settings, command),
+        Command::Completion { shell } => complete::script(shell),
+        Command::Help { about } => help::run(&about),
     }
 }
 
 /// A policy as it is typed: JSON, a number, or the short form.
 pub fn typed_policy(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A database that cannot be used, in words that help.
+pub fn broken(place: &Place, error: &StoreError) -> Failure {
+    let failure = Failure::new(code::FAILED, format!("{place} cannot be used")).why(error.to_string());
+    match (error, place) {
+        (StoreError::Locked(_), _) => failure
+            .why("another comeback process has it open")
+            .remedy("stop that one, or run several on PostgreSQL: --db postgres://…"),
+        (StoreError::Schema(words), _) if !words.contains("db migrate") => {
+            failure.remedy("use the version that made it, or a newer one")
+        }
+        (StoreError::Unavailable(_) | StoreError::Unknown(_), Place::Server(_)) => {
+            failure.remedy("check that PostgreSQL runs there and lets you in")
+        }
+        (StoreError::Unavailable(_), Place::File(_)) => failure.remedy("check that the folder is there and yours"),
+        (StoreError::Corrupt(_), Place::File(_)) => failure.remedy("restore a backup, or name another file: --db FILE"),
+        _ => failure,
+    }
 }

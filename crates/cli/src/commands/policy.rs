@@ -2,31 +2,25 @@
 
 use std::sync::Arc;
 
+use comeback_core::lint::lint;
 use comeback_core::{
     Dialect, Failure as TaskFailure, Policy, PolicyLimits, TaskId, Timestamp, Trigger, dialect, explain, forecast,
 };
+use comeback_engine::{Clock, SystemClock};
 use serde_json::json;
 
 use super::typed_policy;
 use crate::args::PolicyCommand;
 use crate::failure::{Failure, code};
-use crate::output::{self, say};
+use crate::output::{Cell, Output, Paint, View, span};
 
-pub fn run(as_json: bool, command: PolicyCommand) -> Result<u8, Failure> {
-    match command {
-        PolicyCommand::Explain { policy, dialect } => {
-            let policy = read(&policy, &dialect)?;
-            if as_json {
-                output::json(&policy.as_ref().map_or(json!(false), |policy| policy.to_json()));
-                return Ok(code::OK);
-            }
-            for line in explain::policy(policy.as_ref()) {
-                say!("{line}");
-            }
-        }
-        PolicyCommand::Simulate { policy, dialect, seed } => simulate(as_json, read(&policy, &dialect)?, seed),
-    }
-    Ok(code::OK)
+pub fn run(out: &Output, command: PolicyCommand) -> Result<u8, Failure> {
+    let view = match command {
+        PolicyCommand::Explain(args) => explained(read(&args.policy, &args.dialect)?.as_ref()),
+        PolicyCommand::Simulate { policy, seed } => simulated(read(&policy.policy, &policy.dialect)?, seed),
+        PolicyCommand::Lint(args) => linted(read(&args.policy, &args.dialect)?.as_ref(), out),
+    };
+    view.print(out)
 }
 
 fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, Failure> {
@@ -42,40 +36,63 @@ fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, Failure> {
                 if fault.path.is_empty() { fault.message.clone() } else { format!("{}: {}", fault.path, fault.message) }
             })
             .collect();
-        Failure::new(code::USAGE, format!("`{text}` is no policy")).why(faults.join("; "))
+        Failure::new(code::USAGE, format!("`{text}` is no policy"))
+            .why(faults.join("; "))
+            .remedy("comeback help policies")
     })
 }
 
-fn simulate(as_json: bool, policy: Option<Policy>, seed: Option<u64>) {
+fn explained(policy: Option<&Policy>) -> View {
+    let words = explain::policy(policy);
+    let mut view = View::new(json!({
+        "policy": policy.map_or(json!(false), |policy| policy.to_json()), "words": words,
+    }));
+    words.into_iter().for_each(|line| view.line(line));
+    view
+}
+
+fn simulated(policy: Option<Policy>, seed: Option<u64>) -> View {
     let now = Timestamp(0);
     let id = TaskId(seed.map_or_else(uuid::Uuid::now_v7, |seed| uuid::Uuid::from_u128(u128::from(seed))));
     let words = explain::policy(policy.as_ref());
     let failure = TaskFailure::new(Trigger::Error, "as assumed");
     let coming = forecast::of_policy(policy.map(Arc::new), PolicyLimits::default(), &[failure.into()], id, now, 1_000);
-    if as_json {
-        let attempts: Vec<_> =
-            coming.attempts.iter().map(|it| json!({"number": it.number, "after_ms": it.at.since(now).0})).collect();
-        output::json(&json!({"words": words, "attempts": attempts}));
-        return;
-    }
-    for line in words {
-        say!("{line}");
-    }
-    say!("");
+    let attempts: Vec<_> =
+        coming.attempts.iter().map(|it| json!({"number": it.number, "after_ms": it.at.since(now).0})).collect();
+    let then = coming.then.map(|(state, reason)| json!({"state": state.word(), "reason": reason.word()}));
+    let mut view = View::new(json!({"words": words, "attempts": attempts, "then": then}));
+    words.into_iter().for_each(|line| view.line(line));
+    view.line("");
     let mut before = now;
     for it in &coming.attempts {
-        say!(
-            "  attempt {:>3}   after {:<10}  +{}",
-            it.number,
-            output::span(it.at.since(now)),
-            output::span(it.at.since(before))
-        );
+        let (after, since) = (span(it.at.since(now)), span(it.at.since(before)));
+        view.line(match it.number {
+            1 => "  attempt   1   at once".to_owned(),
+            number => format!("  attempt {number:>3}   after {after:<10}  +{since}"),
+        });
         before = it.at;
     }
-    match coming.then {
+    view.line(match coming.then {
         Some((state, reason)) => {
-            say!("  then {} ({}), {} after the first try", state, reason.word(), output::span(before.since(now)))
+            let reason = reason.word();
+            format!("  then {state} ({reason}), {} after the first try", span(before.since(now)))
         }
-        None => say!("  and so on"),
+        None => "  and so on".to_owned(),
+    });
+    view
+}
+
+fn linted(policy: Option<&Policy>, out: &Output) -> View {
+    let found = lint(policy, &PolicyLimits::default(), SystemClock::new().now());
+    let mut view = View::new(json!({"items": found}));
+    for advice in &found {
+        view.line(format!("{} {}: {}", Cell::painted("!", Paint::Yellow).show(out), advice.code, advice.what));
+        view.line(format!("  do: {}", advice.instead));
     }
+    if found.is_empty() {
+        view.line(format!("{} nothing odd about it", Cell::painted("✓", Paint::Green).show(out)));
+    } else {
+        view.code = code::ATTENTION;
+    }
+    view
 }

@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
-use comeback_core::{Millis, Timestamp};
+use comeback_core::Millis;
 use comeback_engine::ReportEnd;
 use comeback_engine::executors::command::{self, Process};
 use serde_json::{Value, json};
 
 use super::Context;
 use super::enqueue::own_task;
+use super::task::end_code;
 use crate::args::RunArgs;
 use crate::failure::{Failure, code};
-use crate::output::{self, say};
+use crate::output::{self, instant, say, soon, span};
+use crate::watch::Interrupted;
 
 const LEASE_SECS: u64 = 60;
 
@@ -25,54 +27,76 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
     let shown = client.task(&id).await?;
     let most = shown["max_retries"].as_u64().map_or(1, |retries| retries + 1);
     let process = Process::new(args.run);
-    let begun = Instant::now();
-    loop {
-        let ask = json!({"worker": format!("run-{}", std::process::id()), "queues": [queue], "limit": 1,
-            "lease": LEASE_SECS, "wait": 30});
-        let leased = client.lease(&ask).await?;
-        let Some(lease) = leased["leases"].as_array().and_then(|leases| leases.first()) else {
-            if let Some(end) = ended(&client.task(&id).await?) {
-                return Ok(end);
-            }
-            continue;
-        };
-        let token = output::text(lease, "lease").to_owned();
-        let number = lease["task"]["attempt_number"].as_u64().unwrap_or(1);
-        let started = Instant::now();
-        let (report, words) = attempt(context, &process, &token, number).await;
-        let took = output::span(Millis(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)));
-        let answer = client.report(&[report]).await?;
-        let answer = &answer["reports"][0];
-        if let Some(problem) = answer.get("problem") {
-            return Err(Failure::new(
-                code::CONFLICT,
-                format!("{name} was taken away: {}", output::text(problem, "detail")),
-            ));
-        }
-        let next = answer["next_retry_at"].as_str().and_then(|text| Timestamp::parse_rfc3339(text).ok());
-        let what = match (output::text(answer, "state"), next) {
-            ("succeeded", _) if number > 1 => {
-                let whole = Millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
-                format!("recovered after {}", output::span(whole))
-            }
-            ("succeeded", _) => String::new(),
-            (_, Some(at)) => format!("retry in {}", output::span(at.since(context.now().await?))),
-            (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
-        };
-        eprintln!("{name}  attempt {number}/{most}  {words} in {took}   {what}");
-        if let Some(end) = ended(&json!({"state": answer["state"]})) {
-            return Ok(end);
+    let mut interrupted = Interrupted::listen()?;
+    let work = Work { context, queue, id: id.clone(), name: name.clone(), most, process };
+    tokio::select! {
+        outcome = work.until_over() => outcome,
+        () = interrupted.wait() => {
+            // Nobody else would ever lease it.
+            client.act(&id, "cancel", &json!({"note": "interrupted"})).await?;
+            eprintln!("{name}  canceled: it was interrupted");
+            Ok(code::INTERRUPTED)
         }
     }
 }
 
-fn ended(task: &Value) -> Option<u8> {
-    match output::text(task, "state") {
-        "succeeded" => Some(code::OK),
-        "failed" | "dead" => Some(code::DEAD),
-        "canceled" | "skipped" => Some(code::CANCELED),
-        _ => None,
+struct Work<'a> {
+    context: &'a Context,
+    queue: String,
+    id: String,
+    name: String,
+    most: u64,
+    process: Process,
+}
+
+impl Work<'_> {
+    async fn until_over(&self) -> Result<u8, Failure> {
+        let (client, begun) = (&self.context.client, Instant::now());
+        loop {
+            let ask = json!({"worker": format!("run-{}", std::process::id()), "queues": [self.queue], "limit": 1,
+                "lease": LEASE_SECS, "wait": 30});
+            let leased = client.lease(&ask).await?;
+            let Some(lease) = leased["leases"].as_array().and_then(|leases| leases.first()) else {
+                let task = client.task(&self.id).await?;
+                if let Some(end) = end_code(output::text(&task, "state")) {
+                    eprintln!("{}  {}", self.name, output::text(&task, "state"));
+                    return Ok(end);
+                }
+                continue;
+            };
+            if let Some(end) = self.one_try(lease, begun).await? {
+                return Ok(end);
+            }
+        }
     }
+
+    async fn one_try(&self, lease: &Value, begun: Instant) -> Result<Option<u8>, Failure> {
+        let Work { context, name, most, process, .. } = self;
+        let token = output::text(lease, "lease").to_owned();
+        let number = lease["task"]["attempt_number"].as_u64().unwrap_or(1);
+        let started = Instant::now();
+        let (report, words) = attempt(context, process, &token, number).await;
+        let took = span(since(started));
+        let answer = context.client.report(&[report]).await?;
+        let answer = &answer["reports"][0];
+        if let Some(problem) = answer.get("problem") {
+            return Err(Failure::new(code::CONFLICT, format!("{name} was taken away"))
+                .why(output::text(problem, "detail"))
+                .remedy(format!("comeback task why {name}")));
+        }
+        let what = match (output::text(answer, "state"), instant(&answer["next_retry_at"])) {
+            ("succeeded", _) if number > 1 => format!("recovered after {}", span(since(begun))),
+            ("succeeded", _) => String::new(),
+            (_, Some(at)) => format!("retry {}", soon(at.since(context.now().await?))),
+            (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
+        };
+        eprintln!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
+        Ok(end_code(output::text(answer, "state")))
+    }
+}
+
+fn since(begun: Instant) -> Millis {
+    Millis(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
 /// One try, with signs of life as long as it takes.

@@ -2,28 +2,30 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use comeback_core::{Millis, State, Timestamp};
+use comeback_core::{Millis, Timestamp};
 use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
-use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError};
+use comeback_engine::store::{OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
 use tokio::net::TcpListener;
 
+use super::broken;
 use crate::args::ServeArgs;
 use crate::failure::{Failure, code};
-use crate::output::{self, say};
+use crate::output::{grouped, say, span};
 use crate::telemetry::Telemetry;
 
 pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
-    let store = open(&args.db).await?;
-    let (clock, virtual_clock) = clock(&args.clock, &*store).await?;
-    let executors = Available { http: true, command: args.allow_commands, timer: true };
     let (limits, gate, serving) = limits(&args.limit)?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
+    let place = Place::named(&args.db);
+    let wrong = |error| broken(&place, &error);
+    let store = place.open().await.map_err(wrong)?;
+    let (clock, virtual_clock) = clock(&args.clock, &place, &*store).await?;
+    let executors = Available { http: true, command: args.allow_commands, timer: true };
     let config = EngineConfig {
         instance: instance.clone(),
         executors,
@@ -32,13 +34,16 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
         watching: telemetry.attempts(),
         ..EngineConfig::default()
     };
-    let engine = Engine::start(store, clock, config).await.map_err(|error| broken(&args.db, &error))?;
+    // Before the loops begin to change it.
+    let now = clock.now();
+    let found = store.open_work(now).await.map_err(wrong)?;
+    let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
     let executors = start_executors(&args, &engine)?;
     let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
-    let app = App::new(engine.clone(), options).await.map_err(|error| broken(&args.db, &error))?;
+    let app = App::new(engine.clone(), options).await.map_err(wrong)?;
     let listener = listen(&args.listen, &app).await?;
-    banner(&args, &app, &listener);
-    say!("  {}", resumed(&engine).await.map_err(|error| broken(&args.db, &error))?);
+    banner(&args, &place, &app, &listener);
+    say!("  {}", resumed(&found, now));
     let served = comeback_server::serve(app.clone(), listener, stop(), serving).await;
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
     drop(app);
@@ -101,48 +106,15 @@ fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failu
     Ok((limits, gate, serving))
 }
 
-fn is_postgres(db: &str) -> bool {
-    db.starts_with("postgres://") || db.starts_with("postgresql://")
-}
-
-async fn open(db: &str) -> Result<Arc<dyn Store>, Failure> {
-    if is_postgres(db) {
-        let store = PostgresStore::open(&PostgresOptions::new(db)).await.map_err(|error| broken(db, &error))?;
-        return Ok(Arc::new(store));
-    }
-    let store = SqliteStore::open(&SqliteOptions::file(db)).map_err(|error| broken(db, &error))?;
-    Ok(Arc::new(store))
-}
-
-/// The address of a database without its password.
-fn shown(db: &str) -> String {
-    match db.split_once("://").and_then(|(scheme, rest)| rest.rsplit_once('@').map(|(_, place)| (scheme, place))) {
-        Some((scheme, place)) => format!("{scheme}://…@{place}"),
-        None => db.to_owned(),
-    }
-}
-
-fn broken(db: &str, error: &StoreError) -> Failure {
-    let failure = Failure::new(code::FAILED, format!("{} cannot be used", shown(db))).why(error.to_string());
-    match error {
-        StoreError::Locked(_) => failure.remedy("stop the other process, or use PostgreSQL: --db postgres://…"),
-        StoreError::Schema(_) => failure.remedy("use the version that made it, or a newer one"),
-        StoreError::Unavailable(_) if is_postgres(db) => {
-            failure.remedy("check that PostgreSQL runs there and lets you in")
-        }
-        _ => failure,
-    }
-}
-
 type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);
 
-async fn clock(word: &str, store: &dyn Store) -> Result<Clocks, Failure> {
+async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, Failure> {
     if word == "system" {
         return Ok((SystemClock::new(), None));
     }
     let now = SystemClock::new().now();
     if word == "virtual" {
-        let kept = store.meta(comeback_server::VIRTUAL_CLOCK).await.map_err(|error| broken("the database", &error))?;
+        let kept = store.meta(comeback_server::VIRTUAL_CLOCK).await.map_err(|error| broken(place, &error))?;
         let kept = kept.and_then(|text| text.parse().ok()).map_or(now, Timestamp);
         let clock = VirtualClock::new(now.max(kept));
         return Ok((clock.clone(), Some(clock)));
@@ -157,7 +129,8 @@ async fn clock(word: &str, store: &dyn Store) -> Result<Clocks, Failure> {
 
 async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
     let wrong = |error: std::io::Error| {
-        Failure::new(code::FAILED, format!("cannot listen on {address}: {error}"))
+        Failure::new(code::FAILED, format!("cannot listen on {address}"))
+            .why(error.to_string())
             .remedy("choose another: --listen 127.0.0.1:7331")
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
@@ -171,12 +144,11 @@ async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-fn banner(args: &ServeArgs, app: &App, listener: &TcpListener) {
+fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {
     let address = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
-    let data = if is_postgres(&args.db) {
-        format!("{}   durable: yes, shared by all instances", shown(&args.db))
-    } else {
-        format!("{} (SQLite, WAL)   durable: yes, survives restart", args.db)
+    let data = match place {
+        Place::Server(_) => format!("{place}   durable: yes, shared by all instances"),
+        Place::File(_) => format!("{place} (SQLite, WAL)   durable: yes, survives restart"),
     };
     let auth = if app.keys.is_empty() {
         "none, loopback only         make a key: comeback key create --role admin"
@@ -193,27 +165,27 @@ fn banner(args: &ServeArgs, app: &App, listener: &TcpListener) {
 }
 
 /// What a start finds: the product in one sentence.
-async fn resumed(engine: &Engine) -> Result<String, StoreError> {
-    let (counts, next) = (engine.store().counts("default").await?.by_state, engine.store().next_due().await?);
-    let of = |state: State| counts.get(&state).copied().unwrap_or(0);
-    let running = of(State::Running) + of(State::Claimed);
-    let (retries, waiting, pending) = (of(State::RetryPending), of(State::Waiting), of(State::Pending));
-    if running + retries + waiting + pending == 0 {
-        return Ok("ready: nothing is open".into());
+fn resumed(found: &OpenWork, now: Timestamp) -> String {
+    if *found == OpenWork::default() {
+        return "ready: nothing is open".into();
     }
-    let now = engine.now();
-    let mut parts = vec![format!("{running} running"), format!("{pending} pending")];
-    let overdue = next.retry.filter(|at| *at < now).map(|at| output::span(now.since(at)));
-    parts.push(match overdue {
-        Some(late) => format!("{retries} retries, overdue by up to {late}"),
-        None => format!("{retries} retries"),
-    });
-    let first = [next.retry, next.start].into_iter().flatten().filter(|at| *at >= now).min();
-    parts.push(match first {
-        Some(at) => format!("{waiting} scheduled (next in {})", output::span(at.since(now))),
-        None => format!("{waiting} scheduled"),
-    });
-    Ok(format!("resumed {}", parts.join(", ")))
+    let overdue = |it: Overdue, one: &str, many: &str| {
+        let late = if it.late == Millis::ZERO { String::new() } else { format!(" by up to {}", span(it.late)) };
+        (it.count, format!("{} overdue{late}", if it.count == 1 { one } else { many }))
+    };
+    let next = found.next.map(|at| format!(" (next in {})", span(at.since(now)))).unwrap_or_default();
+    let parts = [
+        (found.running, "running".to_owned()),
+        (found.pending, "pending".to_owned()),
+        overdue(found.retries, "retry", "retries"),
+        overdue(found.starts, "start", "starts"),
+        (found.scheduled, format!("scheduled{next}")),
+        (found.waiting, "waiting for others".to_owned()),
+        (found.paused, "paused".to_owned()),
+    ];
+    let there = parts.into_iter().filter(|(count, _)| *count > 0);
+    let words: Vec<String> = there.map(|(count, words)| format!("{} {words}", grouped(count))).collect();
+    format!("resumed {}", words.join(", "))
 }
 
 /// SIGTERM, or Ctrl-C.
@@ -233,5 +205,31 @@ async fn stop() {
         () = interrupt => {}
         () = terminate => {}
     }
-    eprintln!("stopping: finishing what was begun (at most {} s)", Duration::from_secs(10).as_secs());
+    eprintln!("stopping: finishing what was begun (at most 10 s)");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_says_what_it_found() {
+        let now = Timestamp(1_000_000);
+        let found = OpenWork {
+            running: 1,
+            retries: Overdue { count: 3, late: Millis(8_000) },
+            scheduled: 11,
+            next: Some(now + Millis(42_000)),
+            ..OpenWork::default()
+        };
+        let said = "resumed 1 running, 3 retries overdue by up to 8s, 11 scheduled (next in 42s)";
+        assert_eq!(resumed(&found, now), said);
+        let starts = Overdue { count: 1, late: Millis(500) };
+        let all = OpenWork { pending: 1_204, starts, waiting: 2, paused: 4, ..OpenWork::default() };
+        assert_eq!(
+            resumed(&all, now),
+            "resumed 1,204 pending, 1 start overdue by up to 500ms, 2 waiting for others, 4 paused"
+        );
+        assert_eq!(resumed(&OpenWork::default(), now), "ready: nothing is open");
+    }
 }

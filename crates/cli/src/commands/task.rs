@@ -1,154 +1,286 @@
 //! Tasks, as a person looks at them and acts on them.
 
+use std::time::Duration;
+
 use comeback_core::{Millis, Timestamp};
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::TaskCommand;
+use crate::args::{TaskCommand, Watch};
 use crate::failure::{Failure, code};
-use crate::output::{self, say};
+use crate::output::{self, Cell, Output, Table, View, instant, say, soon, span};
+use crate::watch;
 
 pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure> {
     match command {
-        TaskCommand::List { filter, limit, sort, cursor } => list(context, filter, limit, sort, cursor).await,
-        TaskCommand::Get { id } => get(context, &id).await,
-        TaskCommand::Why { id } => why(context, &id).await,
-        TaskCommand::Attempts { id } => attempts(context, &id).await,
-        TaskCommand::Retry { id, keep_counters, note } => {
-            act(context, &id, "retry", json!({"keep_counters": keep_counters, "note": note})).await
+        TaskCommand::List { filter, limit, sort, cursor, watch } => {
+            let query = query(filter, limit, sort, cursor);
+            watch::show(&context.out, &watch, || list(context, &query)).await
         }
-        TaskCommand::Cancel { id, note } => act(context, &id, "cancel", json!({"note": note})).await,
-        TaskCommand::Pause { id, note } => act(context, &id, "pause", json!({"note": note})).await,
-        TaskCommand::Resume { id, note } => act(context, &id, "resume", json!({"note": note})).await,
-        TaskCommand::Snooze { id, span } => act(context, &id, "snooze", json!({"delay": span})).await,
-        TaskCommand::Reschedule { id, at } => act(context, &id, "reschedule", json!({"at": at})).await,
+        TaskCommand::Get { id, wait: true, timeout, .. } => wait(context, &id.id, timeout).await,
+        TaskCommand::Get { id, watch, .. } => get(context, &id.id, &watch).await,
+        TaskCommand::Why(id) => why(context, &id.id).await,
+        TaskCommand::Attempts(id) => attempts(context, &id.id).await,
+        TaskCommand::Retry { id, keep_counters, note } => {
+            act(context, &id.id, "retry", json!({"keep_counters": keep_counters, "note": note.note})).await
+        }
+        TaskCommand::Cancel { id, note } => act(context, &id.id, "cancel", json!({"note": note.note})).await,
+        TaskCommand::Pause { id, note } => act(context, &id.id, "pause", json!({"note": note.note})).await,
+        TaskCommand::Resume { id, note } => act(context, &id.id, "resume", json!({"note": note.note})).await,
+        TaskCommand::Snooze { id, span } => act(context, &id.id, "snooze", json!({"delay": span})).await,
+        TaskCommand::Reschedule { id, at } => act(context, &id.id, "reschedule", json!({"at": at})).await,
     }
 }
 
-async fn list(
-    context: &Context,
-    filter: Vec<String>,
-    limit: u32,
-    sort: Option<String>,
-    cursor: Option<String>,
-) -> Result<u8, Failure> {
+type Query = Vec<(&'static str, String)>;
+
+fn query(filter: Vec<String>, limit: u32, sort: Option<String>, cursor: Option<String>) -> Query {
     let mut query = vec![("q", filter.join(" ")), ("limit", limit.to_string())];
     query.extend(sort.map(|sort| ("sort", sort)));
     query.extend(cursor.map(|cursor| ("cursor", cursor)));
-    let listed = context.client.get_with("/api/v1/tasks", &query).await?;
-    if context.json {
-        output::json(&listed);
-        return Ok(code::OK);
-    }
-    let now = context.now().await?;
-    let items: Vec<&Value> = listed["items"].as_array().into_iter().flatten().collect();
-    let rows: Vec<Vec<String>> = items.iter().map(|task| row(task, now)).collect();
-    output::table(&["ID", "STATE", "KIND", "QUEUE", "ATTEMPT", "NEXT", "AGE", "LAST ERROR"], &rows);
-    let more = listed["next_cursor"].as_str().map(|cursor| format!(" · more: --cursor {cursor}")).unwrap_or_default();
-    let count = rows.len();
-    eprintln!("{count} task{}{more}", if count == 1 { "" } else { "s" });
-    Ok(code::OK)
+    query
 }
 
-fn row(task: &Value, now: Timestamp) -> Vec<String> {
-    let due = if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] };
-    let age = task["submitted_at"].as_str().and_then(|text| Timestamp::parse_rfc3339(text).ok());
+async fn list(context: &Context, query: &Query) -> Result<View, Failure> {
+    let listed = context.client.get_with("/api/v1/tasks", query).await?;
+    let now = context.now().await?;
+    let mut table = Table::new(&["ID", "STATE", "KIND", "QUEUE", "ATTEMPT", "NEXT", "AGE", "LAST ERROR"]);
+    table.rows = output::items(&listed).map(|task| row(task, now, &context.out)).collect();
+    let more = listed["next_cursor"].as_str().map(|cursor| format!(" · more: --cursor {cursor}")).unwrap_or_default();
+    let hint = match table.rows.len() as u64 {
+        0 if query[0].1.is_empty() => "no tasks yet; make one: comeback enqueue hello".to_owned(),
+        0 => "no task matches".to_owned(),
+        count => format!("{}{more}", output::plural(count, "task")),
+    };
+    Ok(View::table(listed, table).with_hint(hint))
+}
+
+fn row(task: &Value, now: Timestamp, out: &Output) -> Vec<Cell> {
+    // A pipe gets the whole id: it must still be unique tomorrow.
+    let id = if out.terminal { output::short(&task["id"]) } else { output::text(task, "id").to_owned() };
     vec![
-        output::short(&task["id"]),
+        id.into(),
         output::state(task),
-        output::text(task, "kind").to_owned(),
-        output::text(task, "queue").to_owned(),
-        attempt(task),
-        if due.is_null() { "–".into() } else { output::relative(due, now) },
-        age.map_or_else(|| "–".into(), |at| output::span(now.since(at))),
-        task["last_error"]["message"].as_str().unwrap_or("").chars().take(60).collect(),
+        output::text(task, "kind").into(),
+        output::text(task, "queue").into(),
+        attempt(task).into(),
+        out.time_cell(due(task), now),
+        out.age(&task["submitted_at"], now),
+        task["last_error"]["message"].as_str().unwrap_or("").into(),
     ]
 }
 
+/// When it may run next, where that is not now.
+fn due(task: &Value) -> &Value {
+    if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] }
+}
+
 /// Which try of how many.
-fn attempt(task: &Value) -> String {
+pub fn attempt(task: &Value) -> String {
     let number = task["attempt_number"].as_u64().unwrap_or(1);
     match task["max_retries"].as_u64() {
         Some(retries) => format!("{number}/{}", retries + 1),
-        None => format!("{number}"),
+        None => format!("{number}/1"),
     }
 }
 
-async fn get(context: &Context, id: &str) -> Result<u8, Failure> {
-    let task = context.client.task(&context.resolve(id).await?).await?;
-    output::json(&task);
-    Ok(code::OK)
+async fn get(context: &Context, id: &str, watch: &Watch) -> Result<u8, Failure> {
+    let id = context.resolve(id).await?;
+    watch::show(&context.out, watch, || async {
+        let task = context.client.task(&id).await?;
+        Ok(detail(&task, context.now().await?, &context.out))
+    })
+    .await
+}
+
+/// Everything about a task that a person asks for first; the rest is in the JSON.
+fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
+    let mut view = View::new(task.clone());
+    view.line(headline(task, out));
+    let mut field = |name: &str, words: String| {
+        if !words.is_empty() {
+            view.line(format!("  {name:<10} {words}"));
+        }
+    };
+    let at = |value: &Value| instant(value).map(|at| out.at(at, now)).unwrap_or_default();
+    let text = |name: &str| output::text(task, name).to_owned();
+    field("id", text("id"));
+    field("name", text("name"));
+    let priority = task["priority"].as_i64().filter(|it| *it != 0).map(|it| format!("   priority {it}"));
+    field("queue", text("queue") + &priority.unwrap_or_default());
+    if task["execution_id"] != task["id"] {
+        field("execution", text("execution_id"));
+    }
+    field("key", text("key"));
+    let ended = instant(&task["ended_at"]).map(|_| format!("   over {}", at(&task["ended_at"]))).unwrap_or_default();
+    field("submitted", at(&task["submitted_at"]) + &ended);
+    field("due", at(due(task)));
+    field("deadline", at(&task["deadline_at"]));
+    if let Some(worker) = task["lease"]["worker"].as_str() {
+        field("running", format!("by {worker}, lease ends {}", at(&task["lease"]["expires_at"])));
+    }
+    field("blocked", text("blocked"));
+    let counts = [("lost_count", "lost"), ("throttle_count", "throttled"), ("snooze_count", "snoozed")];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter_map(|(name, word)| task[*name].as_u64().filter(|n| *n > 0).map(|n| format!("{n} {word}")))
+        .collect();
+    let runs = task["total_attempts"].as_u64().unwrap_or(0);
+    field("runs", if counts.is_empty() { runs.to_string() } else { format!("{runs} ({})", counts.join(", ")) });
+    field("last error", error_words(task));
+    let labels = task["labels"].as_object().into_iter().flatten();
+    let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();
+    field("labels", labels.join(" "));
+    for name in ["payload", "progress", "result"] {
+        if !task[name].is_null() {
+            field(name, short_json(&task[name]));
+        }
+    }
+    view
+}
+
+fn headline(task: &Value, out: &Output) -> String {
+    let (state, kind) = (output::state(task).show(out), output::text(task, "kind"));
+    format!("{state}  {kind}  {}   attempt {}", output::short(&task["id"]), attempt(task))
+}
+
+fn error_words(task: &Value) -> String {
+    let error = &task["last_error"];
+    let status = error["status"].as_u64().map(|status| format!("HTTP {status} ")).unwrap_or_default();
+    let class = task["error_class"].as_str().map(|class| format!(" ({class})")).unwrap_or_default();
+    match error["message"].as_str() {
+        None => String::new(),
+        Some(message) => format!("{status}{}{class}", message.lines().next().unwrap_or_default()),
+    }
+}
+
+/// In one line, and not too long a one.
+fn short_json(value: &Value) -> String {
+    let text = value.to_string();
+    let short: String = text.chars().take(200).collect();
+    if short.len() < text.len() { format!("{short}… (all of it: --json)") } else { short }
+}
+
+/// How a task's end is said to scripts.
+pub fn end_code(state: &str) -> Option<u8> {
+    match state {
+        "succeeded" => Some(code::OK),
+        "failed" | "dead" => Some(code::DEAD),
+        "canceled" | "skipped" => Some(code::CANCELED),
+        _ => None,
+    }
+}
+
+async fn wait(context: &Context, id: &str, timeout: Option<String>) -> Result<u8, Failure> {
+    let id = context.resolve(id).await?;
+    let limit = match timeout {
+        None => Duration::MAX,
+        Some(text) => match Millis::parse(&text) {
+            Ok(Millis(ms)) => Duration::from_millis(ms),
+            Err(error) => return Err(Failure::new(code::USAGE, error.to_string())),
+        },
+    };
+    let over = async {
+        loop {
+            let task = context.client.task(&id).await?;
+            if let Some(code) = end_code(output::text(&task, "state")) {
+                let mut view = detail(&task, context.now().await?, &context.out);
+                view.code = code;
+                return view.print(&context.out);
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+    match tokio::time::timeout(limit, over).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let task = context.client.task(&id).await?;
+            let name = output::short(&task["id"]);
+            Err(Failure::new(code::TIMEOUT, format!("{name} is still {}", output::text(&task, "state")))
+                .why("the time to wait is over")
+                .remedy(format!("comeback task why {name}")))
+        }
+    }
 }
 
 async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
-    let id = context.resolve(id).await?;
+    let (id, out) = (context.resolve(id).await?, &context.out);
     let why = context.client.get(&format!("/api/v1/tasks/{id}/why")).await?;
-    if context.json {
-        output::json(&why);
-        return Ok(code::OK);
-    }
     let task = context.client.task(&id).await?;
     let forecast = context.client.get(&format!("/api/v1/tasks/{id}/forecast?limit=5")).await?;
     let now = context.now().await?;
-    say!(
-        "{}  {}  {}   attempt {}",
-        output::state(&task),
-        output::text(&task, "kind"),
-        output::short(&task["id"]),
-        attempt(&task)
-    );
-    say!("  why      {}", output::text(&why, "text"));
-    let coming: Vec<String> =
-        forecast["attempts"].as_array().into_iter().flatten().map(|it| output::relative(&it["at"], now)).collect();
-    if !coming.is_empty() {
-        say!("  when     {}", coming.join(", then "));
-    }
-    if let (Some(at), Some(then)) = (forecast["gives_up_at"].as_str(), forecast["then"]["state"].as_str())
-        && task["ended_at"].is_null()
-    {
-        let at = output::relative(&Value::from(at), now);
-        say!("  at worst {then} {at} ({})", output::text(&forecast["then"], "reason"));
-    }
-    say!("  blocked  {}", task["blocked"].as_str().unwrap_or("no"));
-    let name = output::short(&task["id"]);
+    let mut view = View::new(why.clone());
+    view.line(headline(&task, out));
+    view.line(format!("  why      {}", output::text(&why, "text")));
     let open = task["ended_at"].is_null();
-    match output::text(&task, "state") {
-        "paused" => say!("  do       comeback task resume {name}      comeback task cancel {name}"),
-        "succeeded" | "canceled" | "skipped" => {}
-        _ if open => say!("  do       comeback task retry {name}      comeback task cancel {name}"),
-        _ => say!("  do       comeback task retry {name}"),
+    let attempts = forecast["attempts"].as_array().into_iter().flatten();
+    let coming: Vec<String> = attempts.filter_map(|it| instant(&it["at"])).map(|at| out.at(at, now)).collect();
+    if !coming.is_empty() {
+        view.line(format!("  when     {}", coming.join(", then ")));
     }
-    Ok(code::OK)
+    if let (Some(at), Some(then), true) = (instant(&forecast["gives_up_at"]), forecast["then"]["state"].as_str(), open)
+    {
+        let reason = match output::text(&forecast["then"], "reason") {
+            "attempts" => "no retry is left then",
+            "expired" => "its deadline is then",
+            "no_policy" => "it has no retry policy",
+            "final" => "its error is final",
+            other => other,
+        };
+        view.line(format!("  at worst {then} {} ({reason})", out.at(at, now)));
+    }
+    if open {
+        view.line(format!("  blocked  {}", blocked(context, &task).await?));
+    }
+    let name = output::short(&task["id"]);
+    match output::text(&task, "state") {
+        "paused" => view.line(format!("  do       comeback task resume {name}      comeback task cancel {name}")),
+        "succeeded" | "canceled" | "skipped" => {}
+        // Somebody is at it; there is nothing to hurry.
+        "running" | "claimed" => view.line(format!("  do       comeback task cancel {name}")),
+        _ if open => view.line(format!("  do       comeback task retry {name}      comeback task cancel {name}")),
+        _ => view.line(format!("  do       comeback task retry {name}")),
+    }
+    view.print(out)
+}
+
+/// What keeps it from running: something about it, or a loop that somebody paused.
+async fn blocked(context: &Context, task: &Value) -> Result<String, Failure> {
+    if let Some(words) = task["blocked"].as_str() {
+        return Ok(words.to_owned());
+    }
+    let needed = match output::text(task, "state") {
+        "retry_pending" => "retries",
+        "waiting" => "starts",
+        _ => return Ok("no".into()),
+    };
+    let loops = context.client.get("/api/v1/admin/loops").await?;
+    let paused = output::items(&loops).any(|it| it["name"] == needed && it["paused"] == true);
+    Ok(if paused { format!("the loop {needed} is paused (comeback loop resume {needed})") } else { "no".into() })
 }
 
 async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
-    let id = context.resolve(id).await?;
+    let (id, out) = (context.resolve(id).await?, &context.out);
     let listed = context.client.get(&format!("/api/v1/tasks/{id}/attempts?limit=500")).await?;
-    if context.json {
-        output::json(&listed);
-        return Ok(code::OK);
+    let now = context.now().await?;
+    let mut table = Table::new(&["RUN", "ATTEMPT", "OUTCOME", "STARTED", "TOOK", "WORKER", "THEN", "ERROR"]);
+    for it in output::items(&listed) {
+        let took = it["duration_ms"].as_u64().map_or_else(|| "–".into(), |ms| span(Millis(ms)));
+        let delay = it["decision"]["delay"]["total_ms"].as_u64().map(|ms| format!("retry {}", soon(Millis(ms))));
+        table.rows.push(vec![
+            it["run"].to_string().into(),
+            it["number"].to_string().into(),
+            output::text(it, "outcome").into(),
+            out.time_cell(&it["started_at"], now),
+            took.into(),
+            output::text(it, "worker").into(),
+            delay.unwrap_or_else(|| output::text(&it["decision"], "reason").to_owned()).into(),
+            it["error"]["message"].as_str().unwrap_or("").into(),
+        ]);
     }
-    let rows: Vec<Vec<String>> = listed["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|it| {
-            let took = it["duration_ms"].as_u64().map_or_else(|| "–".into(), |ms| output::span(Millis(ms)));
-            let delay =
-                it["decision"]["delay"]["total_ms"].as_u64().map(|ms| format!("retry in {}", output::span(Millis(ms))));
-            vec![
-                it["number"].to_string(),
-                output::text(it, "outcome").to_owned(),
-                output::text(it, "started_at").to_owned(),
-                took,
-                output::text(it, "worker").to_owned(),
-                delay.unwrap_or_else(|| output::text(&it["decision"], "reason").to_owned()),
-                it["error"]["message"].as_str().unwrap_or("").chars().take(80).collect(),
-            ]
-        })
-        .collect();
-    output::table(&["#", "OUTCOME", "STARTED", "TOOK", "WORKER", "THEN", "ERROR"], &rows);
-    Ok(code::OK)
+    let empty = table.rows.is_empty();
+    let view = View::table(listed, table);
+    if empty { view.with_hint("it has not run yet").print(out) } else { view.print(out) }
 }
 
 async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
@@ -160,16 +292,33 @@ async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8,
         }
         other => other,
     };
-    let answer = context.client.act(&id, verb, &body).await?;
-    if context.json {
-        output::json(&answer);
+    let answer = context.client.act(&id, verb, &body).await.map_err(|error| not_done(&id, verb, error))?;
+    if context.out.is_json() {
+        context.out.json(&answer);
         return Ok(code::OK);
     }
     let task = &answer["task"];
     let now = context.now().await?;
-    let due = if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] };
-    let when = if due.is_null() { String::new() } else { format!("   due {}", output::relative(due, now)) };
+    let when = instant(due(task)).map(|at| format!("   due {}", context.out.at(at, now))).unwrap_or_default();
     let place = answer["queue_position"].as_u64().map(|n| format!("   number {n} in its queue")).unwrap_or_default();
-    say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task));
+    say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task).show(&context.out));
     Ok(code::OK)
+}
+
+/// A task that is not in the state for it, in the words of what was asked.
+fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
+    let state = error.problem().filter(|problem| problem.error == "WRONG_STATE").and_then(|it| it.more.get("state"));
+    let Some(state) = state.and_then(Value::as_str) else { return error.into() };
+    let name = output::short(&id.into());
+    let done = match verb {
+        "cancel" => "canceled",
+        "retry" => "retried",
+        "pause" => "paused",
+        "resume" => "resumed",
+        "snooze" => "snoozed",
+        _ => "rescheduled",
+    };
+    Failure::new(code::USAGE, format!("{name} was not {done}"))
+        .why(format!("it is {state}"))
+        .remedy(format!("comeback task why {name}"))
 }

@@ -1,11 +1,13 @@
 //! What a person types, and what is said to it.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::harness::{Server, file, text};
+use crate::terminal::Terminal;
 
 #[test]
 fn the_command_line_says_what_happens() {
@@ -35,7 +37,7 @@ fn the_command_line_says_what_happens() {
     assert!(text(&simulated.stdout).contains("after 21d"), "{}", text(&simulated.stdout));
     assert_eq!(server.cli(&["policy", "explain", "often(1s)"]).status.code(), Some(2));
     let paused = server.cli(&["loop", "pause", "reap", "--for", "10m", "--note", "looking"]);
-    assert!(text(&paused.stdout).contains("⏸ paused, resumes in"), "{}", text(&paused.stdout));
+    assert!(text(&paused.stdout).contains("⏸ paused, resumes 20"), "{}", text(&paused.stdout));
     assert_eq!(server.cli(&["status"]).status.code(), Some(8), "a paused loop wants attention");
     let nobody = Command::new(env!("CARGO_BIN_EXE_comeback"))
         .args(["task", "list", "--server", "http://127.0.0.1:1"])
@@ -91,4 +93,127 @@ fn the_demo_shows_tasks_that_come_back() {
         .and_then(|n| n.parse().ok())
         .unwrap_or(0);
     assert!(recovered >= 2, "{summary}");
+}
+
+/// Looking again: one line of JSON whenever something has changed, and a clean end.
+#[test]
+fn watching_on_a_pipe_says_what_changed_and_ends_cleanly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["stats", "--json", "--watch", "100ms"])
+        .env("COMEBACK_SERVER", &server.url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("json") };
+    assert_eq!(next()["total"], 0);
+    assert!(server.cli(&["enqueue", "hello"]).status.success());
+    assert_eq!(next()["total"], 1, "nothing was said in between");
+    assert_eq!(interrupted(&mut child), Some(0));
+}
+
+fn interrupted(child: &mut Child) -> Option<i32> {
+    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    assert!(told.success());
+    child.wait().expect("it ends").code()
+}
+
+/// A command that is interrupted is not left behind in a queue that nobody else reads.
+#[test]
+fn an_interrupted_run_cancels_its_task() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["run", "--retry", "fixed(1h, 3 retries)", "--", "false"])
+        .env("COMEBACK_SERVER", &server.url)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut said = BufReader::new(child.stderr.take().expect("its words"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert!(line.contains("retry in 1h"), "{line}");
+    assert_eq!(interrupted(&mut child), Some(130));
+    said.read_to_string(&mut line).expect("the rest");
+    assert!(line.contains("canceled: it was interrupted"), "{line}");
+    let listed = server.cli(&["task", "list", "state:canceled", "-o", "name"]);
+    assert_eq!(text(&listed.stdout).lines().count(), 1);
+}
+
+/// On a terminal: single keys, a line that stays, and the next port when the first is taken.
+#[test]
+fn the_demo_listens_to_keys() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let mut terminal = Terminal::open();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+    command.args(["demo", "--seed", "7", "--listen", &format!("127.0.0.1:{port}")]).stderr(Stdio::piped());
+    let mut child = terminal.spawn(command);
+    terminal.wait_for("f inject a fault");
+    terminal.wait_for("◎");
+    terminal.keys.write_all(b"f").expect("a key");
+    terminal.wait_for("the bank is down");
+    terminal.keys.write_all(b"fq").expect("keys");
+    terminal.wait_for("the bank is back");
+    assert!(child.wait().expect("it ends").success());
+    let mut beside = String::new();
+    child.stderr.take().expect("its words").read_to_string(&mut beside).expect("text");
+    assert!(beside.contains(&format!("127.0.0.1:{port} is taken; 127.0.0.1:")), "{beside}");
+    assert!(beside.contains("recovered ") && beside.contains("dead 0"), "{beside}");
+}
+
+/// Repainted in place, with what changed standing out, and the cursor given back.
+#[test]
+fn watching_on_a_terminal_repaints() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let mut terminal = Terminal::open();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+    command.args(["stats", "-w", "100ms"]).env("COMEBACK_SERVER", &server.url);
+    let mut child = terminal.spawn(command);
+    terminal.wait_for("Ctrl-C ends it");
+    assert!(server.cli(&["enqueue", "hello"]).status.success());
+    terminal.wait_for("○ pending");
+    assert!(server.cli(&["enqueue", "hello"]).status.success());
+    terminal.wait_for("\x1b[1;7m2\x1b[0m");
+    assert_eq!(interrupted(&mut child), Some(0));
+    terminal.wait_for("\x1b[?25h");
+}
+
+#[test]
+fn every_shell_has_a_completion() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_comeback")).args(["completion", shell]).output().expect("it runs");
+        assert!(output.status.success() && text(&output.stdout).contains("COMEBACK_COMPLETE"), "{shell}");
+    }
+}
+
+/// As a shell asks: commands, options and ids; and nothing at all where there is no server.
+#[test]
+fn commands_and_ids_complete() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let id = text(&server.cli(&["enqueue", "hello"]).stdout);
+    let id = id.split_whitespace().next().expect("an id");
+    let short = &id[id.len() - 8..];
+    let complete = |url: &str, words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(["--", "comeback"])
+            .args(words)
+            .env("COMEBACK_COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+            .env("COMEBACK_SERVER", url)
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(complete(&server.url, &["task", "wh"]), "why");
+    assert!(complete(&server.url, &["task", "why", &short[..2]]).lines().any(|line| line == short));
+    assert_eq!(complete(&server.url, &["loop", "pause", "re"]), "retries\nreap");
+    let nowhere = complete("http://127.0.0.1:1", &["task", "why", &short[..2]]);
+    assert!(!nowhere.contains(short), "{nowhere}");
 }

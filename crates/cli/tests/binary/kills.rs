@@ -7,6 +7,7 @@ use comeback_client::{Outcome, Worker};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, file};
+use crate::postgres::Database;
 
 /// One submit under a key of its own; nothing when nobody answered.
 async fn submit_with_key(http: &reqwest::Client, url: &str, key: &str) -> Option<String> {
@@ -148,15 +149,8 @@ impl FileLife {
 /// Three servers on one PostgreSQL, workers on all of them, and a server that is killed in the middle.
 #[tokio::test]
 async fn three_servers_share_one_database_and_one_may_die() {
-    let Ok(cluster) = std::env::var("COMEBACK_TEST_POSTGRES_DURABLE") else {
-        panic!("this test needs a PostgreSQL that flushes: run it by scripts/test");
-    };
-    let name = format!("three_{}", std::process::id());
-    let (admin, connection) = tokio_postgres::connect(&cluster, tokio_postgres::NoTls).await.expect("a connection");
-    tokio::spawn(connection);
-    admin.batch_execute(&format!("create database {name}")).await.expect("a database");
-    let url = cluster.rsplit_once('/').map(|(server, _)| format!("{server}/{name}")).expect("a URL");
-    let mut servers: Vec<Server> = (0..3).map(|_| Server::start(&url, &[])).collect();
+    let database = Database::create().await;
+    let mut servers: Vec<Server> = (0..3).map(|_| Server::start(&database.url, &[])).collect();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let mut workers = tokio::task::JoinSet::new();
     for (n, server) in servers.iter().enumerate().flat_map(|(n, server)| [(2 * n, server), (2 * n + 1, server)]) {
@@ -225,5 +219,5 @@ async fn three_servers_share_one_database_and_one_may_die() {
     let _ = stop.send(true);
     workers.abort_all();
     drop(servers);
-    admin.batch_execute(&format!("drop database {name} with (force)")).await.expect("dropped");
+    database.drop().await;
 }

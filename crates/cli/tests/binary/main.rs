@@ -1,12 +1,15 @@
 //! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
 
 mod command_line;
+mod database;
 mod door;
 mod executors;
 mod harness;
 mod kills;
+mod postgres;
 #[path = "../common/server.rs"]
 mod server;
 mod tasks;
 mod telemetry;
+mod terminal;
 mod workers;

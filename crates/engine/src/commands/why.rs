@@ -19,10 +19,7 @@ impl Engine {
 
     pub async fn why(&self, namespace: &str, id: TaskId) -> Result<Why, CommandError> {
         let view = self.task(namespace, id).await?;
-        let text = match &view.last_decision {
-            Some(record) => explain::verdict(record),
-            None => format!("it is {} and nothing was decided about it yet", view.stored.task.state),
-        };
+        let text = explain::standing(&view.stored.task, view.last_decision.as_ref());
         Ok(Why { view, text })
     }
 

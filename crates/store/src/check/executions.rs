@@ -10,7 +10,7 @@ use crate::StoreError;
 
 impl Check<'_> {
     pub(super) async fn executions(&mut self) -> Result<(), StoreError> {
-        self.begin("executions", "executions, their counts, edges and logs");
+        self.begin("executions", "their counts, edges and logs");
         let total = self.look.count("execution").await?;
         let (mut after, mut done) = (Uuid::nil(), 0);
         loop {

@@ -20,7 +20,7 @@ struct Told {
 
 impl Check<'_> {
     pub(super) async fn feed(&mut self) -> Result<(), StoreError> {
-        self.begin("feed", "rows of the feed");
+        self.begin("feed", "its rows");
         let horizon = self.horizon().await?;
         let rows = self.look.count("feed").await?;
         let passes = (self.look.count("task").await? + self.look.count("execution").await?).div_ceil(AT_A_TIME).max(1);

@@ -38,7 +38,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub name: &'static str,
-    /// What was looked at, as people say it.
+    /// What of them was looked at, or what they are.
     pub things: &'static str,
     pub looked_at: u64,
     pub wrong: u64,

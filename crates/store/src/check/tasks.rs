@@ -14,7 +14,7 @@ type Faults = Vec<(&'static str, String)>;
 
 impl Check<'_> {
     pub(super) async fn tasks(&mut self) -> Result<(), StoreError> {
-        self.begin("open tasks", "open tasks, their rows, leases and logs");
+        self.begin("open tasks", "their rows, leases and logs");
         let total = self.look.count("task_open").await?;
         let (mut after, mut done) = (Uuid::nil(), 0);
         loop {
@@ -41,7 +41,7 @@ impl Check<'_> {
             }
             self.tell(done, total);
         }
-        self.begin("finished tasks", "finished tasks and their logs");
+        self.begin("finished tasks", "their rows and logs");
         let total = self.look.count("task_done").await?;
         let (mut after, mut done) = (Uuid::nil(), 0);
         loop {

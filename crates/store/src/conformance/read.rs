@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cases;
-use crate::types::OpenWork;
+use crate::types::{OpenWork, Overdue};
 use comeback_core::transition::Act;
 use comeback_core::*;
 use serde_json::json;
@@ -122,14 +122,14 @@ cases! { "read";
         assert_eq!(w.store.open_work(w.now()).await.unwrap(), first);
         w.pass(68_000);
         let later = OpenWork {
-            overdue_retries: 1, overdue_starts: 1, late: Millis(38_000), scheduled: 1,
+            retries: Overdue { count: 1, late: Millis(8_000) }, starts: Overdue { count: 1, late: Millis(38_000) }, scheduled: 1,
             next: Some(w.now() + Millis(22_000)), ..first
         };
         assert_eq!(w.store.open_work(w.now()).await.unwrap(), later);
         let paused = transition::pause(&w.load(retrying.stored.task.id).await.task, &Act::default(), w.now()).unwrap();
         w.apply(paused).await;
         let now = w.store.open_work(w.now()).await.unwrap();
-        assert_eq!((now.overdue_retries, now.paused), (0, 1));
+        assert_eq!((now.retries.count, now.paused), (0, 1));
     }
 
     /// R-I24: what was acknowledged is seen by the next read.

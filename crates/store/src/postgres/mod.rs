@@ -8,6 +8,7 @@ mod check;
 mod claim;
 mod columns;
 mod feed;
+mod health;
 mod learn;
 mod list;
 #[cfg(test)]
@@ -32,6 +33,7 @@ use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
 pub use check::check;
+pub use health::{Health, health};
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {

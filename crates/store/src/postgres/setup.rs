@@ -120,7 +120,17 @@ pub async fn warm(pool: Pool, statements: Vec<&'static str>) {
 
 /// A connection of its own, outside the pools.
 pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), StoreError> {
-    Ok(options.config("")?.connect(options.connector()?).await?)
+    options.config("")?.connect(options.connector()?).await.map_err(|error| match error.as_db_error() {
+        Some(_) => error.into(),
+        // Nothing was asked yet; the deepest cause says most.
+        None => {
+            let mut why: &dyn std::error::Error = &error;
+            while let Some(deeper) = why.source() {
+                why = deeper;
+            }
+            StoreError::Unavailable(why.to_string())
+        }
+    })
 }
 
 pub type Connection = tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;

@@ -1,6 +1,7 @@
 //! Opening a file: the lock, the pragmas, the migrations, the readers, and the checkpoints that keep the log short.
 
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,11 @@ pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
         return Err(StoreError::Schema(format!("SQLite {} is too old", rusqlite::version())));
     }
     let connection = match path {
-        Some(path) => Connection::open(path)?,
+        Some(path) => {
+            // For its owner alone, and so is the log beside it: tasks carry what their callers know.
+            let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
+            Connection::open(path)?
+        }
         None => Connection::open_in_memory()?,
     };
     connection.execute_batch(

@@ -1,0 +1,124 @@
+//! Looking after a server and its database.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+
+use super::Watch;
+use crate::complete;
+
+#[derive(Subcommand)]
+pub enum LoopCommand {
+    /// Which there are, and which are paused
+    List,
+    /// Pause one, on all instances and across restarts
+    Pause {
+        /// retries, starts, reap, timeout, expire or prune; promote stands for the first two
+        #[arg(add = ArgValueCompleter::new(complete::loops))]
+        name: String,
+        /// Resumes by itself after this
+        #[arg(long = "for", value_name = "SPAN")]
+        duration: Option<String>,
+        /// A note for whoever wonders
+        #[arg(long)]
+        note: Option<String>,
+    },
+    /// Let it go on
+    Resume {
+        /// One of them
+        #[arg(add = ArgValueCompleter::new(complete::loops))]
+        name: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum WorkerCommand {
+    /// Who asked this instance for work in the last hour
+    List {
+        #[command(flatten)]
+        watch: Watch,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make a key; the secret is shown once
+    Create {
+        /// viewer, worker, submitter, operator or admin
+        #[arg(long)]
+        role: String,
+        /// Whose it is
+        #[arg(long)]
+        name: Option<String>,
+        /// Valid for a span
+        #[arg(long, value_name = "SPAN")]
+        expires_in: Option<String>,
+        /// Which namespace the key is for; * for all
+        #[arg(long, value_name = "NAMESPACE")]
+        for_namespace: Option<String>,
+        /// Work on the database itself, without a server
+        #[arg(long, value_name = "FILE or URL")]
+        db: Option<String>,
+    },
+    /// The keys, without their secrets
+    List,
+    /// Refuse a key from now on
+    Revoke {
+        /// As key list shows it, or the beginning of it
+        id: String,
+    },
+}
+
+#[derive(Args)]
+pub struct DatabaseArgs {
+    /// A SQLite file, or a PostgreSQL URL
+    #[arg(
+        long,
+        env = "COMEBACK_DB",
+        value_name = "FILE or URL",
+        default_value = "./comeback.db",
+        hide_env_values = true
+    )]
+    pub db: String,
+}
+
+#[derive(Subcommand)]
+pub enum DbCommand {
+    /// Bring the schema up to date, as a server does when it starts
+    Migrate {
+        #[command(flatten)]
+        at: DatabaseArgs,
+        /// Only tell what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Read everything and tell what does not hold together; a server may go on beside it
+    Check {
+        #[command(flatten)]
+        at: DatabaseArgs,
+    },
+    /// Copy it while it is in use
+    Backup {
+        #[command(flatten)]
+        at: DatabaseArgs,
+        /// A file that does not exist yet
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Also look at this database [default: ./comeback.db where there is one]
+    #[arg(long, env = "COMEBACK_DB", value_name = "FILE or URL", hide_env_values = true)]
+    pub db: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum ConfigCommand {
+    /// Every setting and where it comes from
+    View,
+    /// Where the configuration file is looked for
+    Path,
+}

@@ -1,0 +1,74 @@
+//! The commands that are servers.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args)]
+pub struct DemoArgs {
+    /// Address to listen on; the next free port when it is taken
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7330")]
+    pub listen: String,
+    /// Keep the data in this file
+    #[arg(long, value_name = "FILE")]
+    pub keep: Option<PathBuf>,
+    /// How many times as fast as real time
+    #[arg(long, value_name = "FACTOR", default_value_t = 60.0)]
+    pub speed: f64,
+    /// The same ids and delays every time
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+    /// End after so many seconds
+    #[arg(long)]
+    pub seconds: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Address to listen on
+    #[arg(
+        long,
+        env = "COMEBACK_LISTEN",
+        hide_env_values = true,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:7330"
+    )]
+    pub listen: String,
+    /// A SQLite file, or a PostgreSQL URL for many instances
+    #[arg(
+        long,
+        env = "COMEBACK_DB",
+        hide_env_values = true,
+        value_name = "FILE or URL",
+        default_value = "./comeback.db",
+        hide_env_values = true
+    )]
+    pub db: String,
+    /// system, virtual (moved by POST /clock/advance), or x60 and the like
+    #[arg(long, env = "COMEBACK_CLOCK", hide_env_values = true, default_value = "system")]
+    pub clock: String,
+    /// Names this process among others
+    #[arg(long, env = "INSTANCE_ID", hide_env_values = true)]
+    pub instance: Option<String>,
+    /// Let tasks start processes on this machine
+    #[arg(long, env = "COMEBACK_ALLOW_COMMANDS", hide_env_values = true)]
+    pub allow_commands: bool,
+    /// Let calls reach loopback and private networks
+    #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS", hide_env_values = true)]
+    pub allow_private_networks: bool,
+    /// Let calls reach a network that is not public, such as 10.1.0.0/16
+    #[arg(long, env = "COMEBACK_ALLOW_NETWORK", hide_env_values = true, value_name = "CIDR", value_delimiter = ',')]
+    pub allow_network: Vec<String>,
+    /// Leave http, command and timer tasks to other instances
+    #[arg(long, env = "COMEBACK_NO_EXECUTORS", hide_env_values = true)]
+    pub no_executors: bool,
+    /// How long tasks that are over are kept, such as 90d; for ever when nothing is said
+    #[arg(long, env = "COMEBACK_RETENTION", hide_env_values = true, value_name = "SPAN")]
+    pub retention: Option<String>,
+    /// Change a limit, such as payload_bytes=1048576; a wrong name lists them all
+    #[arg(long, env = "COMEBACK_LIMIT", hide_env_values = true, value_name = "NAME=VALUE", value_delimiter = ',')]
+    pub limit: Vec<String>,
+    /// human or json
+    #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
+    pub log_format: String,
+}

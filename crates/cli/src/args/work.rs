@@ -1,0 +1,196 @@
+//! Tasks: making them, looking at them, acting on them.
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+
+use super::Watch;
+use crate::complete;
+
+#[derive(Args)]
+pub struct EnqueueArgs {
+    /// What sort of task it is; workers choose by it
+    pub kind: String,
+    /// The payload: JSON, @file, or - for standard input
+    #[arg(long, value_name = "JSON")]
+    pub data: Option<String>,
+    /// How it is retried: exp(60s, x2, max 1h, 5 retries), or JSON, or a number of executions
+    #[arg(long, value_name = "POLICY")]
+    pub retry: Option<String>,
+    /// Let the server call this address: POST with the payload as its body
+    #[arg(long)]
+    pub url: Option<String>,
+    /// A name for people
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Which queue it waits in
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Higher goes first
+    #[arg(long)]
+    pub priority: Option<i32>,
+    /// Start after a span
+    #[arg(long = "in", value_name = "SPAN")]
+    pub delay: Option<String>,
+    /// Start at an instant
+    #[arg(long, value_name = "INSTANT", conflicts_with = "delay")]
+    pub at: Option<String>,
+    /// Give up after a span
+    #[arg(long, value_name = "SPAN")]
+    pub deadline: Option<String>,
+    /// Only one open task may have it
+    #[arg(long, value_name = "KEY")]
+    pub dedupe_key: Option<String>,
+    /// A label; may be said again
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RunArgs {
+    /// When to try again
+    #[arg(long, value_name = "POLICY", default_value = "exp(1s, x2, max 1m, 5 retries)")]
+    pub retry: String,
+    /// A name for people [default: the command]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The command, after --
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub run: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct TailArgs {
+    /// Only events of one task
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::task_ids))]
+    pub task: Option<String>,
+    /// Begin with what was, not only with what comes
+    #[arg(long)]
+    pub from_start: bool,
+    /// Every event, not only verdicts and ends
+    #[arg(long)]
+    pub all: bool,
+    /// End after so many lines
+    #[arg(long, value_name = "LINES")]
+    pub count: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct Note {
+    /// A note for the history
+    #[arg(long)]
+    pub note: Option<String>,
+}
+
+#[derive(Args)]
+pub struct TaskId {
+    /// A whole id, or either end of one
+    #[arg(add = ArgValueCompleter::new(complete::task_ids))]
+    pub id: String,
+}
+
+#[derive(Subcommand)]
+pub enum TaskCommand {
+    /// List tasks by a filter
+    List {
+        /// Such as: state:retrying queue:mail -kind:report.* "connection refused" (comeback help filters)
+        filter: Vec<String>,
+        /// At most so many, up to 500
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        /// submitted, -submitted, due, updated or priority
+        #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
+        sort: Option<String>,
+        /// Where the page before ended
+        #[arg(long)]
+        cursor: Option<String>,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Everything about a task
+    Get {
+        #[command(flatten)]
+        id: TaskId,
+        /// Wait until it is over; exits 0 when it succeeded, 10 when it failed, 11 when it was canceled
+        #[arg(long)]
+        wait: bool,
+        /// With --wait: exit 124 after this
+        #[arg(long, value_name = "SPAN", requires = "wait")]
+        timeout: Option<String>,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Why it is in the state it is in, and what comes next
+    Why(TaskId),
+    /// Every run and how it ended
+    Attempts(TaskId),
+    /// Retry by hand, now, with a fresh count
+    Retry {
+        #[command(flatten)]
+        id: TaskId,
+        /// Go on counting where it stopped
+        #[arg(long)]
+        keep_counters: bool,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Cancel for good; a run under way loses its lease
+    Cancel {
+        #[command(flatten)]
+        id: TaskId,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Keep it from running until it is resumed
+    Pause {
+        #[command(flatten)]
+        id: TaskId,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Let it go on
+    Resume {
+        #[command(flatten)]
+        id: TaskId,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Move the due time by a span from now
+    Snooze {
+        #[command(flatten)]
+        id: TaskId,
+        /// Such as 10m
+        span: String,
+    },
+    /// Move the due time to an instant
+    Reschedule {
+        #[command(flatten)]
+        id: TaskId,
+        /// Such as 2026-01-31T09:00:00Z
+        at: String,
+    },
+}
+
+#[derive(Args)]
+pub struct PolicyArgs {
+    /// exp(60s, x2, max 1h, 5 retries), or JSON, or a number of executions
+    pub policy: String,
+    /// native, workflow, task, job, run or step
+    #[arg(long, default_value = "native")]
+    pub dialect: String,
+}
+
+#[derive(Subcommand)]
+pub enum PolicyCommand {
+    /// How a policy is read, in words
+    Explain(PolicyArgs),
+    /// When it would retry
+    Simulate {
+        #[command(flatten)]
+        policy: PolicyArgs,
+        /// Makes the jitter repeatable
+        #[arg(long, value_name = "NUMBER")]
+        seed: Option<u64>,
+    },
+    /// What is allowed in it and seldom meant; exits 8 when there is something
+    Lint(PolicyArgs),
+}

@@ -1,0 +1,102 @@
+//! Tasks that fail in the ways that real ones do, and a worker that fails them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use comeback_client::{Client, Outcome, Task, Worker};
+use serde_json::{Value, json};
+
+pub struct Workload {
+    pub client: Client,
+    pub jitter: bool,
+    /// One round, for those who only look for a moment.
+    pub once: bool,
+}
+
+impl Workload {
+    pub async fn feed(self) {
+        let jitter = if self.jitter { "proportional" } else { "none" };
+        let exp = json!({"strategy": "exponential", "initial_delay": "60s", "multiplier": 2, "max_delay": "1h",
+            "max_retries": 5, "jitter": jitter});
+        for round in 0_u64.. {
+            let tasks = json!({"tasks": [
+                {"kind": "payments.charge", "payload": {"round": round}, "retry": exp},
+                {"kind": "email.send", "retry": {"strategy": "fixed", "delay": "2m", "max_retries": 7}},
+                {"kind": "invoice.render", "retry": exp},
+                {"kind": "report.export", "retry": {"strategy": "fixed", "delay": "1m", "max_retries": 3}},
+            ]});
+            let _ = self.client.submit(&tasks).await;
+            if round == 0 {
+                let _ = self.client.submit(&json!({"kind": "kyc.recheck", "retry": {"schedule": ["7d", "14d"]}})).await;
+            }
+            let order = json!({"execution": {"name": "order-fulfilment"}, "tasks": [
+                {"key": "reserve", "kind": "order.reserve"},
+                {"key": "charge", "kind": "payments.charge", "needs": ["reserve"], "retry": exp},
+                {"key": "ship", "kind": "order.ship", "needs": ["charge"]},
+                {"key": "refund", "kind": "order.refund", "needs": [{"task": "charge", "when": "failure"}]},
+            ]});
+            let _ = self.client.submit(&order).await;
+            tokio::time::sleep(Duration::from_secs(if self.once { 60 } else { 8 })).await;
+        }
+    }
+}
+
+/// An outage of the bank, turned on and off by whoever watches.
+#[derive(Clone, Default)]
+pub struct Fault(Arc<AtomicBool>);
+
+impl Fault {
+    /// What that means, in words.
+    pub fn flip(&self) -> &'static str {
+        match self.0.fetch_xor(true, Ordering::SeqCst) {
+            false => "the bank is down: every payments.charge fails until you press f again",
+            true => "the bank is back: watch what comes back with it",
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn unavailable() -> Outcome {
+    Outcome::failed_with(json!({"status": 503, "message": "503 Service Unavailable"}))
+}
+
+pub fn worker(client: &Client, fault: &Fault) -> Worker {
+    let fine = |_: Task| async { Outcome::succeeded(Value::Null) };
+    let fault = fault.clone();
+    Worker::new(client.clone(), "demo")
+        .concurrency(32)
+        // In the time of the demo; it passes in two seconds of ours.
+        .lease(Duration::from_secs(120))
+        .handle("payments.charge", move |task: Task| {
+            let is_down = fault.is_on() || task.attempt_number < 3;
+            async move { if is_down { unavailable() } else { Outcome::succeeded(json!({"charged": true})) } }
+        })
+        .handle("email.send", |task: Task| async move {
+            if task.run < 2 {
+                let error = json!({"status": 429, "message": "429 Too Many Requests", "retry_after": "120"});
+                return Outcome::failed_with(error);
+            }
+            Outcome::succeeded(json!({"sent": true}))
+        })
+        .handle("invoice.render", |_| async {
+            Outcome::failed_with(json!({"class": "final", "type": "ValidationError", "message": "vat_id is missing"}))
+        })
+        .handle("report.export", |task: Task| async move {
+            if task.run < 2 {
+                // Hangs without a sign of life until its lease has run out.
+                std::future::pending::<()>().await;
+            }
+            Outcome::succeeded(json!({"rows": 1_204}))
+        })
+        .handle("kyc.recheck", |task: Task| async move {
+            if task.attempt_number < 3 { unavailable() } else { Outcome::succeeded(json!({"known": true})) }
+        })
+        .handle("order.reserve", fine)
+        .handle("order.ship", fine)
+        .handle("order.refund", fine)
+        .without_signs_of_life()
+}

@@ -1,0 +1,233 @@
+//! Tables without borders: aligned and cut to the width of a terminal, or tab-separated and whole on a pipe.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::Output;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paint {
+    Dim,
+    Blue,
+    Yellow,
+    Green,
+    Red,
+    Magenta,
+}
+
+impl Paint {
+    fn code(self) -> &'static str {
+        match self {
+            Paint::Dim => "2",
+            Paint::Blue => "34",
+            Paint::Yellow => "33",
+            Paint::Green => "32",
+            Paint::Red => "31",
+            Paint::Magenta => "35",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    pub text: String,
+    pub paint: Option<Paint>,
+    /// It says something else every time, and nothing has changed.
+    pub moves: bool,
+}
+
+impl Cell {
+    pub fn painted(text: impl Into<String>, paint: Paint) -> Cell {
+        Cell { text: text.into(), paint: Some(paint), moves: false }
+    }
+
+    /// As it stands in running text.
+    pub fn show(&self, out: &Output) -> String {
+        painted(&self.text, self.paint, false, out)
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell { text: text.into(), paint: None, moves: false }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    pub head: Vec<&'static str>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// What a column is cut to at most, where the terminal is too narrow for all.
+const NARROWEST: usize = 8;
+
+impl Table {
+    pub fn new(head: &[&'static str]) -> Table {
+        Table { head: head.to_vec(), rows: Vec::new() }
+    }
+
+    /// Only the columns that are asked for, in that order; what is no column here is named.
+    pub fn choose(&self, names: &[String]) -> Result<Table, String> {
+        if names.is_empty() {
+            return Ok(self.clone());
+        }
+        let column = |name: &String| {
+            let same = |head: &str| head.to_lowercase().replace(' ', "_") == *name;
+            self.head.iter().position(|head| same(head)).ok_or_else(|| name.clone())
+        };
+        let chosen: Vec<usize> = names.iter().map(column).collect::<Result<_, _>>()?;
+        let pick = |row: &Vec<Cell>| chosen.iter().map(|i| row[*i].clone()).collect();
+        Ok(Table { head: chosen.iter().map(|i| self.head[*i]).collect(), rows: self.rows.iter().map(pick).collect() })
+    }
+
+    /// For people. What differs from `before` stands out.
+    pub fn for_people(&self, out: &Output, before: Option<&Table>) -> Vec<String> {
+        let widths = self.widths(out.width);
+        let mut lines = Vec::with_capacity(self.rows.len() + 1);
+        if self.head.iter().any(|head| !head.is_empty()) && !self.rows.is_empty() {
+            let cells = self.head.iter().map(|head| Cell::painted(*head, Paint::Dim));
+            lines.push(laid_out(cells, &widths, |_| false, out));
+        }
+        for row in &self.rows {
+            let same = before.and_then(|table| table.rows.iter().find(|it| it.first() == row.first()));
+            let changed =
+                |i: usize| same.is_some_and(|same| same.get(i).is_some_and(|it| *it != row[i] && !row[i].moves));
+            lines.push(laid_out(row.iter().cloned(), &widths, changed, out));
+        }
+        lines
+    }
+
+    /// For programs: nothing is cut, nothing is coloured, a tab between two cells.
+    pub fn for_programs(&self) -> Vec<String> {
+        let clean = |cell: &Cell| cell.text.replace(['\t', '\n', '\r'], " ");
+        self.rows.iter().map(|row| row.iter().map(clean).collect::<Vec<_>>().join("\t")).collect()
+    }
+
+    pub fn csv(&self) -> Vec<String> {
+        let quoted = |text: &str| {
+            let special = text.contains([',', '"', '\n', '\r']);
+            if special { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+        };
+        let head = self.head.iter().map(|head| quoted(&head.to_lowercase().replace(' ', "_"))).collect::<Vec<_>>();
+        let rows = self.rows.iter().map(|row| row.iter().map(|cell| quoted(&cell.text)).collect::<Vec<_>>());
+        std::iter::once(head).chain(rows).map(|cells| cells.join(",")).collect()
+    }
+
+    /// As wide as what is in them; the widest gives way until all fit.
+    fn widths(&self, room: usize) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.head.iter().map(|head| head.width()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.text.width());
+            }
+        }
+        let gaps = 2 * widths.len().saturating_sub(1);
+        loop {
+            let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(room);
+            let Some(widest) = widths.iter_mut().max() else { return widths };
+            if over == 0 || *widest <= NARROWEST {
+                return widths;
+            }
+            *widest = (*widest - over.min(*widest - NARROWEST)).max(NARROWEST);
+        }
+    }
+}
+
+fn laid_out(
+    cells: impl Iterator<Item = Cell>,
+    widths: &[usize],
+    changed: impl Fn(usize) -> bool,
+    out: &Output,
+) -> String {
+    let mut line = String::new();
+    for (i, (cell, width)) in cells.zip(widths).enumerate() {
+        let text = cut(&cell.text.replace(['\t', '\n', '\r'], " "), *width);
+        let room = if i + 1 == widths.len() { 0 } else { width.saturating_sub(text.width()) + 2 };
+        line.push_str(&painted(&text, cell.paint, changed(i), out));
+        line.push_str(&" ".repeat(room));
+    }
+    line.trim_end().to_owned()
+}
+
+/// Shortened to a width, with a sign that it was.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut used = 1;
+    for character in text.chars() {
+        used += character.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        kept.push(character);
+    }
+    kept + "…"
+}
+
+fn painted(text: &str, paint: Option<Paint>, stands_out: bool, out: &Output) -> String {
+    let codes: Vec<&str> = paint.map(Paint::code).into_iter().chain(stands_out.then_some("1;7")).collect();
+    if !out.colour || codes.is_empty() || text.is_empty() {
+        text.to_owned()
+    } else {
+        format!("\x1b[{}m{text}\x1b[0m", codes.join(";"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Global;
+
+    fn out(width: usize) -> Output {
+        Output { width, ..Output::new(&Global::default()) }
+    }
+
+    fn table() -> Table {
+        let mut table = Table::new(&["ID", "LAST ERROR"]);
+        table.rows.push(vec!["1".into(), "connection refused by the other side".into()]);
+        table.rows.push(vec!["22".into(), "日本語のエラー, with a\ttab".into()]);
+        table
+    }
+
+    #[test]
+    fn columns_are_aligned_and_cut_to_the_terminal() {
+        assert_eq!(
+            table().for_people(&out(80), None),
+            ["ID  LAST ERROR", "1   connection refused by the other side", "22  日本語のエラー, with a tab"]
+        );
+        for width in 12..50 {
+            assert!(table().for_people(&out(width), None).iter().all(|line| line.width() <= width), "{width}");
+        }
+        assert_eq!(table().for_people(&out(20), None)[1], "1   connection refu…");
+    }
+
+    #[test]
+    fn programs_get_everything() {
+        assert_eq!(table().for_programs()[1], "22\t日本語のエラー, with a tab");
+        assert_eq!(
+            table().csv(),
+            ["id,last_error", "1,connection refused by the other side", "22,\"日本語のエラー, with a\ttab\""]
+        );
+    }
+
+    #[test]
+    fn columns_can_be_chosen_by_name() {
+        let chosen = table().choose(&["last_error".into(), "id".into()]).expect("both are there");
+        assert_eq!(chosen.head, ["LAST ERROR", "ID"]);
+        assert_eq!(table().choose(&["colour".into()]), Err("colour".into()));
+    }
+
+    #[test]
+    fn what_changed_stands_out_and_what_moves_does_not() {
+        let bright = Output { colour: true, ..out(80) };
+        let mut now = table();
+        now.rows[0][1] = "timed out".into();
+        now.rows[1][1].moves = true;
+        let lines = now.for_people(&bright, Some(&table()));
+        assert!(lines[1].contains("\x1b[1;7mtimed out\x1b[0m"), "{lines:?}");
+        now.rows[1][1].text = "something else".into();
+        assert!(!now.for_people(&bright, Some(&table()))[2].contains("\x1b[1;7m"));
+    }
+}
