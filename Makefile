@@ -14,14 +14,16 @@ serve: setup ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format lint core store engine server contract simulation
+	scripts/with-postgres scripts/test format lint core store engine server contract simulation chaos
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
 	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture
 
 KILLS ?= 10000
-chaos: ## kill -9 under load, thousands of times (KILLS=10000)
+CHAOS_SECONDS ?= 1800
+chaos: setup ## kill -9 under load: servers, workers and PostgreSQL for CHAOS_SECONDS=1800, then SQLite KILLS=10000 times
+	COMEBACK_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --release -p comeback --test chaos -- --nocapture --ignored the_promises
 	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)

@@ -247,6 +247,7 @@ fn retries_in_time(policy: &Policy, limits: &PolicyLimits, now: Timestamp) -> u3
     };
     let failure = Failure::new(Trigger::Error, "as assumed");
     let at_most = policy.max_retries as usize + 1;
-    let coming = forecast::of_policy(Some(Arc::new(plain)), *limits, &[failure.into()], TaskId(Uuid::nil()), now, at_most);
+    let coming =
+        forecast::of_policy(Some(Arc::new(plain)), *limits, &[failure.into()], TaskId(Uuid::nil()), now, at_most);
     u32::try_from(coming.attempts.len()).unwrap_or(u32::MAX).saturating_sub(1)
 }

@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub alarms: wake::Alarms,
     pub cache: cache::Cache,
     pub tallies: tally::Tallies,
+    /// When somebody last asked for work, by this instance's clock.
+    pub asked_at: std::sync::atomic::AtomicI64,
 }
 
 /// The engine. Cheap to clone; its loops stop when the last clone is gone.
@@ -106,6 +108,7 @@ impl Engine {
             alarms: wake::Alarms::default(),
             cache: cache::Cache::new(200_000),
             tallies: tally::Tallies::default(),
+            asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
         });
         let combiners = Arc::new(commands::Combiners::start(&core));
         Ok(Engine { core, combiners, loops: Arc::default() })

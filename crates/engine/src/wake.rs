@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
-use comeback_core::{Lane, Timestamp};
+use comeback_core::{Executor, Lane, Timestamp};
 use comeback_store::ClaimRequest;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -83,6 +83,11 @@ impl Wake {
         }
     }
 
+    /// Whether a worker waits.
+    pub fn has_workers(&self) -> bool {
+        self.waiting.lock().iter().any(|waiter| waiter.request.executor == Executor::Worker)
+    }
+
     /// Somebody should look, of each sort of waiter the one who waits longest.
     pub fn look(&self) {
         let waiting = self.waiting.lock();
@@ -121,18 +126,22 @@ impl Drop for Place {
 /// An instant that loops sleep towards; an earlier one wakes them.
 pub struct Alarm {
     at: AtomicI64,
+    /// Nothing is due before this, as far as this instance knows.
+    soonest: AtomicI64,
     changed: Notify,
 }
 
 impl Default for Alarm {
     fn default() -> Self {
-        Alarm { at: AtomicI64::new(i64::MAX), changed: Notify::new() }
+        let never = || AtomicI64::new(i64::MAX);
+        Alarm { at: never(), soonest: never(), changed: Notify::new() }
     }
 }
 
 impl Alarm {
     /// Something will be due then.
     pub fn at(&self, at: Timestamp) {
+        self.soonest.fetch_min(at.0, Ordering::AcqRel);
         if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
             self.changed.notify_one();
         }
@@ -141,6 +150,16 @@ impl Alarm {
     /// What was known is forgotten: whoever calls this is about to look up what is next.
     pub fn clear(&self) {
         self.at.store(i64::MAX, Ordering::Release);
+    }
+
+    /// What the store says is next. A word that comes in between may be lost: this only saves looking.
+    pub fn found(&self, next: Option<Timestamp>) {
+        self.soonest.store(next.map_or(i64::MAX, |at| at.0), Ordering::Release);
+    }
+
+    /// Whether something may be due.
+    pub fn may_be_due(&self, now: Timestamp) -> bool {
+        self.soonest.load(Ordering::Acquire) <= now.0
     }
 
     pub fn next(&self) -> Timestamp {
@@ -155,7 +174,7 @@ impl Alarm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use comeback_core::{Executor, Millis};
+    use comeback_core::Millis;
 
     fn request(queue: &str, limit: u32) -> ClaimRequest {
         ClaimRequest {
@@ -166,6 +185,7 @@ mod tests {
             worker: "w".into(),
             limit,
             lease: Millis(1),
+            due: false,
         }
     }
 

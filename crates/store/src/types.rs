@@ -96,6 +96,9 @@ pub struct ClaimRequest {
     pub worker: Arc<str>,
     pub limit: u32,
     pub lease: Millis,
+    /// Also retries whose time has come and that nobody has promoted yet: both steps are one then. Where each step is a row of
+    /// history they wait for their promotion.
+    pub due: bool,
 }
 
 impl ClaimRequest {
@@ -129,6 +132,8 @@ pub struct Claimed {
     pub labels: BTreeMap<String, String>,
     pub executor: Option<String>,
     pub traceparent: Option<String>,
+    /// Its retry was due, and became ready in the same step.
+    pub promoted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

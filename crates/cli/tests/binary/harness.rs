@@ -1,47 +1,19 @@
-//! A server that is started, spoken to and killed.
+//! What the tests say to a server, and wait for.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use comeback_client::Client;
 use serde_json::{Value, json};
 
-pub struct Server {
-    pub child: Child,
-    pub url: String,
-    /// What it said when it started.
-    pub lines: Vec<String>,
-}
+pub use crate::server::Server;
 
 impl Server {
     pub fn start(db: &str, more: &[&str]) -> Server {
-        Server::spawn(Server::command(db, more).env("RUST_LOG", "warn"))
-    }
-
-    pub fn command(db: &str, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--db", db]).args(more).stdout(Stdio::piped());
-        command
-    }
-
-    pub fn spawn(command: &mut Command) -> Server {
-        let mut child = command.spawn().expect("the binary starts");
-        let mut lines = Vec::new();
-        let mut reader = BufReader::new(child.stdout.take().expect("its output"));
-        loop {
-            let mut line = String::new();
-            assert!(reader.read_line(&mut line).expect("a line") > 0, "it ended before it served: {lines:?}");
-            let last = line.trim_start().starts_with("resumed") || line.trim_start().starts_with("ready");
-            lines.push(line);
-            if last {
-                break;
-            }
-        }
-        let api = lines.iter().find_map(|line| line.trim().strip_prefix("API")).expect("an address").trim().to_owned();
-        std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-        Server { child, url: api.trim_end_matches("/api/v1").to_owned(), lines }
+        let mut command = Server::command(db, "127.0.0.1:0");
+        command.args(more);
+        Server::from(command).expect("the binary serves")
     }
 
     pub fn client(&self) -> Client {
@@ -60,18 +32,6 @@ impl Server {
             .env("COMEBACK_SERVER", &self.url)
             .output()
             .expect("the binary runs")
-    }
-
-    pub fn kill(mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("gone");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

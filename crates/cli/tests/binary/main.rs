@@ -5,6 +5,8 @@ mod door;
 mod executors;
 mod harness;
 mod kills;
+#[path = "../common/server.rs"]
+mod server;
 mod tasks;
 mod telemetry;
 mod workers;

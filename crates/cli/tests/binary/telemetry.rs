@@ -69,10 +69,10 @@ async fn live_a_little(server: &mut Server) -> String {
 async fn the_log_tells_first_tries_from_retries() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
-    let mut command = Server::command(&file(folder.path()), &["--log-format", "json"]);
-    command.env("RUST_LOG", "info,comeback::attempt=debug");
+    let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
+    command.args(["--log-format", "json"]).env("RUST_LOG", "info,comeback::attempt=debug");
     command.stderr(Stdio::from(std::fs::File::create(&log).expect("a file")));
-    let mut server = Server::spawn(&mut command);
+    let mut server = Server::from(command).expect("the binary serves");
     let id = live_a_little(&mut server).await;
     let log = std::fs::read_to_string(&log).expect("a log");
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -97,10 +97,10 @@ async fn the_log_tells_first_tries_from_retries() {
 async fn spans_of_attempts_join_the_trace_they_were_submitted_under() {
     let (url, heard) = collector();
     let folder = tempfile::tempdir().expect("a folder");
-    let mut command = Server::command(&file(folder.path()), &[]);
+    let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
     command.env("RUST_LOG", "warn").env("INSTANCE_ID", "one");
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &url).env("OTEL_EXPORTER_OTLP_HEADERS", "x-token=secret");
-    let mut server = Server::spawn(&mut command);
+    let mut server = Server::from(command).expect("the binary serves");
     let id = live_a_little(&mut server).await;
     let mut spans = Vec::new();
     while let Ok((head, body)) = heard.recv_timeout(Duration::from_secs(1)) {

@@ -53,21 +53,24 @@ impl Engine {
         key: &Idempotency,
     ) -> Result<Changed, CommandError> {
         self.check_key(key)?;
-        let seen = self.find(namespace, task).await?;
-        let as_it_is = Changed::of(&seen.task, None);
         if self.is_done(namespace, key).await? {
-            return Ok(as_it_is);
+            return self.as_it_is(namespace, task).await;
         }
+        let seen = self.find(namespace, task).await?;
         let wish = Wish { task, verb, seen: Some(seen), remembered: true };
         let met = self.core.fulfil(vec![wish], Behind::Key(namespace, key)).await?;
         match met.into_iter().next().unwrap_or(Met::Stale) {
-            Met::Used(Used::ForThis) => Ok(Changed::of(&self.find(namespace, task).await?.task, None)),
+            Met::Used(Used::ForThis) => self.as_it_is(namespace, task).await,
             // The first one may have come between our look at the key and our look at the task.
             Met::Rejected(_) | Met::Stale if self.is_done(namespace, key).await? => {
-                Ok(Changed::of(&self.find(namespace, task).await?.task, None))
+                self.as_it_is(namespace, task).await
             }
             met => answered(met),
         }
+    }
+
+    async fn as_it_is(&self, namespace: &str, task: TaskId) -> Result<Changed, CommandError> {
+        Ok(Changed::of(&self.find(namespace, task).await?.task, None))
     }
 
     /// Whether this was done under its key before.

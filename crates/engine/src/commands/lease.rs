@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comeback_core::{EventKind, Executor, Invalid, Millis, TaskId, Timestamp};
@@ -97,6 +98,10 @@ impl Engine {
             // In the queue first, then look: what comes in between is not missed.
             let place = core.wake.wait_for(&claim);
             let claimed = self.claim(&claim).await?;
+            if claim.limit as usize == claimed.len() && core.alarms.retries.may_be_due(core.clock.now()) {
+                // There may be more than one could take.
+                core.wake.look();
+            }
             if !claimed.is_empty() || request.wait.is_zero() {
                 return Ok(claimed.into_iter().map(Leased::of).collect());
             }
@@ -107,6 +112,9 @@ impl Engine {
     }
 
     async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
+        let now = self.core.clock.now();
+        self.core.asked_at.store(now.0, Ordering::Relaxed);
+        let claim = &ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
             self.core.claim_batch(std::slice::from_ref(claim)).await.pop()
         } else {
@@ -147,6 +155,7 @@ impl Core {
             worker: request.worker.as_str().into(),
             limit: request.limit,
             lease: request.lease,
+            due: false,
         })
     }
 
@@ -156,6 +165,8 @@ impl Core {
             Ok(answers) => {
                 let started = answers.iter().map(Vec::len).sum::<usize>() as u64;
                 self.tallies.add(EventKind::AttemptStarted, started);
+                let promoted = answers.iter().flatten().filter(|claimed| claimed.promoted).count();
+                self.tallies.add(EventKind::TaskRetryDue, promoted as u64);
                 self.config.watching.started(answers.iter().flatten());
                 for claimed in answers.iter().flatten() {
                     self.set_alarms(&claimed.stored.task);

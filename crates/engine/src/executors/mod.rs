@@ -113,6 +113,7 @@ fn anywhere(executor: Executor, limit: usize) -> ClaimRequest {
         worker: "executor".into(),
         limit: u32::try_from(limit).unwrap_or(u32::MAX),
         lease: LEASE,
+        due: false,
     }
 }
 

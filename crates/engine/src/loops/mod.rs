@@ -31,9 +31,15 @@ pub(crate) const BATCH: u32 = 1_000;
 
 impl Core {
     pub(crate) async fn tick(&self, name: Loop) -> Result<Progress, StoreError> {
+        self.tick_after(name, Millis::ZERO).await
+    }
+
+    /// What has been due for so long.
+    async fn tick_after(&self, name: Loop, grace: Millis) -> Result<Progress, StoreError> {
+        let due_by = self.clock.now() - grace;
         match name {
-            Loop::Retries => promote::tick(self, comeback_store::Promote::Retries).await,
-            Loop::Starts => promote::tick(self, comeback_store::Promote::Starts).await,
+            Loop::Retries => promote::tick(self, comeback_store::Promote::Retries, due_by).await,
+            Loop::Starts => promote::tick(self, comeback_store::Promote::Starts, due_by).await,
             Loop::Reap => reap::tick(self).await,
             Loop::Timeout => timeout::tick(self).await,
             Loop::Expire => expire::tick(self).await,
@@ -133,8 +139,9 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
         if let Some(alarm) = core.alarm_of(name) {
             alarm.clear();
         }
-        let looked_at = core.clock.now();
-        let progress = core.tick(name).await?;
+        let grace = if name == Loop::Retries { promote::grace(core) } else { Millis::ZERO };
+        let looked_at = core.clock.now() - grace;
+        let progress = core.tick_after(name, grace).await?;
         if progress.more && progress.moved > 0 {
             continue;
         }
@@ -143,7 +150,16 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
             return Ok(now + prune::INTERVAL);
         }
         let safety = now + core.config.safety_interval;
-        match next_of(name, &core.store.next_due().await?) {
+        let next = next_of(name, &core.store.next_due().await?);
+        if let Some(alarm) = core.alarm_of(name) {
+            alarm.found(next);
+        }
+        match next {
+            // Workers were told, and may take it.
+            Some(next) if next <= now && next + grace > now => {
+                core.wake.look();
+                return Ok((next + grace).min(safety));
+            }
             // It came due while we looked at the others.
             Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.

@@ -172,6 +172,7 @@ impl Store for FaultyStore {
                     labels: Default::default(),
                     executor: None,
                     traceparent: None,
+                    promoted: false,
                 });
             }
         }

@@ -3,6 +3,7 @@
 mod apply;
 mod claim;
 mod control;
+mod due;
 mod execution;
 mod feed;
 mod heartbeat;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
         apply::CASES,
         heartbeat::CASES,
         promote::CASES,
+        due::CASES,
         execution::CASES,
         read::CASES,
         list::CASES,

@@ -112,6 +112,7 @@ impl World {
             executor: Executor::Worker,
             worker: "w1".into(),
             limit,
+            due: false,
             lease: Millis::from_secs(60),
         }
     }

@@ -10,12 +10,13 @@ use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transit
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
+use super::tend::unless_paused;
 use crate::StoreError;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json};
-use crate::types::{ClaimRequest, Claimed};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
+use crate::types::{ClaimRequest, Claimed, Loop};
 
 /// Tasks looked at in one claim over many lanes, at most.
 const MOST_CANDIDATES: u32 = 4_000;
@@ -73,16 +74,20 @@ fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow,
 
 /// What a lease changes, and what the feed is told of it. `picked` says which rows. A task's own time never goes back, even when
 /// the caller asked its clock before somebody else changed the task.
-fn lease_statement(picked: &str, more: &str) -> String {
+fn lease_statement(picked: &str, more: &str, promotes: bool) -> String {
+    let (steps, events) = if promotes { (2, RETRY_DUE | STARTED) } else { (1, STARTED) };
+    let promotion = ", ready_at = greatest($4, o.updated_at), due = null, next_retry_at = null, start_at = null,
+             held_until = null, held_by = null";
+    let promotion = if promotes { promotion } else { "" };
     format!(
         "with {more} u as (
-           update task_open o set state = 3, version = o.version + 1, seq = o.seq + 1, run = o.run + 1,
+           update task_open o set state = 3, version = o.version + {steps}, seq = o.seq + {steps}, run = o.run + 1,
              lease_no = o.lease_no + 1, worker = $3, lease_at = {time}, lease_expires = {time} + $5,
-             started_at = {time}, updated_at = {time}, unwritten = (o.unwritten | 4)::int2,
-             timeout_at = least({time} + o.timeout_ms, {time} + o.attempt_deadline_ms)
+             started_at = {time}, updated_at = {time}, unwritten = (o.unwritten | {events})::int2,
+             timeout_at = least({time} + o.timeout_ms, {time} + o.attempt_deadline_ms){promotion}
            where o.id = any(array({picked})) returning {LEASED}),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
-           select $4, $6, array_agg(id), array_agg(seq), array_agg(seq) from u having count(*) > 0)
+           select $4, $6, array_agg(id), array_agg(seq + 1 - {steps}), array_agg(seq) from u having count(*) > 0)
          select u.*, {BODY} from u join task t on t.id = u.id",
         time = "greatest($4, o.updated_at)",
     )
@@ -93,6 +98,7 @@ pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
         "select id from task_open where lane = $1 and state = 1 and hold = 0 and (expires_at is null or expires_at > $4)
          order by prio, submitted_at, id limit $2 for update skip locked",
         "",
+        false,
     )
 });
 
@@ -109,6 +115,19 @@ pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
              where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
              order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x),
          cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),",
+        false,
+    )
+});
+
+/// Retries that are due and that nobody has promoted yet: promoted and leased in one step.
+pub static DUE: LazyLock<String> = LazyLock::new(|| {
+    lease_statement(
+        "select id from task_open where state = 4 and hold = 0 and due <= $4 and (expires_at is null or expires_at > $4)
+           and execution_id is null and lane = any($1::int4[])
+           and not exists (select 1 from loop_pause where name = $7 and until > $4)
+         order by due, id limit $2 for update skip locked",
+        "",
+        true,
     )
 });
 
@@ -152,14 +171,54 @@ async fn claim_known(
         return Ok(Vec::new());
     }
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
-        return claim_step_by_step(store, request, &numbers, now).await;
+    let mut claimed = if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
+        claim_step_by_step(store, request, &numbers, now).await?
+    } else {
+        claim_ready(store, request, &numbers, now).await?
+    };
+    let room = i64::from(request.limit) - i64::try_from(claimed.len()).unwrap_or(i64::MAX);
+    let plain: Vec<i32> = lanes.iter().filter(|(_, lane)| !lane.writes_each_step()).map(|(id, _)| *id).collect();
+    if request.due && room > 0 && !plain.is_empty() {
+        match claim_due(store, request, &plain, room, now).await {
+            Ok(due) => claimed.extend(due),
+            // Leases that were given must reach their worker.
+            Err(error) if !claimed.is_empty() => tracing::warn!(%error, "retries that are due could not be leased"),
+            Err(error) => return Err(error),
+        }
     }
+    Ok(claimed)
+}
+
+async fn claim_due(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    lanes: &[i32],
+    room: i64,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    let (namespace, span) = (namespace_of(store, lanes[0])?, request.lease.0.cast_signed());
+    let client = store.writer().await?;
+    let (worker, word) = (&*request.worker, Loop::Retries.word());
+    let rows = unless_paused(&client, Loop::Retries, &DUE, &[&lanes, &room, &worker, &now.0, &span, &namespace, &word])
+        .await?;
+    drop(client);
+    let mut claimed = read_claimed(store, &rows, |from| read_leased(from, request)).await?;
+    claimed.iter_mut().for_each(|it| it.promoted = true);
+    sort(&mut claimed);
+    Ok(claimed)
+}
+
+async fn claim_ready(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    numbers: &[i32],
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
     let namespace = namespace_of(store, numbers[0])?;
     let limit = i64::from(request.limit);
     let span = request.lease.0.cast_signed();
     let client = store.writer().await?;
-    let rows = if let [lane] = numbers[..] {
+    let rows = if let [lane] = *numbers {
         let statement = client.prepare_cached(&ONE_LANE).await?;
         client.query(&statement, &[&lane, &limit, &&*request.worker, &now.0, &span, &namespace]).await?
     } else {
@@ -209,6 +268,7 @@ async fn read_claimed(
                 labels: labels_from_json(from.get::<Option<&str>>()?),
                 executor: from.get()?,
                 traceparent: from.get()?,
+                promoted: false,
             })
         })
         .collect()
@@ -218,20 +278,23 @@ pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
     "with c as materialized (
        select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
        from unnest($1::int4[]) as l(lane) cross join lateral (
-         select o.id, o.lane, o.prio, o.submitted_at, o.execution_id from task_open o
+         select o.id, o.lane, o.prio, o.submitted_at, o.execution_id, o.version from task_open o
          where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
          order by o.prio, o.submitted_at, o.id limit $3) x),
      cut as (select prio, submitted_at, id from c where n = $3 order by prio, submitted_at, id limit 1)
-     select id, execution_id from c
+     select id, execution_id, version from c
      where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut) or not exists (select 1 from cut)
      order by prio, submitted_at, id limit $2"
         .into()
 });
 
+/// Only what has not moved since it was looked at: by now this transaction has its number, and what somebody else told of a task
+/// meanwhile would come after what is told of it here (see `take_turns`).
 static LOCK: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "select {}, {BODY} from task_open o join task t on t.id = o.id
-         where o.id = any($1) and o.state = 1 and o.hold = 0 for update of o skip locked",
+        "select {}, {BODY} from unnest($1::uuid[], $2::int4[]) as i(id, version)
+         join task_open o on o.id = i.id and o.version = i.version join task t on t.id = o.id
+         where o.state = 1 and o.hold = 0 for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     )
 });
@@ -252,12 +315,14 @@ async fn claim_step_by_step(
         return Ok(Vec::new());
     }
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
     let mut executions: Vec<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     executions.sort_unstable();
     executions.dedup();
+    take_turns(&tx, &executions).await?;
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
-    let rows = tx.query(&statement, &[&ids]).await?;
+    let rows = tx.query(&statement, &[&ids, &versions]).await?;
     let mut claimed = read_claimed(store, &rows, read_open).await?;
     sort(&mut claimed);
 

@@ -78,6 +78,7 @@ fn hot_statements() -> Vec<&'static str> {
     vec![
         &submit::CREATE_PLAIN,
         &claim::ONE_LANE,
+        &claim::DUE,
         &apply::SUCCESS,
         &apply::RETRY,
         tend::PAUSE_LOCK,

@@ -86,6 +86,7 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, &super::apply::RETRY).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::END).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::MOVE).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::claim::DUE).await, &["open_retry", "task_open_pkey", "task_pkey"]);
             check(&plan(&client, &super::tend::RETRIES).await, &["open_retry", "task_open_pkey"]);
             check(&plan(&client, &super::tend::STARTS).await, &["open_start", "task_open_pkey"]);
             check(&plan(&client, super::tend::BEAT).await, &["task_open_pkey"]);

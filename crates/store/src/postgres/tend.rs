@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
-use super::apply::{append, lock_executions, update_open, write_executions, write_feed};
+use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
@@ -100,7 +100,8 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
         store.dictionary.lanes_where(|lane| lane.writes_each_step()).into_iter().map(|(id, _)| id).collect();
     let mut promoted = Promoted::default();
     let mut client = store.writer().await?;
-    let rows = promote_lone(&client, name, sql, &slow, now, limit).await?;
+    let (most, word) = (i64::from(limit), name.word());
+    let rows = unless_paused(&client, name, sql, &[&now.0, &most, &slow, &word]).await?;
     for row in &rows {
         promoted.count += u32::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         promoted.lanes.extend(store.dictionary.lane(row.get(0)));
@@ -122,23 +123,20 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
 
 /// The whole transaction goes out in one write: retries that are due should not wait for round trips. The lock comes first and the
 /// pause is looked at by a statement of its own, so a pause that was acknowledged is seen.
-async fn promote_lone(
+pub async fn unless_paused(
     client: &Client,
     name: Loop,
     sql: &str,
-    slow_lanes: &[i32],
-    now: Timestamp,
-    limit: u32,
+    params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, StoreError> {
     let lock = client.prepare_cached(PAUSE_LOCK).await?;
     let statement = client.prepare_cached(sql).await?;
-    let (number, limit, word) = (lock_number(name), i64::from(limit), name.word());
+    let number = lock_number(name);
     let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
-    let params: [&(dyn ToSql + Sync); 4] = [&now.0, &limit, &slow_lanes, &word];
     let (begun, locked, rows, committed) = tokio::join!(
         client.batch_execute("begin"),
         client.execute(&lock, &lock_params),
-        client.query(&statement, &params),
+        client.query(&statement, params),
         client.batch_execute("commit"),
     );
     begun?;
@@ -148,7 +146,7 @@ async fn promote_lone(
     Ok(rows)
 }
 
-/// Where each step is a row of history: executions first and in order, then the tasks that are still due.
+/// Where each step is a row of history: executions first and in order, then the tasks that are due and have not moved meanwhile.
 async fn promote_step_by_step(
     store: &PostgresStore,
     tx: &Transaction<'_>,
@@ -166,22 +164,27 @@ async fn promote_step_by_step(
         "{condition} and o.hold = 0 and o.due <= $1 and (o.expires_at is null or o.expires_at > $1)
          and o.lane = any($3::int4[])"
     );
-    let sql = format!("select o.id, o.execution_id from task_open o where {due} order by o.due, o.id limit $2");
+    let sql =
+        format!("select o.id, o.execution_id, o.version from task_open o where {due} order by o.due, o.id limit $2");
     let statement = tx.prepare_cached(&sql).await?;
     let candidates = tx.query(&statement, &[&now.0, &i64::from(limit), &slow]).await?;
     if candidates.is_empty() {
         return Ok(());
     }
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
+    let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
     let executions: BTreeSet<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
     let executions: Vec<Uuid> = executions.into_iter().collect();
+    take_turns(tx, &executions).await?;
     let mut locked = lock_executions(store, tx, &executions).await?;
     let sql = format!(
-        "select {} from task_open o where o.id = any($2) and {due} order by o.due, o.id for update skip locked",
+        "select {} from unnest($2::uuid[], $4::int4[]) as i(id, version)
+         join task_open o on o.id = i.id and o.version = i.version
+         where {due} order by o.due, o.id for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     );
     let statement = tx.prepare_cached(&sql).await?;
-    let rows = tx.query(&statement, &[&now.0, &ids, &slow]).await?;
+    let rows = tx.query(&statement, &[&now.0, &ids, &slow, &versions]).await?;
     let open: Vec<OpenRow> = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<_, _>>()?;
     let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
     let mut writes = Vec::new();

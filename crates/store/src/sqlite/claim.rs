@@ -5,24 +5,26 @@ use std::collections::BinaryHeap;
 use std::sync::{Arc, LazyLock};
 
 use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transition};
-use rusqlite::Connection;
+use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
 use super::statements::{Reader, read_open, stored_open, update_open};
+use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, STARTED, columns, corrupt, labels_from_json};
-use crate::types::{ClaimRequest, Claimed};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
+use crate::types::{ClaimRequest, Claimed, Loop};
 
 /// Highest priority, then the oldest, then by id (model I-17).
 type Place = (i16, i64, Uuid);
 
-/// What the writer found for one request; `finish` makes tasks of it on another thread.
-pub enum Given {
-    Rows(Vec<LeasedRow>),
-    Tasks(Vec<Claimed>),
+/// What the writer found for one request; `finish` makes tasks of the rows on another thread.
+#[derive(Default)]
+pub struct Given {
+    tasks: Vec<Claimed>,
+    rows: Vec<LeasedRow>,
 }
 
 pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Given>, StoreError> {
@@ -33,15 +35,21 @@ pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Resu
 fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Given, StoreError> {
     let lanes = tx.dictionary.lanes_for(request);
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+    let mut given = Given::default();
     if let ([lane], false) = (numbers.as_slice(), lanes.iter().any(|(_, lane)| lane.writes_each_step())) {
-        return lease_lane(tx, *lane, request, now).map(Given::Rows);
+        given.rows = lease_rows(tx, &LEASE_READY, lane, request.limit, request, now)?;
+    } else {
+        for id in choose(tx.connection, &numbers, request.limit, now)? {
+            given.tasks.push(lease(tx, id, request, now)?);
+        }
     }
-    let chosen = choose(tx.connection, &numbers, request.limit, now)?;
-    let mut claimed = Vec::with_capacity(chosen.len());
-    for id in chosen {
-        claimed.push(lease(tx, id, request, now)?);
+    let room = request.limit.saturating_sub(u32::try_from(given.tasks.len() + given.rows.len()).unwrap_or(u32::MAX));
+    if request.due && room > 0 && !is_paused(tx.connection, Loop::Retries, now)? {
+        let plain = lanes.iter().filter(|(_, lane)| !lane.writes_each_step()).map(|(id, _)| *id);
+        let plain = serde_json::json!(plain.collect::<Vec<i32>>()).to_string();
+        given.rows.extend(lease_rows(tx, &LEASE_DUE, &plain, room, request, now)?);
     }
-    Ok(Given::Tasks(claimed))
+    Ok(given)
 }
 
 /// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
@@ -53,40 +61,79 @@ pub struct LeasedRow {
     labels: Option<Arc<str>>,
     executor: Option<String>,
     traceparent: Option<String>,
+    promoted: bool,
 }
 
-/// The best of one lane in one statement. A task's own time never goes back.
-fn lease_lane(
-    tx: &mut Tx<'_>,
-    lane: i32,
-    request: &ClaimRequest,
-    now: Timestamp,
-) -> Result<Vec<LeasedRow>, StoreError> {
-    let mut statement = tx.connection.prepare_cached(
-        "update task_open as o set state = 3, version = version + 1, seq = seq + 1, run = run + 1,
+/// Leases rows in one statement. A task's own time never goes back.
+struct LeaseRows {
+    sql: String,
+    /// Events that the lease adds, as bits and as a number.
+    events: i16,
+    count: u32,
+}
+
+/// The best of one lane.
+static LEASE_READY: LazyLock<LeaseRows> = LazyLock::new(|| LeaseRows {
+    sql: lease_statement(
+        1,
+        "",
+        "indexed by open_ready where lane = ?1 and state = 1 and hold = 0 and (expires_at is null or expires_at > ?4)
+         order by prio, submitted_at, id",
+    ),
+    events: STARTED,
+    count: 1,
+});
+
+/// Retries that are due: promoted and leased in one step.
+static LEASE_DUE: LazyLock<LeaseRows> = LazyLock::new(|| LeaseRows {
+    sql: lease_statement(
+        2,
+        ", ready_at = max(?4, updated_at), due = null, next_retry_at = null, start_at = null, held_until = null,
+           held_by = null",
+        "indexed by open_retry where state = 4 and hold = 0 and due <= ?4 and (expires_at is null or expires_at > ?4)
+           and lane in (select value from json_each(?1)) order by due, id",
+    ),
+    events: RETRY_DUE | STARTED,
+    count: 2,
+});
+
+fn lease_statement(steps: u32, more: &str, picked: &str) -> String {
+    format!(
+        "update task_open as o set state = 3, version = version + {steps}, seq = seq + {steps}, run = run + 1,
            lease_no = lease_no + 1, worker = ?3, lease_at = max(?4, updated_at), lease_expires = max(?4, updated_at) + ?5,
            started_at = max(?4, updated_at), updated_at = max(?4, updated_at), unwritten = unwritten | ?6,
            timeout_at = min(max(?4, updated_at) + coalesce(timeout_ms, attempt_deadline_ms),
-             max(?4, updated_at) + coalesce(attempt_deadline_ms, timeout_ms))
-         where id in (select id from task_open indexed by open_ready where lane = ?1 and state = 1 and hold = 0
-           and (expires_at is null or expires_at > ?4) order by prio, submitted_at, id limit ?2)
-         returning id, policy, prio, submitted_at, version, seq, unwritten, ready_at, attempt, lost, throttled, snoozed,
-           rule_counts, cycle, run, lease_no, timeout_ms, attempt_deadline_ms, timeout_at, expires_at, hard_deadline,
-           first_failed_at, updated_at, class, fingerprint, expected, success, failures, dead_end_barrier",
-    )?;
+             max(?4, updated_at) + coalesce(attempt_deadline_ms, timeout_ms)){more}
+         where id in (select id from task_open {picked} limit ?2)
+         returning id, lane, policy, prio, submitted_at, version, seq, unwritten, ready_at, attempt, lost, throttled,
+           snoozed, rule_counts, cycle, run, lease_no, timeout_ms, attempt_deadline_ms, timeout_at, expires_at,
+           hard_deadline, first_failed_at, updated_at, class, fingerprint, expected, success, failures, dead_end_barrier"
+    )
+}
+
+fn lease_rows(
+    tx: &mut Tx<'_>,
+    how: &LeaseRows,
+    lanes: &dyn ToSql,
+    limit: u32,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Vec<LeasedRow>, StoreError> {
+    let mut statement = tx.connection.prepare_cached(&how.sql)?;
     let mut body = tx
         .connection
         .prepare_cached("select key, name, payload, labels, executor, traceparent from task where id = ?1")?;
     let mut leased = Vec::new();
     let mut rows =
-        statement.query((lane, request.limit, &*request.worker, now.0, request.lease.0.cast_signed(), STARTED))?;
+        statement.query((lanes, limit, &*request.worker, now.0, request.lease.0.cast_signed(), how.events))?;
     while let Some(row) = rows.next()? {
-        leased.push(read_leased(&mut Reader { row, next: 0 }, lane, request)?);
+        leased.push(read_leased(&mut Reader { row, next: 0 }, request)?);
     }
     drop(rows);
     leased.sort_unstable_by_key(|row| (row.open.prio, row.open.submitted_at, row.open.id));
-    let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
     for row in &mut leased {
+        let lane = row.open.lane;
+        let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
         body.query_row([row.open.id.as_bytes().as_slice()], |found| {
             let mut from = Reader { row: found, next: 0 };
             row.key = from.get()?;
@@ -95,17 +142,19 @@ fn lease_lane(
             row.labels = from.text()?;
             row.executor = from.get()?;
             row.traceparent = from.get()?;
+            row.promoted = how.count > 1;
             Ok(())
         })?;
         let seq = row.open.seq.cast_unsigned();
-        tx.feed.push(namespace, row.open.id, seq, seq);
+        tx.feed.push(namespace, row.open.id, seq + 1 - how.count, seq);
     }
     Ok(leased)
 }
 
-fn read_leased(from: &mut Reader<'_, '_>, lane: i32, request: &ClaimRequest) -> rusqlite::Result<LeasedRow> {
+fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::Result<LeasedRow> {
     let mut open = OpenRow {
         id: from.uuid()?,
+        lane: from.get()?,
         policy: from.get()?,
         prio: from.get()?,
         submitted_at: from.get()?,
@@ -134,7 +183,6 @@ fn read_leased(from: &mut Reader<'_, '_>, lane: i32, request: &ClaimRequest) -> 
         success: from.get()?,
         failures: from.get()?,
         dead_end_barrier: from.get()?,
-        lane,
         state: State::Running.code(),
         worker: Some(request.worker.clone()),
         ..OpenRow::default()
@@ -142,28 +190,34 @@ fn read_leased(from: &mut Reader<'_, '_>, lane: i32, request: &ClaimRequest) -> 
     open.lease_at = Some(open.updated_at);
     open.started_at = Some(open.updated_at);
     open.lease_expires = Some(open.updated_at + request.lease.0.cast_signed());
-    Ok(LeasedRow { open, key: None, name: None, payload: None, labels: None, executor: None, traceparent: None })
+    Ok(LeasedRow {
+        open,
+        key: None,
+        name: None,
+        payload: None,
+        labels: None,
+        executor: None,
+        traceparent: None,
+        promoted: false,
+    })
 }
 
 /// Makes tasks of what the writer found.
 pub fn finish(dictionary: &Dictionary, given: Given) -> Result<Vec<Claimed>, StoreError> {
-    let rows = match given {
-        Given::Tasks(tasks) => return Ok(tasks),
-        Given::Rows(rows) => rows,
-    };
-    rows.into_iter()
-        .map(|row| {
-            Ok(Claimed {
-                stored: stored_open(row.open, dictionary)?,
-                key: row.key,
-                name: row.name,
-                payload: row.payload,
-                labels: labels_from_json(row.labels.as_deref()),
-                executor: row.executor,
-                traceparent: row.traceparent,
-            })
-        })
-        .collect()
+    let Given { mut tasks, rows } = given;
+    for row in rows {
+        tasks.push(Claimed {
+            stored: stored_open(row.open, dictionary)?,
+            key: row.key,
+            name: row.name,
+            payload: row.payload,
+            labels: labels_from_json(row.labels.as_deref()),
+            executor: row.executor,
+            traceparent: row.traceparent,
+            promoted: row.promoted,
+        });
+    }
+    Ok(tasks)
 }
 
 /// Merges the lanes: each is read in order, a few rows at a time. What is past its deadline is not offered any more.
@@ -245,6 +299,7 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
             labels: labels_from_json(from.text()?.as_deref()),
             executor: from.get()?,
             traceparent: from.get()?,
+            promoted: false,
         };
         (open, claimed)
     };

@@ -20,7 +20,9 @@ pub use lone::Verdict;
 #[cfg(test)]
 pub use lone::{END, MOVE};
 pub use lone::{RETRY, SUCCESS};
-pub use whole::{append, lock_executions, read_execution, update_open, write_executions, write_feed, write_plain_feed};
+pub use whole::{
+    append, lock_executions, read_execution, take_turns, update_open, write_executions, write_feed, write_plain_feed,
+};
 
 pub async fn apply(
     store: &PostgresStore,
@@ -74,6 +76,8 @@ async fn apply_round(
         }
         return Ok(());
     }
+    let executions = whole.iter().filter_map(|index| commits[*index].execution.as_ref());
+    take_turns(&tx, &executions.map(|write| write.after.id.0).collect::<Vec<_>>()).await?;
     lone.write(&tx, now, answers).await?;
     if !whole.is_empty() {
         whole::apply(store, &tx, commits, &whole, now, answers).await?;

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Record, Timestamp, Write};
 use deadpool_postgres::Transaction;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lone::MOVED;
@@ -92,7 +93,47 @@ pub async fn apply(
     write_feed(tx, &told, now).await
 }
 
-/// The executions, locked in order, each with the end of its log.
+/// Waits for the turn of this transaction to write into these logs. It must come before anything is written or locked.
+///
+/// The feed is in the order of transactions' numbers, and a transaction gets its number with the first row that it locks. If it
+/// then had to wait for a second execution, others could write into that log under higher numbers, and its own events, which
+/// come later, would be told first (R-I20). Turns give no number.
+pub async fn take_turns(tx: &Transaction<'_>, executions: &[Uuid]) -> Result<(), StoreError> {
+    let mut turns: Vec<i32> = executions.iter().map(turn).collect();
+    turns.sort_unstable();
+    turns.dedup();
+    match turns.len() {
+        0 => {}
+        1..=MOST_TURNS => {
+            let shared = tx.prepare_cached("select pg_advisory_xact_lock_shared($1, 0)").await?;
+            let each = tx.prepare_cached("select pg_advisory_xact_lock($1, turn) from unnest($2::int4[]) turn").await?;
+            let all: [&(dyn ToSql + Sync); 1] = [&ALL_TURNS];
+            let own: [&(dyn ToSql + Sync); 2] = [&ONE_TURN, &turns];
+            let (all, own) = tokio::join!(tx.execute(&shared, &all), tx.execute(&each, &own));
+            all?;
+            own?;
+        }
+        // The database has room for so many locks only: who needs more waits for all others.
+        _ => {
+            let alone = tx.prepare_cached("select pg_advisory_xact_lock($1, 0)").await?;
+            tx.execute(&alone, &[&ALL_TURNS]).await?;
+        }
+    }
+    Ok(())
+}
+
+const MOST_TURNS: usize = 64;
+/// Names of locks that are numbered with two numbers, of which this is the first.
+const ALL_TURNS: i32 = 0x6361;
+const ONE_TURN: i32 = 0x6362;
+
+/// Executions that share a turn wait for each other, which is no harm.
+fn turn(execution: &Uuid) -> i32 {
+    let (_, low) = execution.as_u64_pair();
+    u32::try_from(low & u64::from(u32::MAX)).unwrap_or(0).cast_signed()
+}
+
+/// The executions, locked in order, each with the end of its log. Their turns were taken before.
 pub async fn lock_executions(
     store: &PostgresStore,
     tx: &Transaction<'_>,
