@@ -19,7 +19,16 @@ mod typed;
 
 use libtest_mimic::{Arguments, Trial};
 
+/// What is said about the machine is the same on all of them: the binary gets the limits of this process.
+fn level_the_ground() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let most = getrlimit(Resource::Nofile).maximum;
+    let current = Some(most.unwrap_or(8_192).min(8_192));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum: most }).expect("a limit");
+}
+
 fn main() {
+    level_the_ground();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
     let mut files: Vec<_> = std::fs::read_dir(folder).expect("the folder").flatten().map(|it| it.path()).collect();
     files.retain(|path| path.extension().is_some_and(|it| it == "txt"));
