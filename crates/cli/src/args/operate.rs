@@ -34,7 +34,7 @@ pub enum LoopCommand {
 
 #[derive(Subcommand)]
 pub enum WorkerCommand {
-    /// Who asked this instance for work in the last hour
+    /// Who asked for work in the last hour
     List {
         #[command(flatten)]
         watch: Watch,

@@ -30,8 +30,8 @@ async fn list(context: &Context) -> Result<View, Failure> {
         ]);
     }
     let hint = match table.rows.len() as u64 {
-        0 => "no worker has asked this instance for work in the last hour".to_owned(),
-        count => format!("{} in the last hour, as this instance has seen them", output::plural(count, "worker")),
+        0 => "no worker has asked for work in the last hour".to_owned(),
+        count => format!("{} in the last hour", output::plural(count, "worker")),
     };
     Ok(View::table(workers, table).with_hint(hint))
 }
