@@ -55,7 +55,8 @@ impl World {
 
     async fn metrics(&self) -> BTreeMap<String, f64> {
         let page = self.ask("GET", "/metrics", Value::Null).await;
-        let line = |line: &str| line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect(line)));
+        let line =
+            |line: &str| line.rsplit_once(' ').map(|(name, value)| (name.to_owned(), value.parse().expect(line)));
         page.lines().filter(|line| !line.starts_with('#')).filter_map(line).collect()
     }
 }

@@ -154,8 +154,13 @@ pub async fn claim(
 
 /// A lane that another instance has just made may not be known here yet: who finds nothing makes sure before saying so.
 async fn claim_one(store: &PostgresStore, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
+    let known = store.dictionary.lane_count();
     let claimed = claim_known(store, request, now).await?;
-    if claimed.is_empty() && request.limit > 0 && learn::has_grown(store).await? {
+    if !claimed.is_empty() || request.limit == 0 {
+        return Ok(claimed);
+    }
+    // It may also have been learnt in the background, just after we looked.
+    if learn::has_grown(store).await? || store.dictionary.lane_count() > known {
         return claim_known(store, request, now).await;
     }
     Ok(claimed)

@@ -178,8 +178,7 @@ async fn work(client: &Client, stats: &Value, chart: &mut Chart) {
     let lively = seen.filter(|at| now.since(*at) <= SILENCE).count() as u64;
     if pending > 0 && lively == 0 {
         let wait = if pending == 1 { "waits" } else { "wait" };
-        let words =
-            format!("{} {wait}, and nobody asked for work in the last minute", plural(pending, "task"));
+        let words = format!("{} {wait}, and nobody asked for work in the last minute", plural(pending, "task"));
         chart.look("workers", words, "start a worker, or look at its log");
     } else if lively == 0 {
         chart.well("workers", "nobody asks for work, and nothing waits");
