@@ -324,7 +324,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
 
 pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
     let client = store.writer().await?;
-    match when {
+    let written = match when {
         PutIf::Always => {
             let sql =
                 "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
@@ -339,6 +339,10 @@ pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf
             client.execute(sql, &[&key, &value, &known]).await?
         }
     };
+    // By the count, not by looking again: somebody may have changed it since.
+    if written > 0 {
+        return Ok(value.to_owned());
+    }
     let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;
     stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
 }
