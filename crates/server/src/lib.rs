@@ -186,7 +186,7 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
                 all.insert(app.instance.clone(), own.clone());
             })
             .await;
-        if let Err(error) = &said {
+        if let (Err(error), false) = (&said, app.is_draining()) {
             tracing::warn!(%error, "the database takes no writes");
         }
         *app.trouble.write() = said.err().map(|error| error.to_string());

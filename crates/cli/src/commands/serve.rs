@@ -41,7 +41,7 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let executors = start_executors(&args, &engine)?;
     let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
     let app = App::new(engine.clone(), options).await.map_err(wrong)?;
-    let listener = listen(&args.listen, &app).await?;
+    let listener = listen(&args.listen, &app).await.inspect_err(|_| app.drain())?;
     banner(&args, &place, &app, &listener);
     say!("  {}", resumed(&found, now));
     let served = comeback_server::serve(app.clone(), listener, stop(), serving).await;

@@ -60,15 +60,17 @@ fn counters(page: &mut Page, tally: &Tally) {
     let of = |kind: EventKind| tally.events.get(&kind).copied().unwrap_or(0);
     page.counter("tasks_created_total", "Tasks that were submitted.", of(EventKind::TaskCreated));
     page.head("tasks_completed_total", "counter", "Tasks that came to an end, by how.");
+    // Whoever runs out of retries fails too, and is told apart here.
+    let refused = of(EventKind::TaskFailed).saturating_sub(of(EventKind::TaskRetryExhausted));
     let ends = [
-        ("succeeded", EventKind::TaskSucceeded),
-        ("failed", EventKind::TaskFailed),
-        ("dead", EventKind::TaskRetryExhausted),
-        ("canceled", EventKind::TaskCanceled),
-        ("skipped", EventKind::TaskSkipped),
+        ("succeeded", of(EventKind::TaskSucceeded)),
+        ("failed", refused),
+        ("dead", of(EventKind::TaskRetryExhausted)),
+        ("canceled", of(EventKind::TaskCanceled)),
+        ("skipped", of(EventKind::TaskSkipped)),
     ];
-    for (outcome, kind) in ends {
-        page.value("tasks_completed_total", &[("outcome", outcome)], of(kind));
+    for (outcome, count) in ends {
+        page.value("tasks_completed_total", &[("outcome", outcome)], count);
     }
     page.counter("tasks_cancelled_total", "Tasks that were canceled.", of(EventKind::TaskCanceled));
     page.counter("tasks_timed_out_total", "Runs that exceeded their own limits.", tally.timed_out);
@@ -79,11 +81,7 @@ fn counters(page: &mut Page, tally: &Tally) {
     page.value("tasks_retried_total", &[("kind", "manual")], of(EventKind::TaskManualRetry));
     page.counter("retries_due_total", "Retries whose time has come.", of(EventKind::TaskRetryDue));
     page.counter("retries_exhausted_total", "Tasks that gave up.", of(EventKind::TaskRetryExhausted));
-    page.counter(
-        "tasks_non_retryable_total",
-        "Tasks that failed and were not to be retried.",
-        of(EventKind::TaskFailed),
-    );
+    page.counter("tasks_non_retryable_total", "Tasks that failed and were not to be retried.", refused);
     page.counter("tasks_throttled_total", "Waits that the other side asked for.", of(EventKind::TaskThrottled));
     page.counter("tasks_snoozed_total", "Runs that were postponed.", of(EventKind::TaskSnoozed));
     page.counter("tasks_stuck_recovered_total", "Runs that were lost and found.", of(EventKind::TaskStuckRecovered));
