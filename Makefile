@@ -24,6 +24,7 @@ KILLS ?= 10000
 CHAOS_SECONDS ?= 1800
 chaos: setup ## kill -9 under load: servers, workers and PostgreSQL for CHAOS_SECONDS=1800, then SQLite KILLS=10000 times
 	COMEBACK_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --release -p comeback --test chaos -- --nocapture --ignored the_promises
+	COMEBACK_CHAOS_CONTROLS=all cargo test --release -p comeback --test chaos -- --ignored control::
 	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
