@@ -162,12 +162,21 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
             }
             // It came due while we looked at the others.
             Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
+            // A worker holds it in its hands at this moment, or it was left for us by now.
+            Some(next) if next <= now && grace > Millis::ZERO && !is_paused(core, name, now).await? => {
+                core.wake.look();
+                return Ok(now + grace);
+            }
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.
             Some(next) if next <= now => return Ok(safety),
             Some(next) => return Ok(next.min(safety)),
             None => return Ok(safety),
         }
     }
+}
+
+async fn is_paused(core: &Core, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+    Ok(core.store.pauses().await?.iter().any(|(paused, pause)| *paused == name && pause.until > now))
 }
 
 async fn wait(core: &Core, name: Loop, until: Timestamp) {
