@@ -98,6 +98,12 @@ impl From<Rejection> for Halt {
     }
 }
 
+/// Whether nothing is left to wait for.
+fn may_start(task: &Task, now: Timestamp) -> bool {
+    let time_has_come = task.start_at.is_none_or(|at| at <= now);
+    task.state == State::Waiting && task.needs_left == 0 && !task.gated && time_has_come
+}
+
 /// A part of an execution, loaded, and what was changed in it so far.
 #[derive(Clone, Debug)]
 pub struct Working {
@@ -108,6 +114,8 @@ pub struct Working {
     out: HashMap<TaskId, Vec<Edge>>,
     into: HashMap<TaskId, Vec<Edge>>,
     changed: BTreeSet<TaskId>,
+    /// Made by this change: they have no version in the store yet.
+    spawned: BTreeSet<TaskId>,
     records: Vec<Record>,
 }
 
@@ -120,6 +128,7 @@ impl Working {
             out: HashMap::new(),
             into: HashMap::new(),
             changed: BTreeSet::new(),
+            spawned: BTreeSet::new(),
             records: Vec::new(),
         }
     }
@@ -127,9 +136,14 @@ impl Working {
     /// Adds a task with all its edges, both ways. Adding again what is there changes nothing.
     pub fn add(&mut self, task: Task, out: Vec<Edge>, into: Vec<Edge>) {
         let id = task.id;
-        self.tasks.entry(id).or_insert((task.version, task.state, task));
+        self.add_neighbour(task);
         self.out.entry(id).or_insert(out);
         self.into.entry(id).or_insert(into);
+    }
+
+    /// Adds a task of whose edges nothing is known. They are asked for when they matter.
+    pub fn add_neighbour(&mut self, task: Task) {
+        self.tasks.entry(task.id).or_insert((task.version, task.state, task));
     }
 
     pub fn execution(&self) -> &Execution {
@@ -161,6 +175,58 @@ impl Working {
         }
         self.settle_execution(now);
         Ok(())
+    }
+
+    /// Its gate says yes: it starts when its time has come.
+    pub fn open_gate(&mut self, id: TaskId, now: Timestamp) -> Result<(), Halt> {
+        self.touch(id, now, |task| std::mem::take(&mut task.gated));
+        match self.task(id).filter(|task| may_start(task, now)) {
+            Some(task) => self.apply(transition::ready(task, now)?, now),
+            None => Ok(()),
+        }
+    }
+
+    /// More tasks, and a task that waits for them: it is no longer at its gate, and starts when they are over. The answer is
+    /// how the new tasks begin.
+    pub fn spawn(
+        &mut self,
+        parent: TaskId,
+        new: Vec<Task>,
+        edges: &[Edge],
+        now: Timestamp,
+    ) -> Result<Vec<Task>, Halt> {
+        let ids: Vec<TaskId> = new.iter().map(|task| task.id).collect();
+        for task in new {
+            self.spawned.insert(task.id);
+            self.add(task, Vec::new(), Vec::new());
+        }
+        for edge in edges {
+            self.out.entry(edge.from).or_default().push(*edge);
+            self.into.entry(edge.to).or_default().push(*edge);
+            self.touch(edge.from, now, |task| {
+                task.children_left += 1;
+                true
+            });
+            self.touch(edge.to, now, |task| {
+                task.needs_left += 1;
+                true
+            });
+        }
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        self.execution.total += count;
+        self.execution.open += count;
+        self.execution.version = self.execution_version + 1;
+        for id in &ids {
+            let Some((_, _, task)) = self.tasks.get_mut(id) else { continue };
+            task.state = State::Waiting;
+            if may_start(task, now) {
+                task.state = State::Pending;
+            }
+            let record = Record::of_creation(task, now);
+            self.records.push(record);
+        }
+        self.open_gate(parent, now)?;
+        Ok(ids.iter().filter_map(|id| self.task(*id).cloned()).collect())
     }
 
     /// E6: everything that is open is canceled, and the whole with it.
@@ -276,8 +342,7 @@ impl Working {
         self.recount();
         for id in back {
             let Some(task) = self.task(id) else { continue };
-            let time_has_come = task.start_at.is_none_or(|at| at <= now);
-            if task.state == State::Waiting && task.needs_left == 0 && time_has_come {
+            if may_start(task, now) {
                 let change = transition::ready(task, now)?;
                 self.take(change, &mut VecDeque::new());
             }
@@ -291,7 +356,7 @@ impl Working {
         let mut tasks = self.tasks;
         let writes = self
             .changed
-            .iter()
+            .difference(&self.spawned)
             .filter_map(|id| tasks.remove(id))
             .map(|(expected_version, from, mut after)| {
                 after.version = expected_version + 1;
@@ -409,8 +474,7 @@ impl Working {
             true
         });
         let Some(child) = self.task(edge.to) else { return Ok(()) };
-        let time_has_come = child.start_at.is_none_or(|at| at <= now);
-        if child.needs_left == 0 && child.state == State::Waiting && time_has_come {
+        if may_start(child, now) {
             let change = transition::ready(child, now)?;
             self.take(change, ends);
         }

@@ -20,6 +20,8 @@ pub struct EngineConfig {
     pub safety_interval: Millis,
     /// Who is told of attempts.
     pub watching: Watching,
+    /// Who reads workflows.
+    pub workflows: crate::flow::Reader,
     /// Makes ids repeatable.
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
@@ -45,6 +47,7 @@ impl Default for EngineConfig {
             retention: None,
             safety_interval: Millis::from_secs(1),
             watching: Watching::default(),
+            workflows: crate::flow::Reader::default(),
             id_seed: None,
             report_lanes: 2,
         }

@@ -18,6 +18,7 @@ mod combine;
 mod commands;
 mod config;
 pub mod executors;
+pub mod flow;
 mod ids;
 mod limits;
 mod loops;

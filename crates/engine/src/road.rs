@@ -9,10 +9,10 @@ use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Commit, ExecutionId, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
+    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
     Transition, Working, decide,
 };
-use comeback_store::{Applied, Graph, Idempotency, Loop, StoreError, Stored, Used};
+use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
 
 use crate::Core;
 
@@ -31,6 +31,17 @@ pub(crate) enum Verb {
     Snooze { by: Millis, act: Act },
     Retry { keep_counters: bool, act: Act },
     HookStarted { lease_number: u32 },
+    Gate(Gate),
+}
+
+/// What was found at a task's gate.
+#[derive(Clone, Debug)]
+pub(crate) enum Gate {
+    Open,
+    Skip,
+    Fail(String),
+    /// These first, and then itself.
+    Spawn { tasks: Vec<NewTask>, edges: Vec<Edge> },
 }
 
 impl Verb {
@@ -39,7 +50,7 @@ impl Verb {
         match self {
             Verb::Cancel(act) | Verb::Pause(act) | Verb::Resume(act) => Some(act),
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
-            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } => None,
+            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
     }
 }
@@ -82,6 +93,16 @@ pub(crate) enum Behind<'a> {
     Loop(Loop),
     /// In a namespace, under a key, and for one wish only.
     Key(&'a str, &'a Idempotency),
+}
+
+impl<'a> From<Behind<'a>> for Behalf<'a> {
+    fn from(behind: Behind<'a>) -> Behalf<'a> {
+        match behind {
+            Behind::Caller => Behalf::Caller,
+            Behind::Loop(name) => Behalf::Loop(name),
+            Behind::Key(namespace, key) => Behalf::Key(namespace, key),
+        }
+    }
 }
 
 impl Behind<'_> {
@@ -140,6 +161,10 @@ impl Core {
             Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
             Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
             Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
+            Verb::Gate(_) if !task.is_at_its_gate() => Err(Rejection::NotDue),
+            Verb::Gate(Gate::Skip) => transition::skip_by_condition(task, now),
+            Verb::Gate(Gate::Fail(message)) => transition::fail_at_gate(task, message, now),
+            Verb::Gate(Gate::Open | Gate::Spawn { .. }) => transition::ready(task, now),
         }
     }
 
@@ -188,27 +213,51 @@ impl Core {
         if plans.is_empty() {
             return Ok(again);
         }
-        let commits: Vec<Commit> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
-        let applied = self.store_all(&commits, behind, now).await?;
-        for ((plan, commit), outcome) in plans.into_iter().zip(&commits).zip(applied) {
-            match outcome {
-                Applied::Done => {
-                    self.tell(commit);
-                    for (index, _, changed) in plan.items {
-                        answers[index] = Some(Met::Changed(changed));
-                    }
-                }
-                // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
-                Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
-                Applied::Stale => {
-                    again.extend(plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())));
-                }
-                Applied::Paused => plan.answer(answers, || Met::Paused),
-                Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
-                Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+        let (spawning, mut plain): (Vec<Plan>, Vec<Plan>) = plans.into_iter().partition(|plan| plan.spawn.is_some());
+        let commits: Vec<Commit> = plain.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
+        if !commits.is_empty() {
+            let applied = self.store_all(&commits, behind, now).await?;
+            for ((plan, commit), outcome) in plain.into_iter().zip(&commits).zip(applied) {
+                again.extend(self.conclude(plan, commit, outcome, behind, answers));
+            }
+        }
+        for mut plan in spawning {
+            let (commit, spawn) = (std::mem::take(&mut plan.commit), plan.spawn.take().unwrap_or_default());
+            let outcome = self.store.apply_spawning(&commit, &spawn, behind.into(), now).await?;
+            again.extend(self.conclude(plan, &commit, outcome, behind, answers));
+            if outcome == Applied::Done {
+                self.tell_submitted(std::slice::from_ref(&spawn));
             }
         }
         Ok(again)
+    }
+
+    /// What is to be looked at again.
+    fn conclude(
+        &self,
+        plan: Plan,
+        commit: &Commit,
+        outcome: Applied,
+        behind: Behind<'_>,
+        answers: &mut [Option<Met>],
+    ) -> Vec<(usize, Wish)> {
+        match outcome {
+            Applied::Done => {
+                self.tell(commit);
+                for (index, _, changed) in plan.items {
+                    answers[index] = Some(Met::Changed(changed));
+                }
+            }
+            // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
+            Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
+            Applied::Stale => {
+                return plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())).collect();
+            }
+            Applied::Paused => plan.answer(answers, || Met::Paused),
+            Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
+            Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+        }
+        Vec::new()
     }
 
     async fn store_all(
@@ -259,6 +308,7 @@ impl Core {
             let mut rejected: HashMap<usize, Met> = HashMap::new();
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
             let mut missing = None;
+            let mut spawn: Option<Submission> = None;
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -277,10 +327,19 @@ impl Core {
                     }
                 };
                 reasons.insert(*index, reason_of(&change));
-                let followed = if matches!(wish.verb, Verb::Retry { .. }) {
-                    working.reopen(change, now)
-                } else {
-                    working.apply(change, now)
+                let followed = match &wish.verb {
+                    Verb::Retry { .. } => working.reopen(change, now),
+                    Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
+                    Verb::Gate(Gate::Spawn { tasks, edges }) => {
+                        let new = tasks.iter().map(|new| new.task.clone()).collect();
+                        working.spawn(wish.task, new, edges, now).map(|began| {
+                            let spawn = spawn.get_or_insert_with(|| Submission::in_namespace(&stored.task.lane.namespace));
+                            let as_begun = |(new, task): (&NewTask, Task)| NewTask { task, ..new.clone() };
+                            spawn.tasks.extend(tasks.iter().zip(began).map(as_begun));
+                            spawn.edges.extend(edges);
+                        })
+                    }
+                    _ => working.apply(change, now),
                 };
                 match followed {
                     Ok(()) => {}
@@ -297,7 +356,10 @@ impl Core {
                 // A first gap is filled with the neighbours it names; a second one means that the change goes far.
                 Some(more) if !more.is_empty() && !whole && around.len() < 64 => around.extend(more),
                 Some(_) => whole = true,
-                None => return Ok(Plan::shared(working, wishes, rejected, &reasons, answers)),
+                None => {
+                    let plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    return Ok(Plan { spawn, ..plan });
+                }
             }
         }
     }
@@ -306,6 +368,9 @@ impl Core {
     pub(crate) fn tell(&self, commit: &Commit) {
         self.tallies.count(commit);
         self.config.watching.stored(commit);
+        if commit.execution.as_ref().is_some_and(|write| write.after.state.is_terminal()) {
+            self.ring(Loop::Flow);
+        }
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
     }
@@ -328,6 +393,10 @@ impl Core {
     pub(crate) fn set_alarms(&self, task: &Task) {
         if task.state.is_terminal() {
             return;
+        }
+        let stands_for_others = task.state == State::Pending && task.lane.executor == Executor::Flow;
+        if task.is_at_its_gate() || stands_for_others {
+            self.ring(Loop::Flow);
         }
         if let Some(due) = task.due() {
             match task.state {
@@ -352,7 +421,10 @@ pub(crate) fn open_graph(graph: Graph) -> (Working, HashMap<TaskId, Stored>) {
     let mut stored = HashMap::with_capacity(graph.tasks.len());
     for task in graph.tasks {
         stored.insert(task.stored.task.id, task.stored.clone());
-        working.add(task.stored.task, task.out, task.into);
+        match task.edges {
+            Some(edges) => working.add(task.stored.task, edges.out, edges.into),
+            None => working.add_neighbour(task.stored.task),
+        }
     }
     (working, stored)
 }
@@ -364,13 +436,15 @@ fn reason_of(change: &Transition) -> Option<Reason> {
 /// One commit and the wishes it fulfils.
 struct Plan {
     commit: Commit,
+    /// Tasks that it makes.
+    spawn: Option<Submission>,
     items: Vec<(usize, Wish, Changed)>,
 }
 
 impl Plan {
     fn lone(index: usize, wish: Wish, change: Transition) -> Plan {
         let changed = Changed::of(change.after(), reason_of(&change));
-        Plan { items: vec![(index, wish, changed)], commit: change.into() }
+        Plan { items: vec![(index, wish, changed)], commit: change.into(), spawn: None }
     }
 
     fn shared(
@@ -389,14 +463,14 @@ impl Plan {
                 items.push((index, wish, changed));
             }
         }
-        Plan { commit: working.into_commit(), items }
+        Plan { commit: working.into_commit(), items, spawn: None }
     }
 
     fn nothing(wishes: Vec<(usize, Wish)>, answers: &mut [Option<Met>], met: impl Fn() -> Met) -> Plan {
         for (index, _) in wishes {
             answers[index] = Some(met());
         }
-        Plan { commit: Commit::default(), items: Vec::new() }
+        Plan { commit: Commit::default(), items: Vec::new(), spawn: None }
     }
 
     fn answer(self, answers: &mut [Option<Met>], met: impl Fn() -> Met) {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use comeback_core::policy::DeadlineKind;
 use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
-    When,
+    When, expression,
 };
-use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
+use comeback_store::{Body, Idempotency, NewExecution, NewTask, Origin, Submission};
 
 use crate::Limits;
 use crate::config::{Available, EngineConfig};
 use crate::executors::HttpCall;
 use crate::executors::command::Process;
+use crate::flow::Step;
 use crate::ids::Ids;
 
 /// A text that is known to be JSON.
@@ -83,6 +84,8 @@ pub struct TaskSpec {
     pub hooks: Option<Json>,
     pub traceparent: Option<String>,
     pub dead_end_barrier: bool,
+    /// What makes it a step of a workflow.
+    pub step: Option<Step>,
 }
 
 impl TaskSpec {
@@ -112,7 +115,7 @@ pub enum ExecutorSpec {
 }
 
 impl ExecutorSpec {
-    fn executor(&self) -> Executor {
+    pub fn executor(&self) -> Executor {
         match self {
             ExecutorSpec::Worker => Executor::Worker,
             ExecutorSpec::Http(_) => Executor::Http,
@@ -147,6 +150,9 @@ pub struct ExecutionSpec {
     pub external_id: Option<String>,
     pub fail_fast: bool,
     pub dead_end_cancel: bool,
+    /// A name that was given away before.
+    pub id: Option<ExecutionId>,
+    pub origin: Origin,
 }
 
 impl ExecutionSpec {
@@ -212,7 +218,8 @@ impl Submit {
 
     fn plan_execution(&self, ids: &Ids, now: Timestamp, mut faults: Invalid) -> Result<Submission, Invalid> {
         let count = self.tasks.len();
-        let execution_id = ids.execution(now);
+        let given = self.execution.as_ref().and_then(|spec| spec.id);
+        let execution_id = given.unwrap_or_else(|| ids.execution(now));
         let task_ids: Vec<TaskId> = self.tasks.iter().map(|_| ids.task(now)).collect();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         for (i, spec) in self.tasks.iter().enumerate() {
@@ -289,6 +296,7 @@ impl Submit {
                 name: spec.name,
                 labels: spec.labels,
                 external_id: spec.external_id,
+                origin: spec.origin,
             }),
             edges: edges.into_iter().map(|(_, _, edge)| edge).collect(),
             idempotency: self.idempotency.clone(),
@@ -370,6 +378,9 @@ impl TaskSpec {
         let (is_there, read) = match &self.executor {
             ExecutorSpec::Worker | ExecutorSpec::Hook(_) => (true, Ok(())),
             ExecutorSpec::Timer => (available.timer, Ok(())),
+            // What is still to be worked out is read when it is run.
+            ExecutorSpec::Http(settings) if self.is_to_be_worked_out(settings) => (available.http, Ok(())),
+            ExecutorSpec::Command(settings) if self.is_to_be_worked_out(settings) => (available.command, Ok(())),
             ExecutorSpec::Http(settings) => (available.http, HttpCall::read(settings.text()).map(|_| ())),
             ExecutorSpec::Command(settings) => (available.command, Process::read(settings.text()).map(|_| ())),
         };
@@ -387,26 +398,43 @@ impl TaskSpec {
         }
     }
 
+    fn is_to_be_worked_out(&self, settings: &Json) -> bool {
+        self.step.is_some() && expression::is_template(settings.text())
+    }
+
+    /// What stands for others is run by nobody.
+    fn executor(&self) -> Executor {
+        match &self.step {
+            Some(step) if step.stands_for_others() => Executor::Flow,
+            _ => self.executor.executor(),
+        }
+    }
+
     /// The rows of this task, without regard to its needs.
     fn task(&self, namespace: &str, id: TaskId, execution: Option<ExecutionId>, now: Timestamp) -> NewTask {
         let lane = Lane {
             namespace: namespace.to_owned(),
             queue: self.queue.clone().unwrap_or_else(|| "default".into()),
             kind: self.kind.clone(),
-            executor: self.executor.executor(),
+            executor: self.executor(),
             dependency: self.dependency.clone(),
             shared: execution.is_some(),
         };
         let mut task = Task::new(id, Arc::new(lane), now);
         task.execution = execution;
         task.priority = i16::try_from(self.priority).unwrap_or(0);
-        task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
-        task.attempt_deadline = self.attempt_deadline;
+        // A loop takes as long as its rounds do, which have limits of their own.
+        if self.step.as_ref().is_none_or(|step| step.foreach.is_none()) {
+            task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
+            task.attempt_deadline = self.attempt_deadline;
+        }
         let policy_ends = self.retry.as_ref().and_then(|policy| policy.expires_at);
         task.expires_at = self.deadline.map(|moment| moment.from(now)).into_iter().chain(policy_ends).min();
         task.dead_end_barrier = self.dead_end_barrier;
+        task.gated = self.step.as_ref().is_some_and(Step::has_gate);
+        task.hooked = self.hooks.is_some();
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
-        task.state = if task.start_at.is_some() { State::Waiting } else { State::Pending };
+        task.state = if task.start_at.is_some() || task.gated { State::Waiting } else { State::Pending };
         if execution.is_none() {
             task.seq = if task.start_at.is_some() { 1 } else { 2 };
         }
@@ -419,6 +447,7 @@ impl TaskSpec {
                 labels: self.labels.clone(),
                 executor: self.executor.settings().map(|json| json.text().to_string()),
                 hooks: self.hooks.as_ref().map(|json| json.text().to_string()),
+                step: self.step.as_ref().map(Step::text),
                 account: self.account.clone(),
                 cost: self.cost,
                 dedupe_key: self.dedupe_key.clone(),

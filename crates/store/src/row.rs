@@ -66,6 +66,8 @@ pub struct OpenRow {
     pub needs_left: i32,
     pub children_left: i32,
     pub dead_end_barrier: i16,
+    pub gated: i16,
+    pub hooked: i16,
     /// Whether a row of `dedupe` must go with it.
     pub dedupe: i16,
 }
@@ -78,7 +80,7 @@ pub struct Fixed {
 }
 
 /// The columns of `task_open` in the order of `OpenRow`; `progress` is written by heartbeats alone.
-pub const OPEN_COLUMNS: [&str; 48] = [
+pub const OPEN_COLUMNS: [&str; 50] = [
     "id",
     "lane",
     "execution_id",
@@ -126,6 +128,8 @@ pub const OPEN_COLUMNS: [&str; 48] = [
     "needs_left",
     "children_left",
     "dead_end_barrier",
+    "gated",
+    "hooked",
     "dedupe",
 ];
 
@@ -196,10 +200,20 @@ pub struct FixedRow {
     pub attempt_deadline_ms: Option<i64>,
     pub hard_deadline: i16,
     pub dead_end_barrier: i16,
+    pub gated: i16,
+    pub hooked: i16,
 }
 
-pub const FIXED_COLUMNS: [&str; 6] =
-    ["priority", "submitted_at", "timeout_ms", "attempt_deadline_ms", "hard_deadline", "dead_end_barrier"];
+pub const FIXED_COLUMNS: [&str; 8] = [
+    "priority",
+    "submitted_at",
+    "timeout_ms",
+    "attempt_deadline_ms",
+    "hard_deadline",
+    "dead_end_barrier",
+    "gated",
+    "hooked",
+];
 
 /// One row of `history`.
 #[derive(Clone, Debug, Default)]
@@ -348,6 +362,8 @@ impl OpenRow {
             needs_left: int(task.needs_left),
             children_left: int(task.children_left),
             dead_end_barrier: i16::from(task.dead_end_barrier),
+            gated: i16::from(task.gated),
+            hooked: i16::from(task.hooked),
             dedupe: i16::from(fixed.dedupe),
         }
     }
@@ -415,6 +431,8 @@ impl OpenRow {
             needs_left: uint(self.needs_left),
             children_left: uint(self.children_left),
             dead_end_barrier: self.dead_end_barrier != 0,
+            gated: self.gated != 0,
+            hooked: self.hooked != 0,
         })
     }
 }
@@ -479,6 +497,8 @@ impl DoneRow {
         task.tally =
             Tally { expected: self.expected.map(uint), success: uint(self.success), failures: uint(self.failures) };
         task.dead_end_barrier = fixed.dead_end_barrier != 0;
+        task.gated = fixed.gated != 0;
+        task.hooked = fixed.hooked != 0;
         Ok(task)
     }
 }

@@ -6,7 +6,7 @@ use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Reason, Time
 use comeback_store::{Applied, Subject};
 
 use crate::road::open_graph;
-use crate::{CommandError, Engine};
+use crate::{CommandError, Core, Engine};
 
 /// How often a change of a whole execution is tried on facts that moved.
 const ROUNDS: usize = 8;
@@ -19,11 +19,7 @@ impl Engine {
         id: ExecutionId,
         act: Act,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, &act, |working, now| {
-            working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
-            working.cancel(Reason::ExecutionCanceled, &act, now).map_err(|_| CommandError::Conflict)
-        })
-        .await
+        cancel_execution(&self.core, namespace, id, act).await
     }
 
     /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
@@ -81,28 +77,7 @@ impl Engine {
         act: &Act,
         change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
     ) -> Result<ExecutionState, CommandError> {
-        let core = &self.core;
-        core.config.limits.check_act(act)?;
-        for _ in 0..ROUNDS {
-            let graph = core.store.graph(id, None).await?;
-            let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
-                return Err(CommandError::NotFound("execution"));
-            };
-            let now = core.clock.now();
-            let (mut working, _) = open_graph(graph);
-            change(&mut working, now)?;
-            let state = working.execution().state;
-            let commit: Commit = working.into_commit();
-            match core.store.apply(std::slice::from_ref(&commit), None, now).await?.first() {
-                Some(Applied::Done) => {
-                    core.tell(&commit);
-                    return Ok(state);
-                }
-                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
-                _ => {}
-            }
-        }
-        Err(CommandError::Conflict)
+        self.core.change_execution(namespace, id, act, change).await
     }
 
     /// The log of an execution, from an event on.
@@ -118,5 +93,51 @@ impl Engine {
         }
         let records = self.core.store.history(Subject::Execution(id), after, limit).await?;
         Ok(records.iter().flat_map(comeback_core::Record::expand).filter(|event| event.seq > after).collect())
+    }
+}
+
+/// E6, on behalf of whoever.
+pub(crate) async fn cancel_execution(
+    core: &Core,
+    namespace: &str,
+    id: ExecutionId,
+    act: Act,
+) -> Result<ExecutionState, CommandError> {
+    core.change_execution(namespace, id, &act, |working, now| {
+        working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
+        working.cancel(Reason::ExecutionCanceled, &act, now).map_err(|_| CommandError::Conflict)
+    })
+    .await
+}
+
+impl Core {
+    pub(crate) async fn change_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        act: &Act,
+        change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
+    ) -> Result<ExecutionState, CommandError> {
+        self.config.limits.check_act(act)?;
+        for _ in 0..ROUNDS {
+            let graph = self.store.graph(id, None).await?;
+            let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
+                return Err(CommandError::NotFound("execution"));
+            };
+            let now = self.clock.now();
+            let (mut working, _) = open_graph(graph);
+            change(&mut working, now)?;
+            let state = working.execution().state;
+            let commit: Commit = working.into_commit();
+            match self.store.apply(std::slice::from_ref(&commit), None, now).await?.first() {
+                Some(Applied::Done) => {
+                    self.tell(&commit);
+                    return Ok(state);
+                }
+                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
+                _ => {}
+            }
+        }
+        Err(CommandError::Conflict)
     }
 }

@@ -4,6 +4,7 @@
 //! and now and then in any case. None of them remembers anything that a restart would miss.
 
 mod expire;
+mod flow;
 mod promote;
 mod prune;
 mod reap;
@@ -43,6 +44,7 @@ impl Core {
             Loop::Reap => reap::tick(self).await,
             Loop::Timeout => timeout::tick(self).await,
             Loop::Expire => expire::tick(self).await,
+            Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
         }
     }
@@ -54,6 +56,7 @@ impl Core {
             Loop::Reap => &self.alarms.leases,
             Loop::Timeout => &self.alarms.timeouts,
             Loop::Expire => &self.alarms.deadlines,
+            Loop::Flow => &self.alarms.flow,
             Loop::Prune => return None,
         })
     }
@@ -73,6 +76,7 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Reap => next.lease,
         Loop::Timeout => next.timeout,
         Loop::Expire => next.deadline,
+        Loop::Flow => next.gate,
         Loop::Prune => None,
     }
 }
@@ -204,6 +208,7 @@ async fn look_now_and_then(core: Weak<Core>) {
         let hinted = tokio::time::timeout(Duration::from_millis(500), hints.changed()).await;
         let Some(core) = core.upgrade() else { return };
         core.wake.look();
+        core.ring(Loop::Flow);
         if let Ok(Err(_)) = hinted {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

@@ -488,8 +488,9 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
                         let Some(id) = task.execution else { continue };
                         let graph = sim.truth.graph(id, None).await.map_err(|error| error.to_string())?;
                         for it in graph.into_iter().flat_map(|graph| graph.tasks) {
+                            let out = it.edges.unwrap_or_default().out;
                             let edges: Vec<String> =
-                                it.out.iter().map(|edge| format!("{}>{}", edge.when, edge.to.short())).collect();
+                                out.iter().map(|edge| format!("{}>{}", edge.when, edge.to.short())).collect();
                             let task = it.stored.task;
                             story.push_str(&format!(
                                 "\n  {} {} {:?} -> {edges:?}",

@@ -86,6 +86,7 @@ impl From<ExecutionIn> for ExecutionSpec {
             external_id: it.external_id,
             fail_fast: it.fail_fast,
             dead_end_cancel: it.dead_end_cancel,
+            ..ExecutionSpec::default()
         }
     }
 }
@@ -246,6 +247,7 @@ impl TaskIn {
             hooks: self.hooks.map(Json::from),
             traceparent: context.traceparent.clone(),
             dead_end_barrier: self.dead_end_barrier,
+            step: None,
         }
     }
 }

@@ -94,7 +94,7 @@ fn needs(member: &MemberRow, edges: &[Edge], states: &HashMap<Uuid, State>) -> F
         if usize::try_from(member.needs_left).ok() != Some(left) {
             let words = format!("it waits for {} tasks, and {left} are not over", member.needs_left);
             faults.push((member.id, "needs", words));
-        } else if left == 0 && member.start_at.is_none() && *state == State::Waiting {
+        } else if left == 0 && member.start_at.is_none() && member.gated == 0 && *state == State::Waiting {
             faults.push((member.id, "needs", "it waits, and there is nothing to wait for".into()));
         }
     }

@@ -112,6 +112,7 @@ pub struct MemberRow {
     pub start_at: Option<i64>,
     pub needs_left: i32,
     pub children_left: i32,
+    pub gated: i16,
 }
 
 pub struct EdgeRow {
@@ -197,7 +198,7 @@ pub mod sql {
     pub const EXECUTIONS: &str =
         "select id, state, seq, total, open, unhandled from execution where id > $1 order by id limit $2";
     pub const MEMBERS: &str = "select t.id, coalesce(o.state, d.state), o.paused_from, o.start_at,
-           coalesce(o.needs_left, 0), coalesce(o.children_left, 0)
+           coalesce(o.needs_left, 0), coalesce(o.children_left, 0), t.gated
          from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id
          where t.execution_id = $1 and (o.id is not null or d.id is not null) order by t.id";
     pub const EDGES: &str =

@@ -208,8 +208,9 @@ cases! { "execution";
         let mut expected = vec![tasks["a"], tasks["b"], tasks["c"], tasks["e"]];
         expected.sort();
         assert_eq!(found, expected);
-        let c = graph.tasks.iter().find(|it| it.stored.task.id == tasks["c"]).unwrap();
-        assert_eq!((c.into.len(), c.out.len()), (1, 1), "with all their edges");
+        let b = graph.tasks.iter().find(|it| it.stored.task.id == tasks["b"]).unwrap();
+        let edges = b.edges.as_ref().unwrap();
+        assert_eq!((edges.into.len(), edges.out.len()), (1, 2), "with all its edges");
         assert_eq!(w.store.graph(id, None).await.unwrap().unwrap().tasks.len(), 5);
         assert!(w.store.graph(ExecutionId(w.id().0), None).await.unwrap().is_none());
     }

@@ -3,9 +3,11 @@
 mod apply;
 mod claim;
 mod control;
+mod documents;
 mod due;
 mod execution;
 mod feed;
+mod flow;
 mod heartbeat;
 mod history;
 mod list;
@@ -47,6 +49,8 @@ pub fn all() -> Vec<Case> {
         prune::CASES,
         control::CASES,
         once::CASES,
+        documents::CASES,
+        flow::CASES,
     ]
     .concat()
 }

@@ -227,6 +227,7 @@ impl Look for Snapshot<'_> {
             start_at: row.get(3),
             needs_left: row.get(4),
             children_left: row.get(5),
+            gated: row.get(6),
         };
         Ok(rows.iter().map(member).collect())
     }

@@ -21,14 +21,14 @@ use crate::types::{ClaimRequest, Claimed, Loop};
 /// Tasks looked at in one claim over many lanes, at most.
 const MOST_CANDIDATES: u32 = 4_000;
 
-const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.traceparent";
+const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.step, t.traceparent";
 
 /// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
 const LEASED: &str =
     "o.id, o.lane, o.policy, o.prio, o.submitted_at, o.version, o.seq, o.unwritten, o.ready_at, o.attempt,
     o.lost, o.throttled, o.snoozed, o.rule_counts, o.cycle, o.run, o.lease_no, o.timeout_ms, o.attempt_deadline_ms,
     o.timeout_at, o.expires_at, o.hard_deadline, o.first_failed_at, o.updated_at, o.class, o.fingerprint, o.expected,
-    o.success, o.failures, o.dead_end_barrier";
+    o.success, o.failures, o.dead_end_barrier, o.hooked";
 
 fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow, tokio_postgres::Error> {
     let mut row = OpenRow {
@@ -62,6 +62,7 @@ fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow,
         success: from.get()?,
         failures: from.get()?,
         dead_end_barrier: from.get()?,
+        hooked: from.get()?,
         state: State::Running.code(),
         worker: Some(request.worker.clone()),
         ..OpenRow::default()
@@ -272,6 +273,7 @@ async fn read_claimed(
                 payload: from.text()?,
                 labels: labels_from_json(from.get::<Option<&str>>()?),
                 executor: from.get()?,
+                step: from.get()?,
                 traceparent: from.get()?,
                 promoted: false,
             })

@@ -79,6 +79,8 @@ pub fn read_open(from: &mut Reader<'_>) -> Result<OpenRow, tokio_postgres::Error
         needs_left: from.get()?,
         children_left: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
         dedupe: from.get()?,
     })
 }
@@ -121,6 +123,8 @@ pub fn read_fixed(from: &mut Reader<'_>) -> Result<FixedRow, tokio_postgres::Err
         attempt_deadline_ms: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
     })
 }
 

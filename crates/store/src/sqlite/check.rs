@@ -165,6 +165,7 @@ impl Look for Snapshot {
                 start_at: row.get(3)?,
                 needs_left: row.get(4)?,
                 children_left: row.get(5)?,
+                gated: row.get(6)?,
             })
         })
     }
