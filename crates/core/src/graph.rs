@@ -188,13 +188,7 @@ impl Working {
 
     /// More tasks, and a task that waits for them: it is no longer at its gate, and starts when they are over. The answer is
     /// how the new tasks begin.
-    pub fn spawn(
-        &mut self,
-        parent: TaskId,
-        new: Vec<Task>,
-        edges: &[Edge],
-        now: Timestamp,
-    ) -> Result<Vec<Task>, Halt> {
+    pub fn spawn(&mut self, parent: TaskId, new: Vec<Task>, edges: &[Edge], now: Timestamp) -> Result<Vec<Task>, Halt> {
         let ids: Vec<TaskId> = new.iter().map(|task| task.id).collect();
         for task in new {
             self.spawned.insert(task.id);

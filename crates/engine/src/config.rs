@@ -20,8 +20,6 @@ pub struct EngineConfig {
     pub safety_interval: Millis,
     /// Who is told of attempts.
     pub watching: Watching,
-    /// Who reads workflows.
-    pub workflows: crate::flow::Reader,
     /// Makes ids repeatable.
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
@@ -47,7 +45,6 @@ impl Default for EngineConfig {
             retention: None,
             safety_interval: Millis::from_secs(1),
             watching: Watching::default(),
-            workflows: crate::flow::Reader::default(),
             id_seed: None,
             report_lanes: 2,
         }

@@ -9,8 +9,8 @@ use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
-    Transition, Working, decide,
+    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
+    Timestamp, Transition, Working, decide,
 };
 use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
 
@@ -41,7 +41,10 @@ pub(crate) enum Gate {
     Skip,
     Fail(String),
     /// These first, and then itself.
-    Spawn { tasks: Vec<NewTask>, edges: Vec<Edge> },
+    Spawn {
+        tasks: Vec<NewTask>,
+        edges: Vec<Edge>,
+    },
 }
 
 impl Verb {
@@ -333,7 +336,8 @@ impl Core {
                     Verb::Gate(Gate::Spawn { tasks, edges }) => {
                         let new = tasks.iter().map(|new| new.task.clone()).collect();
                         working.spawn(wish.task, new, edges, now).map(|began| {
-                            let spawn = spawn.get_or_insert_with(|| Submission::in_namespace(&stored.task.lane.namespace));
+                            let spawn =
+                                spawn.get_or_insert_with(|| Submission::in_namespace(&stored.task.lane.namespace));
                             let as_begun = |(new, task): (&NewTask, Task)| NewTask { task, ..new.clone() };
                             spawn.tasks.extend(tasks.iter().zip(began).map(as_begun));
                             spawn.edges.extend(edges);

@@ -124,7 +124,11 @@ fn gathered(rounds: &[StepView]) -> End {
 }
 
 fn finally(error_type: &str, message: String) -> Failure {
-    Failure { class: Some(Class::Final), error_type: Some(error_type.into()), ..Failure::new(Trigger::Upstream, message) }
+    Failure {
+        class: Some(Class::Final),
+        error_type: Some(error_type.into()),
+        ..Failure::new(Trigger::Upstream, message)
+    }
 }
 
 /// Tells steps how their executions ended.
@@ -134,12 +138,7 @@ pub(crate) async fn hear(core: &Core) -> Result<Progress, StoreError> {
     let mut wishes = Vec::with_capacity(ends.len());
     for end in ends {
         let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
-        wishes.push(Wish {
-            task: end.task.task.id,
-            verb: Verb::End(outcome),
-            seen: Some(end.task),
-            remembered: false,
-        });
+        wishes.push(Wish { task: end.task.task.id, verb: Verb::End(outcome), seen: Some(end.task), remembered: false });
     }
     let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
     let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
@@ -154,9 +153,7 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
             let result = json!({"execution_id": id.to_string(), "output": output});
             Ok(End::Succeeded { result: Some(result.to_string().into()) })
         }
-        ExecutionState::Canceled => {
-            Ok(End::Failed(finally("execution", format!("execution {id} was canceled"))))
-        }
+        ExecutionState::Canceled => Ok(End::Failed(finally("execution", format!("execution {id} was canceled")))),
         _ => {
             let message = format!("execution {id} failed");
             let failure = Failure::new(Trigger::Upstream, message);
@@ -179,7 +176,7 @@ impl Core {
         execution: comeback_core::ExecutionId,
     ) -> Result<Value, StoreError> {
         let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(Value::Null) };
-        let (Some((path, version)), Some(workflows)) = (&view.origin.workflow, &self.config.workflows.0) else {
+        let (Some((path, version)), Some(workflows)) = (&view.origin.workflow, self.workflows.get()) else {
             return Ok(Value::Null);
         };
         let shelf = Shelf { namespace, shelf: WORKFLOWS };
@@ -200,7 +197,7 @@ pub(crate) async fn leave_no_orphans(core: &Core) -> Result<Progress, StoreError
     let mut moved = 0;
     let act = Act { by: None, note: Some("the task that stood for it has ended".into()) };
     for (namespace, id) in orphans {
-        match cancel_execution(core, &namespace, id, act.clone()).await {
+        match cancel_execution(core, &namespace, id, act.clone().into()).await {
             Ok(_) => moved += 1,
             Err(CommandError::Store(error)) => return Err(error),
             // Somebody was quicker.

@@ -35,7 +35,7 @@ impl Core {
             let found = self.store.steps(execution, StepsOf::Keys(&missing)).await?;
             missing.clear();
             for step in found {
-                let more = step.step.as_deref().and_then(Step::read).filter(|it| it.output.is_some());
+                let more = step.step.as_deref().and_then(Step::read).filter(Step::shapes_its_result);
                 missing.extend(more.into_iter().flat_map(|it| it.sees));
                 scene.steps.extend(step.key.clone().map(|key| (key, step)));
             }
@@ -69,6 +69,9 @@ impl Scene {
                 "workflow": workflow, "version": version, "namespace": &*execution.namespace,
             }),
         );
+        if step.bare_names {
+            names.insert("vars".into(), Value::Object(self.vars()));
+        }
         if let Some(round) = &step.round {
             names.insert(round.name.clone(), round.item.clone());
             names.insert("index".into(), round.index.into());
@@ -76,23 +79,35 @@ impl Scene {
         Value::Object(names)
     }
 
+    /// What the steps that succeeded left under names of their own.
+    fn vars(&self) -> Map<String, Value> {
+        let mut vars = Map::new();
+        for it in self.steps.values().filter(|it| it.state == State::Succeeded) {
+            let Some(step) = it.step.as_deref().and_then(Step::read).filter(|step| !step.vars.is_empty()) else {
+                continue;
+            };
+            let template = Value::Object(step.vars.clone());
+            if let Some(Value::Object(more)) = self.shaped(&step, &template, parsed(it.result.as_deref())) {
+                vars.extend(more);
+            }
+        }
+        vars
+    }
+
     fn shown(&self, it: &StepView) -> Value {
         let raw = parsed(it.result.as_deref());
-        let shape = it.step.as_deref().and_then(Step::read).filter(|step| step.output.is_some());
-        let result = match shape {
-            Some(step) if it.state == State::Succeeded => self.shaped(&step, raw.clone()).unwrap_or(raw),
-            _ => raw,
-        };
+        let step = it.step.as_deref().and_then(Step::read).filter(|_| it.state == State::Succeeded);
+        let shaped = step.as_ref().and_then(|step| self.shaped(step, step.output.as_ref()?, raw.clone()));
+        let result = shaped.unwrap_or(raw);
         json!({"state": it.state.word(), "result": result})
     }
 
     /// What a step makes of its result for others to see.
-    fn shaped(&self, step: &Step, result: Value) -> Option<Value> {
-        let output = step.output.as_ref()?;
+    fn shaped(&self, step: &Step, template: &Value, result: Value) -> Option<Value> {
         let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step) };
-        let mut context = others.context(&Step { output: None, ..step.clone() });
+        let mut context = others.context(step);
         context["result"] = result;
-        expression::render(output, &context).ok()
+        expression::render(template, &context).ok()
     }
 
     /// The steps that this one speaks of; not itself, so that this ends.

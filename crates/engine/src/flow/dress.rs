@@ -23,8 +23,7 @@ impl Engine {
                 if let Err(message) = self.work_out(&mut it).await? {
                     let lease = LeaseRef { task: it.stored.task.id, number: it.stored.task.lease_number };
                     let failure = Failure::new(Trigger::Error, message);
-                    let failure =
-                        Failure { class: Some(Class::Final), error_type: Some("template".into()), ..failure };
+                    let failure = Failure { class: Some(Class::Final), error_type: Some("template".into()), ..failure };
                     failed.push(Report { lease, end: ReportEnd::Failed(failure) });
                     continue;
                 }

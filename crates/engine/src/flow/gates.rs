@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::{
-    Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Task, TaskId, Timestamp, When, expression,
-};
+use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Task, TaskId, Timestamp, When, expression};
 use comeback_store::{Body, Due, Loop, NewTask, StoreError, Stored, TaskView};
 use serde_json::Value;
 
@@ -140,6 +138,7 @@ fn round_task(
         foreach: None,
         output: step.output.clone(),
         call: each.call.clone(),
+        vars: serde_json::Map::new(),
         sees: step.sees.clone(),
         bare_names: step.bare_names,
         round: Some(round.clone()),

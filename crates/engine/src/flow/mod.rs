@@ -35,6 +35,9 @@ pub struct Step {
     /// It stands for an execution of this workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
+    /// What it leaves for others under names of their own.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub vars: serde_json::Map<String, Value>,
     /// Which round of a loop it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<Round>,
@@ -111,6 +114,11 @@ impl Step {
         self.foreach.is_some() || self.call.is_some()
     }
 
+    /// Whether others see something else than what it reported.
+    pub(crate) fn shapes_its_result(&self) -> bool {
+        self.output.is_some() || !self.vars.is_empty()
+    }
+
     pub(crate) fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -159,16 +167,6 @@ pub struct Plan {
 /// Reads what stands in the catalog. The engine keeps the texts, and knows nothing of how they are written.
 pub trait Workflows: Send + Sync {
     fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid>;
-}
-
-/// Whoever reads them, if anybody does.
-#[derive(Clone, Default)]
-pub struct Reader(pub Option<Arc<dyn Workflows>>);
-
-impl std::fmt::Debug for Reader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "workflows" } else { "no workflows" })
-    }
 }
 
 /// The shelf on which workflows stand.

@@ -7,7 +7,7 @@ use comeback_core::{ExecutionId, Invalid, Policy, TaskId};
 use comeback_store::{Idempotency, Origin, Shelf, Submitted};
 use serde_json::Value;
 
-use super::{Call, Plan, Step, WORKFLOWS};
+use super::{Call, Plan, Step, WORKFLOWS, Workflows};
 use crate::{CommandError, Core, Engine, Json, Submit, TaskSpec};
 
 /// What somebody asks for.
@@ -71,6 +71,30 @@ impl Begin {
 }
 
 impl Engine {
+    /// From now on workflows are read by this. The first one stays.
+    pub fn read_workflows_with(&self, reader: Arc<dyn Workflows>) {
+        let _ = self.core.workflows.set(reader);
+    }
+
+    /// Whether a workflow could be executed here, without executing it. Faults are named by its steps.
+    pub fn check_plan(&self, namespace: &str, plan: &Plan) -> Result<(), Invalid> {
+        let core = &self.core;
+        let names: Vec<String> = plan.tasks.iter().map(|task| task.key.clone().unwrap_or_default()).collect();
+        let submit = Submit {
+            namespace: namespace.to_owned(),
+            tasks: plan.tasks.clone(),
+            execution: Some(plan.execution.clone()),
+            idempotency: None,
+        };
+        let planned = submit.plan(&core.config, &crate::ids::Ids::new(Some(0)), core.clock.now());
+        planned.map(drop).map_err(|invalid| invalid.renamed(|path| by_step(path, &names)))
+    }
+
+    /// What an execution came to, as its workflow describes it.
+    pub async fn execution_output(&self, namespace: &str, id: ExecutionId) -> Result<Value, CommandError> {
+        Ok(self.core.output(namespace, id).await?)
+    }
+
     pub async fn start_workflow(&self, start: Start) -> Result<Started, CommandError> {
         let core = &self.core;
         let (plan, version) = core.planned(&start.namespace, &start.workflow, start.version).await?;
@@ -116,6 +140,19 @@ impl Engine {
     }
 }
 
+/// `tasks[2].kind` as `steps.NAME.kind`; the only task of a request is named by its fields.
+fn by_step(path: &str, names: &[String]) -> String {
+    let (name, rest) = match path.strip_prefix("tasks[").and_then(|rest| rest.split_once(']')) {
+        Some((index, rest)) => (index.parse().ok().and_then(|index: usize| names.get(index)), rest),
+        None if names.len() == 1 && !path.starts_with("execution") && path != "tasks" => (names.first(), path),
+        None => (None, path),
+    };
+    match name {
+        Some(name) => format!("steps.{name}.{}", rest.trim_start_matches('.')),
+        None => path.strip_prefix("execution.").unwrap_or(path).to_owned(),
+    }
+}
+
 impl Plan {
     /// The defaults, with what a start gives over them.
     pub(crate) fn input_for(&self, given: Option<&Value>) -> Result<Value, Invalid> {
@@ -139,7 +176,7 @@ impl Core {
     ) -> Result<(Plan, u32), CommandError> {
         let shelf = Shelf { namespace, shelf: WORKFLOWS };
         let document = self.store.document(shelf, path, version).await?.ok_or(CommandError::NotFound("workflow"))?;
-        let Some(workflows) = &self.config.workflows.0 else { return Err(CommandError::NotFound("workflow")) };
+        let Some(workflows) = self.workflows.get() else { return Err(CommandError::NotFound("workflow")) };
         Ok((workflows.plan(namespace, &document.body)?, document.version))
     }
 

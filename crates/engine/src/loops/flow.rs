@@ -12,9 +12,12 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
         return Ok(Progress::default());
     }
     let mut whole = Progress::default();
-    for part in
-        [gates::tick(core).await?, calls::take_up(core).await?, calls::hear(core).await?, calls::leave_no_orphans(core).await?]
-    {
+    for part in [
+        gates::tick(core).await?,
+        calls::take_up(core).await?,
+        calls::hear(core).await?,
+        calls::leave_no_orphans(core).await?,
+    ] {
         whole.moved += part.moved;
         whole.more |= part.more;
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, ExecutionState, Invalid, OnUnmet, State, When};
-use comeback_engine::flow::{Call, Each, Foreach, Plan, Reader, Start, Started, Step, WORKFLOWS, Workflows, steps_named};
+use comeback_engine::flow::{Call, Each, Foreach, Plan, Start, Started, Step, WORKFLOWS, Workflows, steps_named};
 use comeback_engine::store::{ExecutionQuery, Shelf, StepsOf};
-use comeback_engine::{Engine, EngineConfig, Leased, Need, ReportEnd, TaskSpec};
+use comeback_engine::{Engine, Leased, Need, ReportEnd, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::stories;
@@ -76,9 +76,9 @@ impl Workflows for Plain {
 }
 
 async fn engine(place: &Place) -> Engine {
-    let config =
-        EngineConfig { instance: "test".into(), workflows: Reader(Some(Arc::new(Plain))), ..EngineConfig::default() };
-    Engine::without_loops(place.store().await, place.clock.clone(), config).await.expect("an engine")
+    let engine = place.engine().await;
+    engine.read_workflows_with(Arc::new(Plain));
+    engine
 }
 
 const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: WORKFLOWS };
@@ -89,8 +89,7 @@ async fn put(engine: &Engine, name: &str, document: Value) {
 }
 
 async fn start(engine: &Engine, name: &str, input: Value) -> Started {
-    let start =
-        Start { namespace: "default".into(), workflow: name.into(), input: Some(input), ..Start::default() };
+    let start = Start { namespace: "default".into(), workflow: name.into(), input: Some(input), ..Start::default() };
     let started = engine.start_workflow(start).await.expect("it starts");
     engine.tick().await.unwrap();
     started

@@ -34,6 +34,8 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("tasks", "Tasks", "Submit tasks, look at them, and act on them."),
     ("leases", "Leases", "How workers get work, keep it, and say how it ended."),
     ("events", "Events", "What happened, and what happens."),
+    ("workflows", "Workflows", "The catalog: workflows in versions that never change."),
+    ("executions", "Executions", "Execute workflows, look at executions, and act on them as a whole."),
     ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
     ("stats", "Statistics", "Numbers about now and about what is to come."),
     ("upcoming", "Statistics", ""),
@@ -206,7 +208,8 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         };
         success["links"] = doc.links.iter().map(link).collect::<Map<_, _>>().into();
     }
-    let mut all: BTreeMap<String, Value> = BTreeMap::from([(doc.status.to_string(), success)]);
+    let mut all: BTreeMap<String, Value> = BTreeMap::from([(doc.status.to_string(), success.clone())]);
+    all.extend(doc.also.map(|status| (status.to_string(), success)));
     let mut by_status: BTreeMap<u16, Vec<&problems::Sort>> = BTreeMap::new();
     let slugs = problems_of(route, doc);
     for sort in answers.sorts.iter().filter(|sort| slugs.contains(sort.slug.as_str())) {

@@ -45,8 +45,7 @@ fn rounds(w: &World, id: ExecutionId, parent: TaskId) -> (Vec<NewTask>, Vec<Edge
     let tasks = vec![new(0), new(1)];
     let edge = |from: TaskId, to: TaskId, when| Edge { from, to, when, on_unmet: OnUnmet::Skip };
     let (one, two) = (tasks[0].task.id, tasks[1].task.id);
-    let edges =
-        vec![edge(one, parent, When::Always), edge(two, parent, When::Always), edge(one, two, When::Success)];
+    let edges = vec![edge(one, parent, When::Always), edge(two, parent, When::Always), edge(one, two, When::Success)];
     (tasks, edges)
 }
 

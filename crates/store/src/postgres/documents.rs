@@ -7,7 +7,8 @@ use super::PostgresStore;
 use crate::StoreError;
 use crate::types::{Document, Shelf};
 
-const WHAT: &str = "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
+const WHAT: &str =
+    "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
      where n.name = $1 and d.shelf = $2";
 
 fn read(row: &Row) -> Document {
@@ -26,7 +27,8 @@ pub async fn one(
     name: &str,
     version: Option<u32>,
 ) -> Result<Option<Document>, StoreError> {
-    let sql = format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
+    let sql =
+        format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
     let client = store.reader().await?;
     let statement = client.prepare_cached(&sql).await?;
     let version = version.map(u32::cast_signed);
@@ -89,8 +91,7 @@ pub async fn put(
         )
         .await?;
     let known = known.cast_signed();
-    let written =
-        client.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
+    let written = client.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
     Ok(written == 1)
 }
 

@@ -19,7 +19,8 @@ impl Place {
     }
 }
 
-const WHAT: &str = "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
+const WHAT: &str =
+    "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
      where n.name = ?1 and d.shelf = ?2";
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Document> {

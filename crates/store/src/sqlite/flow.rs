@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use comeback_core::{ExecutionId, Executor, ExecutionState, State, TaskId};
+use comeback_core::{ExecutionId, ExecutionState, Executor, State, TaskId};
 use rusqlite::{Connection, OptionalExtension, ToSql};
 use uuid::Uuid;
 

@@ -152,9 +152,7 @@ pub fn graph(
     for task in ids {
         if let Some(stored) = load_one(connection, dictionary, task)?.filter(|it| it.task.execution == Some(id)) {
             let edges = match asked.as_ref().is_none_or(|asked| asked.contains(&task)) {
-                true => {
-                    Some(TaskEdges { out: edges(connection, task, true)?, into: edges(connection, task, false)? })
-                }
+                true => Some(TaskEdges { out: edges(connection, task, true)?, into: edges(connection, task, false)? }),
                 false => None,
             };
             tasks.push(GraphTask { stored, edges });
