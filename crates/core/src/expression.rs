@@ -15,6 +15,7 @@ use minijinja::{Environment, UndefinedBehavior};
 
 use crate::failure::{Class, Failure};
 
+pub(crate) use template::{Piece, pieces};
 pub use template::{check_expression, check_template, eval, holds, is_template, render};
 
 const FUEL: u64 = 50_000;

@@ -111,7 +111,7 @@ impl Rendering {
         let done = template.render_captured_to(self.scope.clone(), &mut out).map(|_| ());
         match done {
             Err(error) if error.kind() == minijinja::ErrorKind::WriteFailure => Err(too_much()),
-            Err(error) => Err(describe(&error)),
+            Err(error) => Err(fault(&error, source)),
             Ok(()) => {
                 self.left = out.left;
                 String::from_utf8(out.text).map(Value::String).map_err(|_| "did not become a text".into())
@@ -150,8 +150,15 @@ fn scope(context: &Value) -> Inner {
 }
 
 fn evaluate(bare: &str, scope: &Inner) -> Result<Inner, String> {
-    let value = compile(bare)?.eval(scope.clone()).map_err(|error| describe(&error))?;
+    let value = compile(bare)?.eval(scope.clone()).map_err(|error| fault(&error, bare))?;
     if value.is_undefined() { Err(format!("`{bare}` is not there")) } else { Ok(value) }
+}
+
+/// The error alone often does not say what it is about.
+fn fault(error: &minijinja::Error, source: &str) -> String {
+    let line = source.trim().lines().nth(error.line().unwrap_or(1).saturating_sub(1)).unwrap_or_default().trim();
+    let end = line.floor_char_boundary(line.len().min(80));
+    format!("{} in `{}`", describe(error), &line[..end])
 }
 
 fn asked_for(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
@@ -213,6 +220,28 @@ fn bound(source: &str) -> Result<(), String> {
         return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
     }
     Ok(())
+}
+
+/// A template that is text and `{{ … }}` only, piece by piece.
+pub enum Piece<'a> {
+    Text(&'a str),
+    Hole(&'a str),
+}
+
+pub fn pieces(source: &str) -> Option<Vec<Piece<'_>>> {
+    if source.contains("{%") || source.contains("{#") {
+        return None;
+    }
+    let (mut found, mut rest) = (Vec::new(), source);
+    while let Some(start) = rest.find("{{") {
+        let code = &rest[start + 2..];
+        let end = end_of_code(code, "}}");
+        found.push(Piece::Text(&rest[..start]));
+        found.push(Piece::Hole(code[..end].trim_matches(['-', '+']).trim()));
+        rest = code.get(end + 2..).unwrap_or_default();
+    }
+    found.push(Piece::Text(rest));
+    Some(found)
 }
 
 /// Every part that is read as code. Comments and raw blocks could hide where code begins: with them all of it counts.
@@ -297,7 +326,11 @@ mod tests {
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(paths, ["a[1]", "b", "c"]);
         assert!(eval("input.missing", &context()).unwrap_err().contains("`input.missing` is not there"));
-        assert!(eval("input.missing.deeper", &context()).is_err());
+        assert_eq!(eval("input.missing.deeper", &context()), Err("undefined value in `input.missing.deeper`".into()));
+        assert_eq!(
+            render(&json!("one\n{{ input.n }}{{ nothing }}"), &context()).unwrap_err().faults[0].message,
+            "undefined value in `{{ input.n }}{{ nothing }}`"
+        );
         assert_eq!(eval("input.n * 2", &context()), Ok(json!(6)));
         assert_eq!(eval("{{ input.n * 2 }}", &context()), Ok(json!(6)));
     }

@@ -70,6 +70,7 @@ fn of_step(step: &Step) -> Value {
     put("foreach", step.foreach.as_ref().map(of_foreach));
     put("output", step.output.clone());
     put("workflow", step.call.as_ref().map(of_call));
+    put("args", (!step.locals.is_empty()).then(|| Value::Object(step.locals.clone())));
     put("vars", (!step.vars.is_empty()).then(|| Value::Object(step.vars.clone())));
     Value::Object(shown)
 }

@@ -19,6 +19,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
@@ -27,7 +28,9 @@ pub use diff::{Difference, diff};
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 
+use crate::expression;
 use crate::graph::{OnUnmet, When};
+use crate::invalid::Invalid;
 use crate::policy::Dialect;
 use crate::words::words;
 use node::Node;
@@ -72,6 +75,8 @@ pub struct Step {
     pub output: Option<Value>,
     /// Another workflow in place of a task.
     pub call: Option<Call>,
+    /// Only in playbooks: what the step's own templates know by its bare name (`args`).
+    pub locals: Map<String, Value>,
     /// Only in playbooks: templates over `result`, which later steps know as `vars`.
     pub vars: Map<String, Value>,
     /// Where each field of `task` comes from; labels one by one as `labels.NAME`.
@@ -179,7 +184,32 @@ impl Source {
     }
 }
 
+impl Step {
+    /// The fields of the task with their templates filled in. `retry` and `hooks` stay as they are: what they ask is asked when
+    /// something has happened.
+    pub fn fill(&self, scope: &Value) -> Result<Map<String, Value>, Invalid> {
+        let (mut filled, mut faults) = (Map::new(), Invalid::default());
+        for (name, value) in &self.task {
+            let value = match name.as_str() {
+                "retry" | "hooks" => Ok(value.clone()),
+                _ => expression::render(value, scope),
+            };
+            match value {
+                Ok(value) => drop(filled.insert(name.clone(), value)),
+                Err(part) => faults.absorb(name, part),
+            }
+        }
+        faults.or(filled)
+    }
+}
+
 impl Workflow {
+    /// What the templates of a step see, or those of the workflow itself. `context` holds `input`, `execution`, for each
+    /// step that is over `steps.NAME.result` and `steps.NAME.state`, and the item of a loop. A playbook knows more names for it.
+    pub fn scope<'c>(&self, step: Option<&Step>, context: &'c Value) -> Result<Cow<'c, Value>, Invalid> {
+        if self.is_playbook { playbook::scope(self, step, context).map(Cow::Owned) } else { Ok(Cow::Borrowed(context)) }
+    }
+
     pub fn step(&self, name: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.name == name)
     }

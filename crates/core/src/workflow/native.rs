@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::fields::Fields;
 use super::node::Node;
-use super::order::{Order, Place};
+use super::order::{Order, Place, Way};
 use super::problem::Findings;
 use super::step::{Defaults, Reader, Written};
 use super::task::{self, Shape};
@@ -79,7 +79,7 @@ pub fn read(root: &Node, routes: &mut Routes, findings: &mut Findings) -> Option
 }
 
 pub fn check_order(places: &[Place], output: &[Reference], findings: &mut Findings) {
-    let order = Order::of(places, findings);
+    let order = Order::of(places, Way::Needs, findings);
     order.check_references(findings);
     order.check_known(output, findings);
 }

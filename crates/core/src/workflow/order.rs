@@ -15,6 +15,14 @@ pub struct Place {
     pub references: Vec<Reference>,
 }
 
+/// What leads from one place to the next, for the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Needs,
+    /// The other way round, as playbooks write it.
+    Next,
+}
+
 pub struct Order<'a> {
     places: &'a [Place],
     index: HashMap<&'a str, usize>,
@@ -26,7 +34,7 @@ pub struct Order<'a> {
 
 impl<'a> Order<'a> {
     /// Unknown needs, needs of itself and circles are told.
-    pub fn of(places: &'a [Place], findings: &mut Findings) -> Order<'a> {
+    pub fn of(places: &'a [Place], way: Way, findings: &mut Findings) -> Order<'a> {
         let mut index = HashMap::with_capacity(places.len());
         for (n, place) in places.iter().enumerate() {
             index.entry(place.name.as_str()).or_insert(n);
@@ -35,14 +43,17 @@ impl<'a> Order<'a> {
         for (n, place) in places.iter().enumerate() {
             for (name, at, path) in &place.needs {
                 match index.get(name.as_str()) {
-                    Some(other) if *other == n => findings.push(*at, path, format!("`{name}` needs itself")),
+                    Some(other) if *other == n && way == Way::Needs => {
+                        findings.push(*at, path, format!("`{name}` needs itself"));
+                    }
+                    Some(other) if *other == n => findings.push(*at, path, format!("`{name}` leads to itself")),
                     Some(other) => needs[n].push(*other),
                     None => tell_no_such_step(name, *at, path, places, findings),
                 }
             }
         }
         let mut order = Order { places, index, needs, sorted: None, ancestors: OnceCell::new() };
-        order.sort(findings);
+        order.sort(way, findings);
         order
     }
 
@@ -79,6 +90,11 @@ impl<'a> Order<'a> {
         }
     }
 
+    /// Every step after all that it points at.
+    pub fn sorted(&self) -> Option<&[usize]> {
+        self.sorted.as_deref()
+    }
+
     fn comes_before(&self, earlier: usize, later: usize) -> bool {
         if self.needs[later].contains(&earlier) {
             return true;
@@ -100,7 +116,7 @@ impl<'a> Order<'a> {
         ancestors[later].has(earlier)
     }
 
-    fn sort(&mut self, findings: &mut Findings) {
+    fn sort(&mut self, way: Way, findings: &mut Findings) {
         let mut left: Vec<usize> = self.needs.iter().map(Vec::len).collect();
         let mut children = vec![Vec::new(); self.places.len()];
         for (child, needs) in self.needs.iter().enumerate() {
@@ -122,12 +138,12 @@ impl<'a> Order<'a> {
         if sorted.len() == self.places.len() {
             self.sorted = Some(sorted);
         } else {
-            self.spell_circles(&left, findings);
+            self.spell_circles(&left, way, findings);
         }
     }
 
     /// What is left over waits for something that is left over: whoever follows the needs comes round.
-    fn spell_circles(&self, left: &[usize], findings: &mut Findings) {
+    fn spell_circles(&self, left: &[usize], way: Way, findings: &mut Findings) {
         let mut seen_in = vec![0_usize; left.len()];
         for (walk, start) in (0..left.len()).filter(|step| left[*step] > 0).enumerate() {
             let mut trail = Vec::new();
@@ -144,11 +160,11 @@ impl<'a> Order<'a> {
             let mut circle = trail.split_off(from);
             let first = circle.iter().enumerate().min_by_key(|(_, step)| **step).map_or(0, |(n, _)| n);
             circle.rotate_left(first);
-            self.tell_circle(&circle, findings);
+            self.tell_circle(&circle, way, findings);
         }
     }
 
-    fn tell_circle(&self, circle: &[usize], findings: &mut Findings) {
+    fn tell_circle(&self, circle: &[usize], way: Way, findings: &mut Findings) {
         let Some(first) = circle.first().copied() else { return };
         let mut names: Vec<&str> = circle.iter().map(|step| self.places[*step].name.as_str()).collect();
         if names.len() > 20 {
@@ -158,7 +174,8 @@ impl<'a> Order<'a> {
         let after = circle.get(1).copied().unwrap_or(first);
         let need = self.places[first].needs.iter().find(|(name, ..)| *name == self.places[after].name);
         if let Some((_, at, path)) = need {
-            findings.push(*at, path, format!("the needs go round in a circle: {}", names.join(" → ")));
+            let what = if way == Way::Needs { "the needs go" } else { "the steps lead" };
+            findings.push(*at, path, format!("{what} round in a circle: {}", names.join(" → ")));
         }
     }
 }

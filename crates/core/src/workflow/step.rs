@@ -63,7 +63,8 @@ impl Reader<'_> {
             Some(foreach) => Scope::common().with([foreach.name.as_str(), LOOP]),
             None => Scope::common(),
         };
-        let condition = fields.some("if").and_then(|field| condition(&field, &mut references, self.findings));
+        let condition =
+            fields.some("if").and_then(|field| condition(&field, &Scope::common(), &mut references, self.findings));
         let output = fields.some("output").map(|field| {
             inner.with(["result"]).check_node(field.node, &field.path, &mut references, self.findings);
             field.node.to_value()
@@ -86,6 +87,7 @@ impl Reader<'_> {
             foreach,
             output,
             call,
+            locals: Map::new(),
             vars: Map::new(),
             origins,
         };
@@ -221,7 +223,12 @@ pub fn check_name(name: &str, at: Position, path: &str, findings: &mut Findings)
     }
 }
 
-pub fn condition(field: &Field<'_>, references: &mut Vec<Reference>, findings: &mut Findings) -> Option<String> {
+pub fn condition(
+    field: &Field<'_>,
+    scope: &Scope,
+    references: &mut Vec<Reference>,
+    findings: &mut Findings,
+) -> Option<String> {
     let source = match &field.node.content {
         Content::Text(source) => source.to_string(),
         Content::Bool(constant) => constant.to_string(),
@@ -230,7 +237,7 @@ pub fn condition(field: &Field<'_>, references: &mut Vec<Reference>, findings: &
             return None;
         }
     };
-    Scope::common().check_expression(&source, field.at, &field.path, references, findings)
+    scope.check_expression(&source, field.at, &field.path, references, findings)
 }
 
 /// Each need as it is meant, and as it is written.

@@ -1,8 +1,10 @@
 //! Tables of documents and what becomes of them.
 
 mod documents;
+mod playbooks;
 mod problems;
 mod robust;
+mod schemas;
 
 use super::*;
 

@@ -93,7 +93,7 @@ fn needs_lead_to_steps_and_never_round() {
             "3:18: steps.b.needs[1]: `a` is named twice",
             "3:21: steps.b.needs[2]: must be the name of a step",
             "3:24: steps.b.needs[3]: needs a `step`",
-            "3:42: steps.b.needs[4].step: `a` is named twice",
+            "3:48: steps.b.needs[4].step: `a` is named twice",
             "3:57: steps.b.needs[4].when: must be one of success, failure, always",
         ]
         .map(|it| it),
@@ -111,7 +111,7 @@ fn a_policy_is_read_as_the_server_will_read_it() {
     );
     check(
         "retry: {strategy: sometimes}\nsteps: {a: {retry: 2000}}",
-        &["1:19: retry.strategy: must be one of", "2:20: steps.a.retry: at most 1000 retries"],
+        &["1:19: retry.strategy: must be one of", "2:20: steps.a.retry.max_retries: at most 1000 retries"],
     );
     check(
         "steps: {a: {dialect: step}, b: {dialect: klingon, retry: 1}}",
@@ -173,8 +173,8 @@ fn fields_have_their_shapes_unless_a_template_stands_there() {
             "2:54: steps.a.delay: ",
             "2:65: steps.a.at: ",
             "2:85: steps.a.deadline: ",
-            "2:101: steps.a.labels.a: must be a text",
-            "2:124: steps.a.dead_end_barrier: must be true or false",
+            "2:100: steps.a.labels.a: must be a text",
+            "2:123: steps.a.dead_end_barrier: must be true or false",
         ],
     );
     good(

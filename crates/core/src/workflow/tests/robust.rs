@@ -72,5 +72,5 @@ fn laughing_is_refused() {
     }
     text.push_str("steps: {a: }\n");
     let problems = bad(&text);
-    assert!(problems.contains("input.a6[1]: the aliases stand for more than 100000 values"), "{problems}");
+    assert!(problems.contains("input.a5[6]: the aliases stand for more than 100000 values"), "{problems}");
 }
