@@ -194,12 +194,22 @@ pub struct FixedRow {
     pub submitted_at: i64,
     pub timeout_ms: Option<i64>,
     pub attempt_deadline_ms: Option<i64>,
+    pub start_at: Option<i64>,
+    pub expires_at: Option<i64>,
     pub hard_deadline: i16,
     pub dead_end_barrier: i16,
 }
 
-pub const FIXED_COLUMNS: [&str; 6] =
-    ["priority", "submitted_at", "timeout_ms", "attempt_deadline_ms", "hard_deadline", "dead_end_barrier"];
+pub const FIXED_COLUMNS: [&str; 8] = [
+    "priority",
+    "submitted_at",
+    "timeout_ms",
+    "attempt_deadline_ms",
+    "start_at",
+    "expires_at",
+    "hard_deadline",
+    "dead_end_barrier",
+];
 
 /// One row of `history`.
 #[derive(Clone, Debug, Default)]
@@ -397,6 +407,7 @@ impl OpenRow {
             attempt_deadline: span(self.attempt_deadline_ms),
             timeout_at: time(self.timeout_at),
             expires_at: time(self.expires_at),
+            lifetime: None,
             first_failed_at: time(self.first_failed_at),
             started_at: time(self.started_at),
             ended_at: None,
@@ -468,7 +479,10 @@ impl DoneRow {
         task.lease_number = uint(self.lease_no);
         task.timeout = span(fixed.timeout_ms);
         task.attempt_deadline = span(fixed.attempt_deadline_ms);
+        // What never ran may come back, and then it still has its own time.
+        task.start_at = time(fixed.start_at).filter(|_| task.run == 0);
         task.expires_at = time(self.expires_at);
+        task.lifetime = time(fixed.expires_at).map(|at| at.since(task.submitted_at)).filter(|_| task.cycle > 0);
         task.first_failed_at = time(self.first_failed_at);
         task.started_at = time(self.started_at);
         task.ended_at = Some(Timestamp(self.ended_at));
