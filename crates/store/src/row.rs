@@ -267,6 +267,20 @@ pub fn oldest_id(before: Timestamp) -> Uuid {
     Uuid::from_u128(u128::from(millis) << 80)
 }
 
+/// As many executions, given with their sizes, as have no more than `limit` tasks together, but one at least; and whether there
+/// may be more.
+pub fn whole_ones<T>(found: Vec<(T, i32)>, limit: u32) -> (Vec<T>, bool) {
+    let (all, mut room) = (found.len(), i64::from(limit));
+    let fits = |(_, total): &(T, i32)| {
+        let first = room == i64::from(limit);
+        room -= i64::from((*total).max(1));
+        first || room >= 0
+    };
+    let chosen: Vec<T> = found.into_iter().take_while(fits).map(|(id, _)| id).collect();
+    let more = chosen.len() < all || all >= limit as usize;
+    (chosen, more)
+}
+
 pub fn corrupt(what: impl Into<String>) -> StoreError {
     StoreError::Corrupt(what.into())
 }

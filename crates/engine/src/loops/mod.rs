@@ -142,7 +142,8 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
         let grace = if name == Loop::Retries { promote::grace(core) } else { Millis::ZERO };
         let looked_at = core.clock.now() - grace;
         let progress = core.tick_after(name, grace).await?;
-        if progress.more && progress.moved > 0 {
+        // What is pruned beside tasks is not counted, and when there is more of it some of it went.
+        if progress.more && (progress.moved > 0 || name == Loop::Prune) {
             continue;
         }
         let now = core.clock.now();

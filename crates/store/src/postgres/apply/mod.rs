@@ -86,7 +86,8 @@ async fn apply_round(
     Ok(())
 }
 
-/// The key first: whoever uses it at the same moment waits for us here. What was not written takes its key back with it.
+/// The key comes before what it stands for: whoever uses it at the same moment waits for us here. What was not written takes its
+/// key back with it.
 pub async fn apply_once(
     store: &PostgresStore,
     namespace: &str,
@@ -96,6 +97,8 @@ pub async fn apply_once(
 ) -> Result<Applied, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
+    let execution = commit.and_then(|commit| commit.execution.as_ref()).map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
     tx.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
     let taken = tx
         .execute(
