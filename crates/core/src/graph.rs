@@ -249,36 +249,47 @@ impl Working {
         self.execution = after;
     }
 
-    /// E7: a task that failed is tried again; what was given up only because of it waits again.
+    /// E7: a task that failed is tried again; what was given up only because of it waits again. It waits itself where one of
+    /// its needs is open again, and is refused where one can never be met.
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
         let act = Act { by: retried.record().actor.clone(), note: None };
-        let root = retried.after().id;
+        let roots = BTreeSet::from([retried.after().id]);
+        let revived = self.given_up_for(&roots);
+        let was_over = retried.from().is_terminal();
+        if was_over && roots.iter().any(|id| self.is_hopeless(*id, &roots, &revived)) {
+            return Err(Rejection::WrongState { state: retried.from(), verb: "retried" }.into());
+        }
+        let waiting: BTreeSet<TaskId> =
+            roots.iter().copied().filter(|id| was_over && self.waits_again(*id, &roots, &revived)).collect();
         self.reopen_execution(&act, retried.from(), now)?;
-        let revived = self.given_up_for(&BTreeSet::from([root]));
-        self.bring_back(vec![retried], &BTreeSet::new(), &revived, &act, now)
+        let retried = if waiting.is_empty() { vec![retried] } else { Vec::new() };
+        self.bring_back(retried, &waiting, &revived, &act, now)
     }
 
     /// E7 for the whole: every task that failed by itself is tried again. One that had come after a task that is not over
-    /// any more, a failure's handler say, waits for that task first. Where none failed by itself nothing changes.
+    /// any more, a failure's handler say, waits for that task first; one of whose needs can never be met stays as it is.
+    /// Where none failed by itself nothing changes.
     ///
     /// The whole execution must be loaded.
     pub fn retry_failed(&mut self, act: &Act, now: Timestamp) -> Result<(), Halt> {
         let failed_itself = |task: &&Task| {
             matches!(task.state, State::Failed | State::Dead) && task.reason != Some(Reason::UpstreamFailed)
         };
-        let failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        let mut failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        let mut revived = self.given_up_for(&failed);
+        while let Some(hopeless) = failed.iter().copied().find(|id| self.is_hopeless(*id, &failed, &revived)) {
+            failed.remove(&hopeless);
+            revived = self.given_up_for(&failed);
+        }
         // Canceled by hand, it has nothing to try again.
         if failed.is_empty() {
             return Ok(());
         }
         self.reopen_execution(act, State::Failed, now)?;
-        let revived = self.given_up_for(&failed);
-        let comes_after = |id: &TaskId| {
-            self.in_edges(*id).iter().any(|edge| failed.contains(&edge.from) || revived.contains(&edge.from))
-        };
-        let waiting: BTreeSet<TaskId> = failed.iter().copied().filter(comes_after).collect();
+        let waiting: BTreeSet<TaskId> =
+            failed.iter().copied().filter(|id| self.waits_again(*id, &failed, &revived)).collect();
         let retried = failed
             .difference(&waiting)
             .filter_map(|id| self.task(*id))
@@ -611,6 +622,14 @@ impl Working {
         let dead_end = self.task(id).is_some_and(|task| task.reason == Some(Reason::DeadEnd));
         self.in_edges(id).iter().any(|edge| over(edge.from).is_some_and(|end| !edge.is_met_by(end)))
             || (dead_end && self.out_edges(id).iter().all(|edge| over(edge.to).is_some()))
+    }
+
+    /// Whether a need of this task is not over, or not any more once these are brought back.
+    fn waits_again(&self, id: TaskId, roots: &BTreeSet<TaskId>, revived: &BTreeSet<TaskId>) -> bool {
+        self.in_edges(id).iter().any(|edge| {
+            let comes_back = roots.contains(&edge.from) || revived.contains(&edge.from);
+            comes_back || self.task(edge.from).is_some_and(|task| task.state.is_open())
+        })
     }
 
     /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more. A child that had

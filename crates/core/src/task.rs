@@ -229,6 +229,8 @@ pub struct Task {
     pub timeout_at: Option<Timestamp>,
     /// When the whole task is over.
     pub expires_at: Option<Timestamp>,
+    /// How long after its beginning that was at first, where a later cycle may have moved it.
+    pub lifetime: Option<Millis>,
     pub first_failed_at: Option<Timestamp>,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
@@ -283,6 +285,7 @@ impl Task {
             attempt_deadline: None,
             timeout_at: None,
             expires_at: None,
+            lifetime: None,
             first_failed_at: None,
             started_at: None,
             ended_at: None,

@@ -229,12 +229,14 @@ impl<'a> Change<'a> {
         self.record.attempt = self.after.counters.attempt;
     }
 
-    /// A deadline that has passed would end the new beginning at once: it gets the span it had.
+    /// A deadline that has passed would end the new beginning at once: it gets the span it had at first.
     fn renew_deadline(&mut self) {
         if let Some(expires_at) = self.after.expires_at
             && expires_at <= self.now
         {
-            self.after.expires_at = Some(self.now + expires_at.since(self.before.submitted_at));
+            let span = self.before.lifetime.unwrap_or_else(|| expires_at.since(self.before.submitted_at));
+            self.after.expires_at = Some(self.now + span);
+            self.after.lifetime = Some(span);
         }
     }
 }
@@ -535,6 +537,7 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
         change.end_attempt(AttemptOutcome::Lost);
     }
     change.new_cycle(keep_counters);
+    change.after.start_at = None;
     change.after.next_retry_at = None;
     change.after.hold = None;
     change.after.reason = None;
@@ -557,6 +560,8 @@ pub(crate) fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) ->
     let mut change = Change::of(task, now);
     if new_cycle {
         change.new_cycle(false);
+        change.after.class = None;
+        change.after.fingerprint = None;
     }
     change.renew_deadline();
     let after = &mut change.after;

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
@@ -16,8 +17,12 @@ use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreEr
 
 use crate::Core;
 
-/// How often a verdict is taken again on facts that moved.
-const ROUNDS: usize = 4;
+/// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
+/// execution many write at the same moment, and a report that is given up is work that was done for nothing.
+const ROUNDS: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where time is not real and nobody can wait for it.
+const MOST_ROUNDS: u32 = 64;
 
 /// What is to happen to a task.
 #[derive(Clone, Debug)]
@@ -87,6 +92,8 @@ pub(crate) enum Met {
     Paused,
     /// The key it came under was used before.
     Used(Used),
+    /// What the database holds about it contradicts itself. Only this wish is concerned.
+    Damaged(String),
 }
 
 /// What stands behind a change: a caller, a loop, or a caller who wants it done once.
@@ -175,22 +182,35 @@ impl Core {
     pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, behind: Behind<'_>) -> Result<Vec<Met>, StoreError> {
         let mut answers: Vec<Option<Met>> = (0..wishes.len()).map(|_| None).collect();
         let mut left: Vec<(usize, Wish)> = wishes.into_iter().enumerate().collect();
-        for _ in 0..ROUNDS {
-            if left.is_empty() {
-                break;
-            }
+        let started = Instant::now();
+        let mut rounds = 0;
+        while !left.is_empty() && self.goes_on(rounds, started).await {
             left = self.round(left, behind, &mut answers).await?;
+            rounds += 1;
         }
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Met::Stale)).collect())
     }
 
+    /// Whether to look again after so many rounds; the first few at once, then after a pause that grows.
+    async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
+        if rounds < ROUNDS {
+            return true;
+        }
+        if !self.clock.is_real() {
+            tokio::task::yield_now().await;
+            return rounds < MOST_ROUNDS;
+        }
+        tokio::time::sleep(Duration::from_millis(1 << (rounds - ROUNDS).min(6))).await;
+        started.elapsed() < PATIENCE
+    }
+
     async fn round(
         &self,
-        mut wishes: Vec<(usize, Wish)>,
+        wishes: Vec<(usize, Wish)>,
         behind: Behind<'_>,
         answers: &mut [Option<Met>],
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
-        self.look(&mut wishes).await?;
+        let wishes = self.look(wishes, answers).await?;
         let now = self.clock.now();
         let mut again = Vec::new();
         let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
@@ -210,7 +230,18 @@ impl Core {
             }
         }
         for (execution, wishes) in shared {
-            plans.push(self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await?);
+            let indexes: Vec<usize> = wishes.iter().map(|(index, _)| *index).collect();
+            match self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await {
+                Ok(plan) => plans.push(plan),
+                // The others go on: one execution that contradicts itself must not hold up everybody.
+                Err(StoreError::Corrupt(what)) => {
+                    tracing::error!(%execution, what, "an execution contradicts itself; `comeback db check` tells more");
+                    for index in indexes {
+                        answers[index] = Some(Met::Damaged(what.clone()));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
@@ -276,18 +307,49 @@ impl Core {
         }
     }
 
-    /// Loads what has not been seen.
-    async fn look(&self, wishes: &mut [(usize, Wish)]) -> Result<(), StoreError> {
+    /// Loads what has not been seen. What cannot be read is answered, and the others go on.
+    async fn look(
+        &self,
+        wishes: Vec<(usize, Wish)>,
+        answers: &mut [Option<Met>],
+    ) -> Result<Vec<(usize, Wish)>, StoreError> {
         let unseen: Vec<TaskId> =
             wishes.iter().filter(|(_, wish)| wish.seen.is_none()).map(|(_, wish)| wish.task).collect();
         if unseen.is_empty() {
-            return Ok(());
+            return Ok(wishes);
         }
-        let mut found = self.store.load(&unseen).await?.into_iter();
-        for (_, wish) in wishes.iter_mut().filter(|(_, wish)| wish.seen.is_none()) {
-            wish.seen = found.next().flatten();
+        let mut found = match self.store.load(&unseen).await {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(StoreError::Corrupt(_)) => self.load_one_by_one(&unseen).await?,
+            Err(error) => return Err(error),
         }
-        Ok(())
+        .into_iter();
+        let mut left = Vec::with_capacity(wishes.len());
+        for (index, mut wish) in wishes {
+            if wish.seen.is_none() {
+                match found.next() {
+                    Some(Err(what)) => {
+                        answers[index] = Some(Met::Damaged(what));
+                        continue;
+                    }
+                    stored => wish.seen = stored.and_then(Result::ok).flatten(),
+                }
+            }
+            left.push((index, wish));
+        }
+        Ok(left)
+    }
+
+    async fn load_one_by_one(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            found.push(match self.store.load(&[*id]).await {
+                Ok(stored) => Ok(stored.into_iter().next().flatten()),
+                Err(StoreError::Corrupt(what)) => Err(what),
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(found)
     }
 
     /// One commit for all that is wished for in one execution, with what follows for the neighbours.
@@ -358,8 +420,13 @@ impl Core {
             }
             match missing {
                 // A first gap is filled with the neighbours it names; a second one means that the change goes far.
-                Some(more) if !more.is_empty() && !whole && around.len() < 64 => around.extend(more),
-                Some(_) => whole = true,
+                Some(more) if !whole && around.len() < 64 && !more.is_subset(&around) => around.extend(more),
+                Some(_) if !whole => whole = true,
+                // All of it was there, and it still names what is not.
+                Some(more) => {
+                    let named = more.first().map_or("tasks".to_owned(), |id| format!("task {id}"));
+                    return Err(StoreError::Corrupt(format!("execution {execution} needs {named}, not to be found")));
+                }
                 None => {
                     let plan = Plan::shared(working, wishes, rejected, &reasons, answers);
                     return Ok(Plan { spawn, ..plan });

@@ -157,8 +157,8 @@ pub trait Store: Send + Sync {
     /// What is open in all namespaces, as somebody finds it who starts.
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 
-    /// Deletes what ended before `before`, at most `limit` tasks; open work is never touched. Returns how many went.
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError>;
+    /// Deletes what ended before `before`, at most `limit` tasks, of an execution all; open work is never touched.
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError>;
 
     /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
     async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;

@@ -235,6 +235,14 @@ pub struct Promoted {
     pub lanes: Vec<Arc<Lane>>,
 }
 
+/// What was forgotten in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub tasks: u64,
+    /// The limit was reached somewhere: tasks, the feed or keys.
+    pub more: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Leases,

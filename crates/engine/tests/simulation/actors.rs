@@ -280,6 +280,7 @@ async fn report(sim: &Sim, rng: &mut Rng, lease: LeaseRef, end: ReportEnd, word:
         }
         Err(ReportError::Conflict) => ledger.counts.refused += 1,
         Err(ReportError::Invalid(fault)) => return Err(format!("a good report was refused: {fault}")),
+        Err(error @ ReportError::Damaged(_)) => return Err(error.to_string()),
     }
     Ok(())
 }

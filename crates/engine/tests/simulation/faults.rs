@@ -342,7 +342,7 @@ impl Store for FaultyStore {
         self.through(self.truth.counts(namespace)).await
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.through(self.truth.prune(before, limit)).await
     }
 

@@ -238,7 +238,7 @@ impl Store for PostgresStore {
         read::open_work(self, now).await.map_err(StoreError::of_a_read)
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         tend::prune(self, before, limit).await
     }
 

@@ -86,7 +86,7 @@ pub async fn due(store: &PostgresStore, what: Due, now: Timestamp, limit: u32) -
     let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
     let open = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<Vec<_>, _>>()?;
     drop(client);
-    learn::stored_open(store, open).await
+    Ok(learn::readable_open(store, open).await?.into_iter().flatten().collect())
 }
 
 pub const NEXT_DUE: &str = "select

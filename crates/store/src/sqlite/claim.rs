@@ -40,7 +40,7 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
         given.rows = lease_rows(tx, &LEASE_READY, lane, request.limit, request, now)?;
     } else {
         for id in choose(tx.connection, &numbers, request.limit, now)? {
-            given.tasks.push(lease(tx, id, request, now)?);
+            given.tasks.extend(lease(tx, id, request, now)?);
         }
     }
     let room = request.limit.saturating_sub(u32::try_from(given.tasks.len() + given.rows.len()).unwrap_or(u32::MAX));
@@ -289,7 +289,8 @@ static SELECT_CLAIMED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Claimed, StoreError> {
+/// Nothing where the core refuses: by the task's own time, which may be ahead of the caller's, its deadline has passed.
+fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Option<Claimed>, StoreError> {
     let (row, mut claimed) = {
         let mut statement = tx.connection.prepare_cached(&SELECT_CLAIMED)?;
         let mut rows = statement.query([id.as_bytes().as_slice()])?;
@@ -311,8 +312,7 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
         (open, claimed)
     };
     let before = &claimed.stored.task;
-    let step = transition::lease(before, &request.worker, request.lease, now)
-        .map_err(|rejection| corrupt(format!("a ready task that cannot be leased: {rejection}")))?;
+    let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { return Ok(None) };
     let namespace = tx.dictionary.lane_namespace(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
     match step.record {
         None => {
@@ -327,7 +327,7 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
         }
     }
     claimed.stored.task = step.after;
-    Ok(claimed)
+    Ok(Some(claimed))
 }
 
 /// The few columns that a lease changes in a lone task's row.

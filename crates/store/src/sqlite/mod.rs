@@ -297,7 +297,7 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::open_work(connection, now)).await
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.writer.run(move |tx| tend::prune(tx, before, limit)).await
     }
 

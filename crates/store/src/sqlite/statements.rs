@@ -322,6 +322,8 @@ pub fn read_fixed(from: &mut Reader<'_, '_>) -> rusqlite::Result<FixedRow> {
         submitted_at: from.get()?,
         timeout_ms: from.get()?,
         attempt_deadline_ms: from.get()?,
+        start_at: from.get()?,
+        expires_at: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
         gated: from.get()?,

@@ -86,7 +86,8 @@ async fn apply_round(
     Ok(())
 }
 
-/// The key first: whoever uses it at the same moment waits for us here. What was not written takes its key back with it.
+/// The key comes before what it stands for: whoever uses it at the same moment waits for us here. What was not written takes its
+/// key back with it.
 pub async fn apply_once(
     store: &PostgresStore,
     namespace: &str,
@@ -96,6 +97,8 @@ pub async fn apply_once(
 ) -> Result<Applied, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
+    let execution = commit.and_then(|commit| commit.execution.as_ref()).map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
     if let Some(refused) = take_key(&tx, namespace, key, now).await? {
         return Ok(refused);
     }
@@ -142,6 +145,8 @@ pub async fn apply_spawning(
     super::learn::learn(store, std::slice::from_ref(spawn)).await?;
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
     match behalf {
         Behalf::Caller => {}
         Behalf::Loop(name) => {
@@ -155,7 +160,6 @@ pub async fn apply_spawning(
             }
         }
     }
-    take_turns(&tx, &commit.execution.iter().map(|write| write.after.id.0).collect::<Vec<_>>()).await?;
     let answer = apply_one(store, &tx, commit, now).await?;
     if answer == Applied::Done {
         super::submit::spawn(store, &tx, spawn, now).await?;
