@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
-pub use server::{DemoArgs, ServeArgs};
+pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
 use crate::output::TimeFormat;
@@ -117,6 +117,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
+    /// Run the server with kinds of its own: commands and policies from a file
+    Daemon(DaemonArgs),
     /// Run a command durably: it is retried until it succeeds or its policy gives up
     Run(RunArgs),
     /// Create a task

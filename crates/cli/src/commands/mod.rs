@@ -1,6 +1,7 @@
 //! One file per noun.
 
 mod config;
+mod daemon;
 mod db;
 mod demo;
 mod doctor;
@@ -28,6 +29,7 @@ use crate::complete;
 use crate::config::{Said, Settings};
 use crate::failure::{Failure, code};
 use crate::output::{self, Output, instant};
+use serve::Beside;
 
 /// What every command that talks to a server has.
 pub struct Context {
@@ -90,7 +92,8 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
     let out = || Output::new(&global);
     match arguments.command {
         Command::Demo(args) => demo::run(&global, args).await,
-        Command::Serve(args) => serve::run(args).await,
+        Command::Serve(args) => serve::run(args, Beside::default()).await,
+        Command::Daemon(args) => daemon::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,

@@ -137,8 +137,9 @@ async fn submit(
     let (tasks, execution, is_many) = read_tasks(&body)?;
     let limits = &app.engine.config().policy_limits;
     let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
-    let context =
-        Context { policies: &app.policies, limits, traceparent: header_text(&headers, "traceparent")?, bound };
+    let traceparent = header_text(&headers, "traceparent")?;
+    let retry_of = |kind: &str| app.retry_of(&caller.namespace, kind);
+    let context = Context { policies: &app.policies, limits, traceparent, bound, retry_of: &retry_of };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks

@@ -198,6 +198,8 @@ pub struct Context<'a> {
     pub traceparent: Option<String>,
     /// Policies of kinds, for tasks that say nothing about retries: their text and their dialect.
     pub bound: BTreeMap<String, (String, String)>,
+    /// What a kind that this server runs itself is retried by, where nothing else is bound to it.
+    pub retry_of: &'a dyn Fn(&str) -> Option<Arc<Policy>>,
 }
 
 impl TaskIn {
@@ -210,7 +212,7 @@ impl TaskIn {
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
             (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
-            (None, None) => None,
+            (None, None) => (context.retry_of)(&self.kind),
         };
         let executor = read_executor(self.executor, &mut part);
         let needs = read_needs(self.needs, &mut part);
@@ -246,6 +248,7 @@ impl TaskIn {
             hooks: self.hooks.map(Json::from),
             traceparent: context.traceparent.clone(),
             dead_end_barrier: self.dead_end_barrier,
+            submitted_at: None,
         }
     }
 }
@@ -328,11 +331,13 @@ pub fn whole(view: &TaskView) -> Value {
     let body = &view.body;
     let failure = view.last_failure.as_ref().and_then(|record| record.failure.as_ref());
     let text = |text: &Option<Arc<str>>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let result = text(&view.result);
     let more = json!({
         "key": body.key,
         "name": body.name,
         "payload": text(&body.payload),
-        "result": text(&view.result),
+        "verdict": result.as_ref().and_then(|result| result.get("verdict")).and_then(Value::as_str),
+        "result": result,
         "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
         "labels": body.labels,
         "executor": executor_shown(task.lane.executor, body.executor.as_deref()),
@@ -362,6 +367,7 @@ pub fn line(listed: &Listed) -> Value {
             "labels": listed.labels,
             "external_id": listed.external_id,
             "last_error": listed.last_error.as_ref().map(|message| json!({"message": message})),
+            "verdict": listed.verdict,
         }),
     );
     shown
