@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use comeback_core::Policy;
 use comeback_engine::executors::Executors;
 use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
@@ -128,11 +127,6 @@ impl App {
 
     pub fn router(self: &Arc<App>) -> Router {
         routes::router(self)
-    }
-
-    /// The policy of a kind that this server runs itself.
-    fn retry_of(&self, namespace: &str, kind: &str) -> Option<Arc<Policy>> {
-        self.engine.config().kinds.get(namespace, kind).and_then(|kind| kind.retry.clone())
     }
 
     /// Waits until what the server does itself has come to an end, or for five seconds of real time.

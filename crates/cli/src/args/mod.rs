@@ -1,6 +1,7 @@
 //! What can be said to the binary.
 
 mod operate;
+mod runs;
 mod server;
 mod work;
 
@@ -10,6 +11,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
+pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
@@ -145,6 +147,12 @@ pub enum Command {
         #[command(flatten)]
         watch: Watch,
     },
+    /// Runs, in the words of a daemon: discovered, processing, passed, needs_review, failed, error
+    #[command(subcommand)]
+    Query(QueryCommand),
+    /// Put runs right by hand
+    #[command(subcommand)]
+    Admin(AdminCommand),
     /// Follow what happens, line by line
     Tail(TailArgs),
     /// Whether anything needs a person; exits 8 when it does

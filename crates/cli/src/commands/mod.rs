@@ -11,6 +11,7 @@ mod keys;
 mod loops;
 mod numbers;
 mod policy;
+mod query;
 mod run;
 mod serve;
 mod status;
@@ -100,6 +101,8 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Policy(command) => policy::run(&out(), command),
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
+        Command::Query(command) => query::run(&context()?, command).await,
+        Command::Admin(command) => query::admin(&context()?, command).await,
         Command::Tail(args) => tail::run(&context()?, args).await,
         Command::Status { watch } => status::run(&context()?, &watch).await,
         Command::Loop(command) => loops::run(&context()?, command).await,

@@ -54,7 +54,11 @@ impl Stage {
         let (verb, rest) = direction.split_once(' ').unwrap_or((direction, ""));
         match verb {
             // A server whose clock only moves when it is told to; what it says when it starts.
-            "serve" => self.serve(rest),
+            "serve" => self.start("serve --listen 127.0.0.1:0", rest),
+            // The same with kinds of its own, from a file.
+            "daemon" => self.start("daemon --config", rest),
+            // What the server runs itself has come to its end, or to a wait.
+            "settled" => self.settled(),
             "stop" => {
                 self.server = None;
                 Ok(String::new())
@@ -104,11 +108,23 @@ impl Stage {
         }
     }
 
-    fn serve(&mut self, more: &str) -> Result<String, String> {
+    fn settled(&self) -> Result<String, String> {
+        for _ in 0..1_000 {
+            let listed = self.get("/api/v1/tasks?q=state:pending,active")?;
+            if listed["items"].as_array().is_some_and(Vec::is_empty) {
+                return Ok(String::new());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Err("something still runs after ten seconds".into())
+    }
+
+    fn start(&mut self, what: &str, more: &str) -> Result<String, String> {
         self.server = None;
         let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--clock", "virtual", "--instance", "test"])
+            .args(what.split_whitespace())
             .args(more.split_whitespace())
+            .args(["--clock", "virtual", "--instance", "test"])
             .current_dir(self.folder.path())
             .env("RUST_LOG", "off")
             .stdout(Stdio::piped())

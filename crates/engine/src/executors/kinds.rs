@@ -87,6 +87,11 @@ impl Kinds {
         if self.0.is_empty() { None } else { self.0.get(&(namespace.to_owned(), name.to_owned())) }
     }
 
+    /// By what tasks of a kind are retried that say nothing about it.
+    pub fn retry(&self, namespace: &str, name: &str) -> Option<&Arc<Policy>> {
+        self.get(namespace, name)?.retry.as_ref()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.0.values()
     }

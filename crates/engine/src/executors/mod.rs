@@ -292,6 +292,8 @@ impl Runner {
             end = run => end,
             // Canceled, or given up: whoever has it now says how it ends.
             () = self.until_lost(&task) => return,
+            // The loop that watches over runs says so too; here only the process has to stop.
+            () = self.too_long(&duty) => return,
             () = self.shift.until(Phase::Leaving) => ReportEnd::Released,
         };
         self.report(&task, end).await;
@@ -309,6 +311,16 @@ impl Runner {
                 Err(error) => tracing::warn!(task = %task.lease.task, %error, "a report was not stored; trying again"),
             }
             tokio::time::sleep(Duration::from_millis(wait)).await;
+        }
+    }
+
+    async fn too_long(&self, duty: &Duty) {
+        let clock = &self.engine.core.clock;
+        match duty {
+            Duty::Kind(kind) if kind.timeout.is_some() => {
+                clock.sleep_until(clock.now() + kind.timeout.unwrap_or_default()).await;
+            }
+            _ => std::future::pending().await,
         }
     }
 

@@ -171,9 +171,9 @@ async fn show(
     Path(kind): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let found = app.bound.look(|bound| bound.get(&caller.namespace).and_then(|kinds| kinds.get(&kind)).cloned());
-    match (found, app.retry_of(&caller.namespace, &kind)) {
+    match (found, app.engine.config().kinds.retry(&caller.namespace, &kind)) {
         (Some((text, dialect)), _) => shown(&app, &kind, &text, &dialect).map(Json),
-        (None, Some(policy)) => Ok(Json(in_words(&kind, "native", Some(&policy)))),
+        (None, Some(policy)) => Ok(Json(in_words(&kind, "native", Some(policy)))),
         (None, None) => Err(Problem::not_found("policy")),
     }
 }

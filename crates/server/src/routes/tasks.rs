@@ -138,8 +138,8 @@ async fn submit(
     let limits = &app.engine.config().policy_limits;
     let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
     let traceparent = header_text(&headers, "traceparent")?;
-    let retry_of = |kind: &str| app.retry_of(&caller.namespace, kind);
-    let context = Context { policies: &app.policies, limits, traceparent, bound, retry_of: &retry_of };
+    let (kinds, namespace) = (&app.engine.config().kinds, caller.namespace.as_str());
+    let context = Context { policies: &app.policies, limits, traceparent, bound, kinds, namespace };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
+use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
 use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
 use parking_lot::Mutex;
@@ -198,8 +199,9 @@ pub struct Context<'a> {
     pub traceparent: Option<String>,
     /// Policies of kinds, for tasks that say nothing about retries: their text and their dialect.
     pub bound: BTreeMap<String, (String, String)>,
-    /// What a kind that this server runs itself is retried by, where nothing else is bound to it.
-    pub retry_of: &'a dyn Fn(&str) -> Option<Arc<Policy>>,
+    /// Kinds that this server runs itself: their policies count where nothing else is bound to a kind.
+    pub kinds: &'a Kinds,
+    pub namespace: &'a str,
 }
 
 impl TaskIn {
@@ -212,7 +214,7 @@ impl TaskIn {
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
             (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
-            (None, None) => (context.retry_of)(&self.kind),
+            (None, None) => context.kinds.retry(context.namespace, &self.kind).cloned(),
         };
         let executor = read_executor(self.executor, &mut part);
         let needs = read_needs(self.needs, &mut part);

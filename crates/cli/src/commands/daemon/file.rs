@@ -153,15 +153,16 @@ fn database(named: String, folder: &Path) -> String {
 
 /// In the words of `serve --limit`, which says what is wrong with one; which line it is, only we know.
 fn limit((name, value): (&String, &Spanned<toml::Value>)) -> Result<String, Wrong> {
-    let said = match value.get_ref() {
-        toml::Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let limit = format!("{name}={said}");
+    let said = json(value);
+    let limit = format!("{name}={}", said.as_str().map_or_else(|| said.to_string(), str::to_owned));
     match crate::commands::serve::limits(std::slice::from_ref(&limit)) {
         Ok(_) => Ok(limit),
         Err(failure) => Err(Wrong::at(value.span().start, failure.in_a_line())),
     }
+}
+
+fn json(value: &Spanned<toml::Value>) -> Value {
+    serde_json::to_value(value.get_ref()).unwrap_or(Value::Null)
 }
 
 /// Where kinds stand.
@@ -240,7 +241,6 @@ impl Place<'_> {
     /// What stands for all kinds, with what this kind says in its place.
     fn policy(&self, name: &str, own: &Settings, at: usize) -> Result<Option<Arc<Policy>>, Wrong> {
         let merged: Settings = self.retry.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
-        let json = |value: &Spanned<toml::Value>| serde_json::to_value(value.get_ref()).unwrap_or(Value::Null);
         let written: Value = merged.iter().map(|(name, value)| (name.clone(), json(value))).collect();
         let limits: PolicyLimits = EngineConfig::default().policy_limits;
         dialect::parse(&written, Dialect::Run, &limits).map(|policy| policy.map(Arc::new)).map_err(|faults| {
