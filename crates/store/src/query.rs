@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use comeback_core::{AttemptOutcome, State};
 use comeback_core::filter::{Compare, NumberField, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
+use comeback_core::{AttemptOutcome, State};
 use uuid::Uuid;
 
 use crate::ListQuery;

@@ -147,7 +147,7 @@ pub enum Command {
         #[command(flatten)]
         watch: Watch,
     },
-    /// Runs, in the words of a daemon: discovered, processing, passed, needs_review, failed, error
+    /// The runs of a daemon, in its words
     #[command(subcommand)]
     Query(QueryCommand),
     /// Put runs right by hand

@@ -83,7 +83,11 @@ async fn a_run_from_end_to_end(db: &str) {
     for id in [&id, &verdict] {
         let task = client.task(id).await.expect("shown");
         let runs = if *id == verdict { 1 } else { 3 };
-        assert_eq!((&task["state"], &task["total_attempts"]), (&json!("succeeded"), &json!(runs)), "a verdict is an end");
+        assert_eq!(
+            (&task["state"], &task["total_attempts"]),
+            (&json!("succeeded"), &json!(runs)),
+            "a verdict is an end"
+        );
     }
     assert_eq!(found(&client, "verdict:failed").await.len(), 1);
 }
@@ -111,8 +115,18 @@ async fn the_most_specific_word_about_a_failure_counts() {
         ("exit 64", "failed", "final", "64"),
         ("exit 3", "retry_pending", "retryable", "3"),
         ("echo 'Quota exceeded' >&2; exit 2", "retry_pending", "rate_limited", "quota"),
-        (r#"echo '{"error": {"class": "final", "code": "E7", "message": "bad save"}}'; exit 12"#, "failed", "final", "E7"),
-        (r#"echo 'quota exceeded' >&2; echo '{"error": {"class": "retryable", "code": 9}}' >&2; exit 2"#, "retry_pending", "retryable", "9"),
+        (
+            r#"echo '{"error": {"class": "final", "code": "E7", "message": "bad save"}}'; exit 12"#,
+            "failed",
+            "final",
+            "E7",
+        ),
+        (
+            r#"echo 'quota exceeded' >&2; echo '{"error": {"class": "retryable", "code": 9}}' >&2; exit 2"#,
+            "retry_pending",
+            "retryable",
+            "9",
+        ),
         (r#"echo '{"error": {"status": 404}}'; exit 12"#, "failed", "final", "12"),
         ("kill -9 $$", "retry_pending", "retryable", ""),
     ] {
@@ -138,7 +152,10 @@ async fn a_policy_that_is_used_up_is_the_end() {
         advance(&client, if runs == 1 { "5s" } else { "10s" }).await;
     }
     let dead = until_over(&client, &id).await;
-    assert_eq!((&dead["state"], &dead["total_attempts"], &dead["next_retry_at"]), (&json!("dead"), &json!(3), &Value::Null));
+    assert_eq!(
+        (&dead["state"], &dead["total_attempts"], &dead["next_retry_at"]),
+        (&json!("dead"), &json!(3), &Value::Null)
+    );
     let bound = client.get("/api/v1/policies/probe").await.expect("shown");
     assert_eq!(bound["policy"]["max_retries"], 2, "{bound}");
     let reset = server.cli(&["admin", "reset", &id, "--clear-error"]);
@@ -156,7 +173,10 @@ async fn bad_settings_are_refused_by_their_path() {
         (json!({"exit_codes": {"0": "final"}}), "executor.classify.exit_codes.0"),
         (json!({"exit_codes": {"2": "sometimes"}}), "executor.classify.exit_codes.2"),
         (json!({"stderr": [{"pattern": "(", "class": "final"}]}), "executor.classify.stderr[0].pattern"),
-        (json!({"stderr": [{"pattern": "(\\w{1000}){1000}", "class": "final"}]}), "executor.classify.stderr[0].pattern"),
+        (
+            json!({"stderr": [{"pattern": "(\\w{1000}){1000}", "class": "final"}]}),
+            "executor.classify.stderr[0].pattern",
+        ),
         (json!({"colour": 1}), "executor.classify"),
     ] {
         let task = json!({"kind": "c", "executor": {"type": "command", "run": ["true"], "classify": classify}});
@@ -170,7 +190,9 @@ async fn bad_settings_are_refused_by_their_path() {
 }
 
 fn limited(categories: &str) -> String {
-    format!("[kinds.replay]\ncategories = {categories}\nretry.initial_backoff_secs = 1\ncommand = ['sh', '-c', 'test $COMEBACK_RUN -ge 2']\n")
+    format!(
+        "[kinds.replay]\ncategories = {categories}\nretry.initial_backoff_secs = 1\ncommand = ['sh', '-c', 'test $COMEBACK_RUN -ge 2']\n"
+    )
 }
 
 /// New and retried runs alike: what is not allowed waits, and goes on when it is allowed again.
@@ -381,4 +403,42 @@ async fn a_bad_configuration_is_fatal() {
     let said = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("line 3") && said.contains("colour"), "{said}");
+}
+
+/// What examples/runs says it shows.
+#[tokio::test]
+async fn the_example_does_what_it_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/runs");
+    for name in ["runs.toml", "discover", "replay"] {
+        std::fs::copy(example.join(name), folder.path().join(name)).expect("copied");
+    }
+    let config = folder.path().join("runs.toml");
+    let written = std::fs::read_to_string(&config).expect("read").replace("127.0.0.1:7330", "127.0.0.1:0");
+    std::fs::write(&config, written).expect("written");
+    let server = Server::daemon(&config, &["--clock", "virtual"]);
+    let client = server.client();
+    let begun = Instant::now();
+    while found(&client, "kind:replay").await.len() < 5 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "they are not discovered");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let run = async |id: &str| found(&client, &format!("external_id:{id}")).await.remove(0);
+    let id = run("run-1").await["id"].as_str().expect("an id").to_owned();
+    until(&client, &id, waits).await;
+    advance(&client, "2m").await;
+    let failed = until(&client, &id, |task| task["total_attempts"] == 2 && waits(task)).await;
+    assert_eq!((&failed["last_error"]["code"], &failed["throttle_count"]), (&json!("network"), &json!(1)), "{failed}");
+    advance(&client, "30s").await;
+    until_over(&client, &id).await;
+    for (name, state, verdict) in [
+        ("run-1", "succeeded", json!("needs_review")),
+        ("run-2", "succeeded", json!("passed")),
+        ("run-3", "succeeded", json!("failed")),
+        ("run-4", "failed", Value::Null),
+        ("run-5", "pending", Value::Null),
+    ] {
+        let task = run(name).await;
+        assert_eq!((&task["state"], &task["verdict"]), (&json!(state), &verdict), "{task}");
+    }
 }

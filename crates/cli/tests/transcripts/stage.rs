@@ -57,8 +57,8 @@ impl Stage {
             "serve" => self.start("serve --listen 127.0.0.1:0", rest),
             // The same with kinds of its own, from a file.
             "daemon" => self.start("daemon --config", rest),
-            // What the server runs itself has come to its end, or to a wait.
-            "settled" => self.settled(),
+            // So many runs are there, and all but those of one name have come to an end or to a wait.
+            "runs" => self.runs(rest),
             "stop" => {
                 self.server = None;
                 Ok(String::new())
@@ -108,10 +108,15 @@ impl Stage {
         }
     }
 
-    fn settled(&self) -> Result<String, String> {
+    fn runs(&self, said: &str) -> Result<String, String> {
+        let (count, left) = said.split_once(' ').ok_or("% runs COUNT NAME")?;
+        let count: usize = count.parse().map_err(|_| "% runs COUNT NAME")?;
         for _ in 0..1_000 {
-            let listed = self.get("/api/v1/tasks?q=state:pending,active")?;
-            if listed["items"].as_array().is_some_and(Vec::is_empty) {
+            let listed = self.get("/api/v1/tasks?limit=500")?;
+            let runs = listed["items"].as_array().cloned().unwrap_or_default();
+            let busy =
+                |run: &Value| ["pending", "running"].iter().any(|it| run["state"] == *it) && run["external_id"] != left;
+            if runs.len() == count && !runs.iter().any(busy) {
                 return Ok(String::new());
             }
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -293,13 +293,21 @@ mod tests {
         let classify = classify();
         let of = |end: BadEnd| classify.failure(end);
         assert_eq!(summary(&of(exit(1, ""))), (None, Some("1"), None), "the policy's default");
-        assert_eq!(summary(&of(exit(64, ""))), (Some(Class::Final), Some("64"), None), "as exit codes are usually meant");
+        assert_eq!(
+            summary(&of(exit(64, ""))),
+            (Some(Class::Final), Some("64"), None),
+            "as exit codes are usually meant"
+        );
         assert_eq!(summary(&of(exit(2, ""))), (Some(Class::Final), Some("2"), None));
         assert_eq!(summary(&of(exit(12, ""))), (Some(Class::Retryable), Some("12"), None));
         assert_eq!(summary(&of(exit(13, ""))), (Some(Class::Final), Some("13"), None), "one code beats a range");
         assert_eq!(summary(&of(exit(75, ""))), (Some(Class::RateLimited), Some("75"), MINUTE));
         let throttled = (Some(Class::RateLimited), Some("throttled"), MINUTE);
-        assert_eq!(summary(&of(exit(2, "oh\nToo Many Requests"))), throttled, "a pattern beats a code, the first one wins");
+        assert_eq!(
+            summary(&of(exit(2, "oh\nToo Many Requests"))),
+            throttled,
+            "a pattern beats a code, the first one wins"
+        );
         let signal = BadEnd { words: "signal: 9 (SIGKILL)".into(), ..BadEnd::default() };
         assert_eq!(summary(&of(signal)), (Some(Class::Final), None, None));
         let said = json!({"error": {"class": "retryable", "code": 7, "message": "no disk", "type": "Disk"}});
@@ -323,13 +331,18 @@ mod tests {
         assert_eq!((silly.class, silly.status, silly.message.as_str()), (Some(Class::Final), None, "exit 2"));
         let date = of(json!({"class": "rate_limited", "retry_after": "Wed, 21 Oct 2015 07:28:00 GMT"}));
         assert!(matches!(date.retry_after, Some(RetryAfter::At(_))));
-        assert_eq!(classify().failure(BadEnd { result: Some(json!({"error": "no"})), ..exit(2, "") }).message, "exit 2");
+        assert_eq!(
+            classify().failure(BadEnd { result: Some(json!({"error": "no"})), ..exit(2, "") }).message,
+            "exit 2"
+        );
     }
 
     #[test]
     fn bad_settings_are_named() {
         let fault = |settings: Value| read(settings).expect_err("a fault").to_string();
-        for (codes, path) in [("0", "exit_codes.0"), ("300", "exit_codes.300"), ("9-2", "exit_codes.9-2"), ("x", "exit_codes.x")] {
+        for (codes, path) in
+            [("0", "exit_codes.0"), ("300", "exit_codes.300"), ("9-2", "exit_codes.9-2"), ("x", "exit_codes.x")]
+        {
             assert!(fault(json!({"exit_codes": {codes: "final"}})).starts_with(path), "{codes}");
         }
         assert!(fault(json!({"exit_codes": {"2": "sometimes"}})).contains("final, retryable, rate_limited"));
@@ -338,7 +351,9 @@ mod tests {
         assert!(fault(json!({"stderr": [{"pattern": "(", "class": "final"}]})).starts_with("stderr[0].pattern"));
         let large = json!({"stderr": [{"pattern": r"(\w{1000}){1000}", "class": "final"}]});
         assert!(fault(large).contains("too large"));
-        assert!(fault(json!({"stderr": [{"pattern": "x", "class": "retryable", "retry_after": "soon"}]})).contains("soon"));
+        assert!(
+            fault(json!({"stderr": [{"pattern": "x", "class": "retryable", "retry_after": "soon"}]})).contains("soon")
+        );
         assert!(fault(json!({"stdout": []})).contains("stdout"));
     }
 }

@@ -290,12 +290,18 @@ mod tests {
     #[test]
     fn settings_are_checked_by_their_path() {
         let fault = |text: &str| Process::read(text).expect_err(text).to_string();
-        assert!(Process::read(r#"{"type": "command", "run": ["x"], "classify": {"exit_codes": {"2": "final"}}}"#).is_ok());
+        assert!(
+            Process::read(r#"{"type": "command", "run": ["x"], "classify": {"exit_codes": {"2": "final"}}}"#).is_ok()
+        );
         assert!(fault(r#"{"type": "command", "run": []}"#).starts_with("run: "));
         assert!(fault(r#"{"type": "command", "run": [1]}"#).starts_with("run[0]: "));
-        assert!(fault(r#"{"run": ["x"], "classify": {"exit_codes": {"2": "no"}}}"#).starts_with("classify.exit_codes.2: "));
-        assert!(fault(r#"{"run": ["x"], "classify": {"stderr": [{"pattern": "(", "class": "final"}]}}"#)
-            .starts_with("classify.stderr[0].pattern: "));
+        assert!(
+            fault(r#"{"run": ["x"], "classify": {"exit_codes": {"2": "no"}}}"#).starts_with("classify.exit_codes.2: ")
+        );
+        assert!(
+            fault(r#"{"run": ["x"], "classify": {"stderr": [{"pattern": "(", "class": "final"}]}}"#)
+                .starts_with("classify.stderr[0].pattern: ")
+        );
         assert!(fault(r#"{"run": ["x"], "colour": 1}"#).contains("colour"));
         assert!(fault(r#"{"run": ["x"], "env": {"a=b": "c"}}"#).starts_with("env.a=b"));
     }

@@ -8,8 +8,8 @@ use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
 use comeback_core::{Millis, Timestamp};
 use comeback_store::{Idempotency, ListQuery};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::command::{self, Process};
 use super::kinds::{CATEGORY, Kind};

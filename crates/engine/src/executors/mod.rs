@@ -173,8 +173,7 @@ impl Engine {
             sorts.push(Executor::Command);
         }
         let drive = |duty, concurrency: usize| tokio::spawn(dispatch(runner.clone(), duty, concurrency.max(1)));
-        let mut tasks: Vec<_> =
-            sorts.into_iter().map(|sort| drive(Duty::Sort(sort), options.concurrency)).collect();
+        let mut tasks: Vec<_> = sorts.into_iter().map(|sort| drive(Duty::Sort(sort), options.concurrency)).collect();
         for kind in self.config().kinds.iter() {
             tasks.push(drive(Duty::Kind(kind.clone()), kind.concurrency));
             let (engine, kind, shift) = (self.clone(), kind.clone(), shift.clone());
@@ -232,11 +231,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
     }
 }
 
-async fn lease_everywhere(
-    runner: &Runner,
-    duty: &Duty,
-    room: &Arc<Semaphore>,
-) -> Result<usize, crate::CommandError> {
+async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -> Result<usize, crate::CommandError> {
     let mut queues: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for lane in runner.engine.store().lanes(duty.executor()).await? {
         if !duty.serves(&lane) {
@@ -305,7 +300,9 @@ impl Runner {
             match self.engine.report(vec![report.clone()]).await {
                 Ok(answers) => match answers.into_iter().next() {
                     // What cannot be stored would be lost, and run again to the same end.
-                    Some(Err(ReportError::Invalid(fault))) => report.end = ReportEnd::Failed(unstorable(&fault.to_string())),
+                    Some(Err(ReportError::Invalid(fault))) => {
+                        report.end = ReportEnd::Failed(unstorable(&fault.to_string()))
+                    }
                     _ => return,
                 },
                 Err(error) => tracing::warn!(task = %task.lease.task, %error, "a report was not stored; trying again"),

@@ -97,7 +97,7 @@ pub fn read(path: &Path) -> Result<Configured, Failure> {
     let wrong = |why: String| {
         Failure::new(code::USAGE, format!("the configuration {} cannot be used", path.display()))
             .why(why)
-            .remedy("correct it; docs/runs.md tells what it may hold")
+            .remedy("correct it, or name another one: --config FILE")
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let folder = path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();
@@ -240,7 +240,8 @@ impl Place<'_> {
 
     /// What stands for all kinds, with what this kind says in its place.
     fn policy(&self, name: &str, own: &Settings, at: usize) -> Result<Option<Arc<Policy>>, Wrong> {
-        let merged: Settings = self.retry.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
+        let merged: Settings =
+            self.retry.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
         let written: Value = merged.iter().map(|(name, value)| (name.clone(), json(value))).collect();
         let limits: PolicyLimits = EngineConfig::default().policy_limits;
         dialect::parse(&written, Dialect::Run, &limits).map(|policy| policy.map(Arc::new)).map_err(|faults| {
@@ -318,7 +319,11 @@ concurrency = 3
         assert_eq!(replay.process.cwd.as_deref(), Some("/there"));
         let policy = replay.retry.as_ref().expect("a policy").to_json();
         assert_eq!((&policy["max_retries"], &policy["multiplier"]), (&1.into(), &3.0.into()), "its own: {policy}");
-        assert_eq!(policy["initial_delay"], judge.retry.as_ref().expect("a policy").to_json()["initial_delay"], "of all");
+        assert_eq!(
+            policy["initial_delay"],
+            judge.retry.as_ref().expect("a policy").to_json()["initial_delay"],
+            "of all"
+        );
         assert_eq!(replay.discover.as_ref().map(|it| it.every), Some(Millis::from_secs(900)));
         assert_eq!((judge.process.run[0].as_str(), judge.concurrency), ("judge", 3));
     }
@@ -347,7 +352,11 @@ concurrency = 3
             ("[kinds.a]\ncommand = ['x']\ncategories = []\n", 1, "kinds.a.categories"),
             ("[kinds.a]\ncommand = ['x']\ntimeout = 'soon'\n", 3, "soon"),
             ("[kinds.a]\ncommand = ['x']\ndiscover = {command = ['y'], every = 0}\n", 1, "kinds.a.discover.every"),
-            ("[kinds.a]\ncommand = ['x']\n[[kinds.a.classify.stderr]]\npattern = '('\nclass = 'final'\n", 1, "classify.stderr[0].pattern"),
+            (
+                "[kinds.a]\ncommand = ['x']\n[[kinds.a.classify.stderr]]\npattern = '('\nclass = 'final'\n",
+                1,
+                "classify.stderr[0].pattern",
+            ),
             ("[kinds.a]\ncommand = ['x']\n[kinds.a.classify.exit_codes]\n2 = 'no'\n", 4, "`no` is not one of"),
             ("listen = 'x'\n", 0, "[kinds.NAME]"),
             ("grace = '2h'\n[kinds.a]\ncommand = ['x']\n", 0, "grace"),

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use crate::args::Status;
-use crate::output::{self, Cell, Paint};
+use crate::output::{self, Cell, Output, Paint};
 
 pub trait StatusExt: Sized {
     fn of(task: &Value) -> Self;
@@ -54,9 +54,12 @@ pub fn say(task: &mut Value) {
     task["status"] = word.into();
 }
 
-/// A glyph and a word; an error that will be tried again does not look like one that will not.
-pub fn cell(task: &Value) -> Cell {
+/// For people a glyph and a word: an error that will be tried again does not look like one that will not. Programs get the word.
+pub fn cell(task: &Value, out: &Output) -> Cell {
     let status = Status::of(task);
+    if !out.terminal {
+        return status.word().into();
+    }
     let (glyph, paint) = match status {
         Status::Discovered => ("○", Paint::Dim),
         Status::Processing => ("▶", Paint::Blue),

@@ -148,8 +148,10 @@ pub async fn stats(context: &Context, terms: &str) -> Result<View, Failure> {
         view.line("");
         view.line(format!("errors by class: {}", classes.join(", ")));
     }
-    let by_status: BTreeMap<String, Value> = by_status.iter().map(|(status, sums)| (status.word(), sums.json())).collect();
-    view.data = json!({"total": total.json(), "by_status": by_status, "errors_by_class": by_class, "complete": complete});
+    let by_status: BTreeMap<String, Value> =
+        by_status.iter().map(|(status, sums)| (status.word(), sums.json())).collect();
+    view.data =
+        json!({"total": total.json(), "by_status": by_status, "errors_by_class": by_class, "complete": complete});
     let hint = match total.runs {
         0 => "no run matches".to_owned(),
         runs => format!("{}{}, {:.2} attempts each", at_least(complete), plural(runs, "run"), total.average()),

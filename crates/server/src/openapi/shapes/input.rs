@@ -106,7 +106,8 @@ fn executor() -> Value {
 
 /// What the bad ends of a command mean.
 fn classify() -> Value {
-    let meaning = || [("class", named("Class")), ("retry_after", nullable(named("Duration"))), ("code", nullable(text()))];
+    let meaning =
+        || [("class", named("Class")), ("retry_after", nullable(named("Duration"))), ("code", nullable(text()))];
     let codes = json!({"pattern": "^(signal|[1-9][0-9]{0,2}(-[1-9][0-9]{0,2})?)$"});
     let of_code = any_of([named("Class"), partial(&["class"], meaning())]);
     let pattern = ("pattern", about(text(), "A regular expression over what it says on standard error."));
