@@ -164,6 +164,33 @@ async fn a_policy_that_is_used_up_is_the_end() {
     assert_eq!((&again["cycle"], &again["attempt"]), (&json!(1), &json!(1)), "{again}");
 }
 
+/// S3-50 to S3-53.
+#[tokio::test]
+async fn the_log_tells_of_every_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!("[retry]\nmax_attempts = 2\ninitial_backoff_secs = 0.05\n{PROBE}");
+    let path = write(folder.path(), FILE, &config);
+    let log = folder.path().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+    command.args(["daemon", "--log-format", "json", "--config"]).arg(&path).stdout(Stdio::piped());
+    command.env("RUST_LOG", "comeback::attempt=debug").stderr(std::fs::File::create(&log).expect("a file"));
+    let server = Server::from(command).expect("the binary serves");
+    let client = server.client();
+    for (script, expected) in [
+        ("exit 1", ["initial attempt started", "initial attempt failed: retry scheduled", "retry 1 started", "retry 1 failed: gave up"]),
+        ("test $COMEBACK_RUN = 2", ["initial attempt started", "initial attempt failed: retry scheduled", "retry 1 started", "retry 1 succeeded"]),
+    ] {
+        let id = probe(&client, script).await;
+        until_over(&client, &id).await;
+        let said = std::fs::read_to_string(&log).expect("a log");
+        let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let own: Vec<Value> = lines.map(|line| line["fields"].clone()).filter(|it| it["task"] == id.as_str()).collect();
+        assert_eq!(own.iter().map(|it| it["message"].as_str().unwrap_or_default()).collect::<Vec<_>>(), expected, "{said}");
+        assert_eq!((&own[1]["attempt"], &own[3]["attempt"]), (&json!(1), &json!(2)));
+        assert!(own[1]["next_retry_at"].is_string(), "when it is tried again: {}", own[1]);
+    }
+}
+
 #[tokio::test]
 async fn bad_settings_are_refused_by_their_path() {
     let folder = tempfile::tempdir().expect("a folder");
