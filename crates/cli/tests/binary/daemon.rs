@@ -374,6 +374,31 @@ discover = { command = ['sh', '-c', 'cat catalogue; exit 1'], every = '1h' }
     }
 }
 
+#[tokio::test]
+async fn two_daemons_make_what_both_discover_once() {
+    const THINGS: usize = 150;
+    let database = Database::create().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = "[kinds.replay]\ncommand = ['true']\nconcurrency = 8\n\
+        discover = { command = ['sh', '-c', 'while ! test -e gate; do sleep 0.01; done; cat catalogue'], every = '1h' }\n";
+    let lines: Vec<String> = (0..THINGS).map(|n| json!({"id": n}).to_string()).collect();
+    std::fs::write(folder.path().join("catalogue"), lines.join("\n")).expect("written");
+    let path = write(folder.path(), &database.url, config);
+    let daemons = [Server::daemon(&path, &["--instance", "a"]), Server::daemon(&path, &["--instance", "b"])];
+    std::fs::write(folder.path().join("gate"), "").expect("opened");
+    let client = daemons[0].client();
+    let begun = Instant::now();
+    let query = [("q", "state:succeeded".to_owned()), ("limit", "500".into())];
+    while client.get_with("/api/v1/tasks", &query).await.expect("listed")["items"].as_array().map_or(0, Vec::len) < THINGS {
+        assert!(begun.elapsed() < Duration::from_secs(30), "not all of them are done");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let stats = client.get("/api/v1/stats").await.expect("counted");
+    assert_eq!((&stats["total"], &stats["by_state"]["succeeded"]), (&json!(THINGS), &json!(THINGS)), "{stats}");
+    drop(daemons);
+    database.drop().await;
+}
+
 fn terminate(server: &Server) {
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());

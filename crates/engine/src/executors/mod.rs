@@ -218,10 +218,16 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
     }
 }
 
+/// What a duty waits to be told of.
 fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
+    let (namespace, queues) = match duty {
+        // Word of other categories is for others.
+        Duty::Kind(kind) if kind.categories.is_some() => (kind.namespace.as_str(), kind.categories.clone()),
+        _ => (ClaimRequest::ANY_NAMESPACE, None),
+    };
     ClaimRequest {
-        namespace: ClaimRequest::ANY_NAMESPACE.into(),
-        queues: Vec::new(),
+        namespace: namespace.into(),
+        queues: queues.unwrap_or_default(),
         kinds: duty.kinds(),
         executor: duty.executor(),
         worker: "executor".into(),
