@@ -125,6 +125,8 @@ impl Engine {
         }
         let mut seen = HashSet::new();
         found.retain(|thing| seen.insert(thing.id.clone()));
+        // The oldest first: it may be leased before the next one is stored.
+        found.sort_by_key(|thing| thing.submitted_at.unwrap_or(Timestamp(i64::MAX)));
         for part in found.chunks(ASKED_AT_ONCE) {
             let known = self.known(kind, part).await?;
             for thing in part.iter().filter(|thing| !known.contains(&thing.id)) {
