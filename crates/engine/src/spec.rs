@@ -12,8 +12,8 @@ use comeback_store::{Body, Idempotency, NewExecution, NewTask, Origin, Submissio
 
 use crate::Limits;
 use crate::config::{Available, EngineConfig};
-use crate::executors::HttpCall;
 use crate::executors::command::Process;
+use crate::executors::{HttpCall, Kind, NO_CATEGORY};
 use crate::flow::Step;
 use crate::ids::Ids;
 
@@ -86,6 +86,8 @@ pub struct TaskSpec {
     pub dead_end_barrier: bool,
     /// What makes it a step of a workflow.
     pub step: Option<Step>,
+    /// When somebody first asked for it, where that was before now: it goes before what was asked for later.
+    pub submitted_at: Option<Timestamp>,
 }
 
 impl TaskSpec {
@@ -199,11 +201,16 @@ impl Submit {
             }
         }
         for (i, spec) in self.tasks.iter().enumerate() {
-            spec.check(&path(i, self.tasks.len()), config, &mut faults);
+            let at = path(i, self.tasks.len());
+            spec.check(&at, config, &mut faults);
+            if config.kinds.that_runs(&self.namespace, spec).is_some() {
+                Kind::check(spec, &at, limits, &mut faults);
+            }
         }
         let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
         if !linked {
-            let tasks = self.tasks.iter().map(|spec| spec.task(&self.namespace, ids.task(now), None, now)).collect();
+            let task = |spec: &TaskSpec| spec.task(&self.namespace, spec.id(ids, now), None, config, now);
+            let tasks = self.tasks.iter().map(task).collect();
             let idempotency = self.idempotency.clone();
             return faults.or(()).map(|()| Submission {
                 namespace: self.namespace.clone(),
@@ -213,14 +220,20 @@ impl Submit {
                 idempotency,
             });
         }
-        self.plan_execution(ids, now, faults)
+        self.plan_execution(config, ids, now, faults)
     }
 
-    fn plan_execution(&self, ids: &Ids, now: Timestamp, mut faults: Invalid) -> Result<Submission, Invalid> {
+    fn plan_execution(
+        &self,
+        config: &EngineConfig,
+        ids: &Ids,
+        now: Timestamp,
+        mut faults: Invalid,
+    ) -> Result<Submission, Invalid> {
         let count = self.tasks.len();
         let given = self.execution.as_ref().and_then(|spec| spec.id);
         let execution_id = given.unwrap_or_else(|| ids.execution(now));
-        let task_ids: Vec<TaskId> = self.tasks.iter().map(|_| ids.task(now)).collect();
+        let task_ids: Vec<TaskId> = self.tasks.iter().map(|spec| spec.id(ids, now)).collect();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         for (i, spec) in self.tasks.iter().enumerate() {
             if spec.dedupe_key.is_some() {
@@ -260,11 +273,12 @@ impl Submit {
             faults.push("tasks", format!("the needs go round in a circle: {}", words.join(" → ")));
         }
         faults.or(())?;
-        Ok(self.rows(execution_id, &task_ids, edges, now))
+        Ok(self.rows(config, execution_id, &task_ids, edges, now))
     }
 
     fn rows(
         &self,
+        config: &EngineConfig,
         id: ExecutionId,
         task_ids: &[TaskId],
         edges: Vec<(usize, usize, Edge)>,
@@ -274,7 +288,7 @@ impl Submit {
             .tasks
             .iter()
             .zip(task_ids)
-            .map(|(spec, task_id)| spec.task(&self.namespace, *task_id, Some(id), now))
+            .map(|(spec, task_id)| spec.task(&self.namespace, *task_id, Some(id), config, now))
             .collect();
         for (from, to, _) in &edges {
             tasks[*from].task.children_left += 1;
@@ -410,23 +424,44 @@ impl TaskSpec {
         }
     }
 
+    /// What was asked for before now is as old as that: its id too, so that lists by id are lists by submission.
+    fn submitted(&self, now: Timestamp) -> Timestamp {
+        self.submitted_at.unwrap_or(now).clamp(Timestamp(0), now)
+    }
+
+    fn id(&self, ids: &Ids, now: Timestamp) -> TaskId {
+        match self.submitted(now) {
+            past if past < now => ids.earlier_task(past),
+            _ => ids.task(now),
+        }
+    }
+
     /// The rows of this task, without regard to its needs.
-    fn task(&self, namespace: &str, id: TaskId, execution: Option<ExecutionId>, now: Timestamp) -> NewTask {
+    fn task(
+        &self,
+        namespace: &str,
+        id: TaskId,
+        execution: Option<ExecutionId>,
+        config: &EngineConfig,
+        now: Timestamp,
+    ) -> NewTask {
+        let kind = config.kinds.that_runs(namespace, self);
+        let queue = kind.map_or(NO_CATEGORY, |_| Kind::queue(self));
         let lane = Lane {
             namespace: namespace.to_owned(),
-            queue: self.queue.clone().unwrap_or_else(|| "default".into()),
+            queue: self.queue.clone().unwrap_or_else(|| queue.into()),
             kind: self.kind.clone(),
             executor: self.executor(),
             dependency: self.dependency.clone(),
             shared: execution.is_some(),
         };
-        let mut task = Task::new(id, Arc::new(lane), now);
+        let mut task = Task::new(id, Arc::new(lane), self.submitted(now));
         task.execution = execution;
         task.priority = i16::try_from(self.priority).unwrap_or(0);
         // A loop takes as long as its rounds do, which have limits of their own.
         if self.step.as_ref().is_none_or(|step| step.foreach.is_none()) {
             task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
-            task.attempt_deadline = self.attempt_deadline;
+            task.attempt_deadline = self.attempt_deadline.or(kind.and_then(|kind| kind.timeout));
         }
         let policy_ends = self.retry.as_ref().and_then(|policy| policy.expires_at);
         task.expires_at = self.deadline.map(|moment| moment.from(now)).into_iter().chain(policy_ends).min();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use comeback_core::workflow::{self, Items, Mode, Problems, Source};
 use comeback_core::{Invalid, PolicyLimits, expression};
+use comeback_engine::executors::Kinds;
 use comeback_engine::flow::{self, Each, Plan, Workflows};
 use comeback_engine::{Engine, ExecutionSpec, Need, TaskSpec};
 use serde_json::{Map, Value, json};
@@ -16,6 +17,7 @@ use crate::wire::task::{Context, Policies, TaskIn};
 
 pub struct Catalog {
     limits: PolicyLimits,
+    kinds: Kinds,
     policies: Arc<Policies>,
     bound: Arc<Shared<Bound>>,
 }
@@ -37,7 +39,7 @@ fn without_places(problems: Problems) -> Invalid {
 
 impl Catalog {
     pub fn new(engine: &Engine, policies: Arc<Policies>, bound: Arc<Shared<Bound>>) -> Catalog {
-        Catalog { limits: engine.config().policy_limits, policies, bound }
+        Catalog { limits: engine.config().policy_limits, kinds: engine.config().kinds.clone(), policies, bound }
     }
 
     /// Everything that can be wrong with a workflow before it is executed, each with its place.
@@ -57,7 +59,14 @@ impl Catalog {
     fn planned(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
         let mut faults = Invalid::default();
         let bound = self.bound.look(|bound| bound.get(namespace).cloned()).unwrap_or_default();
-        let context = Context { policies: &self.policies, limits: &self.limits, traceparent: None, bound };
+        let context = Context {
+            policies: &self.policies,
+            limits: &self.limits,
+            traceparent: None,
+            bound,
+            kinds: &self.kinds,
+            namespace,
+        };
         let names: BTreeSet<&str> = workflow.steps.iter().map(|step| step.name.as_str()).collect();
         let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, &context, &mut faults)).collect();
         let retry = workflow.retry.as_ref().and_then(|retry| {

@@ -383,6 +383,8 @@ pub struct Listed {
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
     pub last_error: Option<String>,
+    /// What it judged, where it succeeded and judged.
+    pub verdict: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
