@@ -83,6 +83,8 @@ pub struct TaskSpec {
     pub hooks: Option<Json>,
     pub traceparent: Option<String>,
     pub dead_end_barrier: bool,
+    /// How much a hook is expected to count.
+    pub expected: Option<u32>,
 }
 
 impl TaskSpec {
@@ -348,6 +350,9 @@ impl TaskSpec {
                 faults.push(format!("{at}retry.{}", fault.path), fault.message);
             }
         }
+        if self.expected.is_some_and(|expected| expected > i32::MAX.cast_unsigned()) {
+            faults.push(format!("{at}expected"), format!("may be {} at most", i32::MAX));
+        }
         self.refuse_what_is_not_built(at, config, faults);
     }
 
@@ -405,6 +410,7 @@ impl TaskSpec {
         let policy_ends = self.retry.as_ref().and_then(|policy| policy.expires_at);
         task.expires_at = self.deadline.map(|moment| moment.from(now)).into_iter().chain(policy_ends).min();
         task.dead_end_barrier = self.dead_end_barrier;
+        task.tally.expected = self.expected;
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
         task.state = if task.start_at.is_some() { State::Waiting } else { State::Pending };
         if execution.is_none() {

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod auth;
+mod compat;
 mod gate;
 mod once;
 pub mod openapi;
@@ -24,6 +25,7 @@ use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 
+pub use compat::Shape;
 pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;

@@ -73,6 +73,9 @@ pub trait Store: Send + Sync {
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
 
+    /// Adds to what active tasks have counted; a sign of life too. Answers which of them were active.
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError>;
+
     /// Makes due tasks pending (T14, T26), the longest overdue first; nothing while that loop is paused.
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError>;
 
@@ -107,6 +110,9 @@ pub trait Store: Send + Sync {
     async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
+
+    /// Executions, the newest first.
+    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError>;
 
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;

@@ -231,6 +231,10 @@ impl Store for FaultyStore {
         self.through(self.truth.heartbeat(&beats, now)).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.through(self.truth.count(counts, now)).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         let now = if self.is(Mutant::PromoteEarly) { now + Millis(5_000) } else { now };
         self.through(self.truth.promote(what, now, limit)).await
@@ -278,6 +282,10 @@ impl Store for FaultyStore {
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         self.through(self.truth.execution(namespace, id)).await
+    }
+
+    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
+        self.through(self.truth.executions(namespace, page)).await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

@@ -66,6 +66,8 @@ pub struct Doc {
     pub media: &'static str,
     pub answer: Option<Value>,
     pub links: Vec<Link>,
+    /// Why it may answer nothing (204) too.
+    pub or_nothing: Option<&'static str>,
     /// Words of problems that this route has beside those which follow from its line.
     pub problems: Vec<&'static str>,
 }
@@ -91,6 +93,7 @@ impl Doc {
             media: "application/json",
             answer: None,
             links: Vec::new(),
+            or_nothing: None,
             problems: Vec::new(),
         }
     }
@@ -133,6 +136,10 @@ impl Doc {
 
     pub fn answers_nothing(self) -> Doc {
         Doc { status: 204, ..self }
+    }
+
+    pub fn or_nothing(self, why: &'static str) -> Doc {
+        Doc { or_nothing: Some(why), ..self }
     }
 
     /// Something else than JSON.

@@ -246,6 +246,7 @@ impl TaskIn {
             hooks: self.hooks.map(Json::from),
             traceparent: context.traceparent.clone(),
             dead_end_barrier: self.dead_end_barrier,
+            expected: None,
         }
     }
 }

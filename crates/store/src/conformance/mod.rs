@@ -3,6 +3,7 @@
 mod apply;
 mod claim;
 mod control;
+mod count;
 mod due;
 mod execution;
 mod feed;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case> {
         submit::CASES,
         claim::CASES,
         apply::CASES,
+        count::CASES,
         heartbeat::CASES,
         promote::CASES,
         due::CASES,

@@ -127,6 +127,10 @@ impl Store for PostgresStore {
         tend::heartbeat(self, beats, now).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        tend::count(self, counts, now).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         tend::promote(self, what, now, limit).await
     }
@@ -173,6 +177,10 @@ impl Store for PostgresStore {
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         read::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
+        read::executions(self, namespace, page).await.map_err(StoreError::of_a_read)
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {

@@ -332,26 +332,59 @@ pub async fn execution_view(
     let tx = snapshot(&mut client).await?;
     let found = execution_in(store, &tx, id).await?;
     let Some(execution) = found.filter(|execution| &*execution.namespace == namespace) else { return Ok(None) };
-    let row = tx.query_one("select name, labels::text, external_id from execution where id = $1", &[&id.0]).await?;
-    let mut counts = BTreeMap::new();
-    let states = tx
+    view_in(store, &tx, execution).await.map(Some)
+}
+
+async fn view_in(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    execution: Execution,
+) -> Result<ExecutionView, StoreError> {
+    let id = execution.id.0;
+    let row = tx.query_one("select name, labels::text, external_id from execution where id = $1", &[&id]).await?;
+    let mut view = ExecutionView::new(execution, row.get(0), labels_from_json(row.get(1)), row.get(2));
+    let statement = tx.prepare_cached(&ExecutionPart::query("$1")).await?;
+    for row in tx.query(&statement, &[&id]).await? {
+        let part = ExecutionPart {
+            state: row.get(0),
+            lane: row.get(1),
+            tasks: row.get(2),
+            changed_at: row.get(3),
+            success: row.get(4),
+            failures: row.get(5),
+            expected: row.get(6),
+            expecting: row.get(7),
+        };
+        if store.dictionary.lane(part.lane).is_none() {
+            learn::refresh(&store.pools.learn, &store.dictionary).await?;
+        }
+        view.add(&part, store.dictionary.lane(part.lane).as_deref());
+    }
+    Ok(view)
+}
+
+pub async fn executions(
+    store: &PostgresStore,
+    namespace: &str,
+    page: ExecutionPage,
+) -> Result<Vec<ExecutionView>, StoreError> {
+    let Some(number) = store.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
+    let mut client = store.reader().await?;
+    let tx = snapshot(&mut client).await?;
+    let before = page.before.map_or(Uuid::max(), |id| id.0);
+    let ids = tx
         .query(
-            "select o.state, count(*) from task t join task_open o on o.id = t.id where t.execution_id = $1 group by 1
-             union all
-             select o.state, count(*) from task t join task_done o on o.id = t.id where t.execution_id = $1 group by 1",
-            &[&id.0],
+            "select id from execution where namespace = $1 and id < $2 order by id desc limit $3 offset $4",
+            &[&number, &before, &i64::from(page.limit), &i64::from(page.skip)],
         )
         .await?;
-    for row in states {
-        count_state(&mut counts, &row)?;
+    let mut views = Vec::with_capacity(ids.len());
+    for row in ids {
+        if let Some(execution) = execution_in(store, &tx, ExecutionId(row.get(0))).await? {
+            views.push(view_in(store, &tx, execution).await?);
+        }
     }
-    Ok(Some(ExecutionView {
-        execution,
-        name: row.get(0),
-        labels: labels_from_json(row.get(1)),
-        external_id: row.get(2),
-        counts,
-    }))
+    Ok(views)
 }
 
 fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> Result<(), StoreError> {

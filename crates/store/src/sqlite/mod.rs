@@ -152,6 +152,11 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| tend::heartbeat(tx, &beats, now)).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let counts = counts.to_vec();
+        self.writer.run(move |tx| tend::count(tx, &counts, now)).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         self.writer.run(move |tx| tend::promote(tx, what, now, limit)).await
     }
@@ -204,6 +209,11 @@ impl Store for SqliteStore {
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| read::execution_view(connection, dictionary, &namespace, id)).await
+    }
+
+    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::executions(connection, dictionary, &namespace, page)).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {

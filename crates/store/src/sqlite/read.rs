@@ -1,6 +1,6 @@
 //! Reading: tasks, graphs, histories and the feed. Every method sees one moment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use comeback_core::{Edge, Execution, ExecutionId, ExecutionState, OnUnmet, Record, State, TaskId, Timestamp, When};
@@ -396,19 +396,43 @@ pub fn execution_view(
     let (name, labels, external_id): (Option<String>, Option<String>, Option<String>) = connection
         .prepare_cached("select name, labels, external_id from execution where id = ?1")?
         .query_row([id.0.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let mut counts = BTreeMap::new();
-    let mut statement = connection.prepare_cached(
-        "select o.state, count(*) from task t join task_open o on o.id = t.id where t.execution_id = ?1 group by 1
-         union all
-         select o.state, count(*) from task t join task_done o on o.id = t.id where t.execution_id = ?1 group by 1",
-    )?;
+    let mut view = ExecutionView::new(execution, name, labels_from_json(labels.as_deref()), external_id);
+    let mut statement = connection.prepare_cached(&ExecutionPart::query("?1"))?;
     let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
     while let Some(row) = rows.next()? {
-        let state: i16 = row.get(0)?;
-        let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-        counts.insert(state, row.get::<_, i64>(1)?.cast_unsigned());
+        let mut from = Reader { row, next: 0 };
+        let part = ExecutionPart {
+            state: from.get()?,
+            lane: from.get()?,
+            tasks: from.get()?,
+            changed_at: from.get()?,
+            success: from.get()?,
+            failures: from.get()?,
+            expected: from.get()?,
+            expecting: from.get()?,
+        };
+        view.add(&part, dictionary.lane(part.lane).as_deref());
     }
-    Ok(Some(ExecutionView { execution, name, labels: labels_from_json(labels.as_deref()), external_id, counts }))
+    Ok(Some(view))
+}
+
+pub fn executions(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &str,
+    page: ExecutionPage,
+) -> Result<Vec<ExecutionView>, StoreError> {
+    let Some(number) = dictionary.namespace(namespace) else { return Ok(Vec::new()) };
+    let before = page.before.map_or([0xff; 16], |id| *id.0.as_bytes());
+    let ids: Vec<[u8; 16]> = connection
+        .prepare_cached(
+            "select id from execution where namespace = ?1 and id < ?2 order by id desc limit ?3 offset ?4",
+        )?
+        .query_map((number, before.as_slice(), page.limit, page.skip), |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let views =
+        ids.into_iter().map(|id| execution_view(connection, dictionary, namespace, ExecutionId(Uuid::from_bytes(id))));
+    views.filter_map(Result::transpose).collect()
 }
 
 pub fn counts(connection: &Connection, dictionary: &Dictionary, namespace: &str) -> Result<Counts, StoreError> {
