@@ -117,6 +117,9 @@ pub trait Store: Send + Sync {
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
 
+    /// How many tasks that were retried, wait for a retry or ran out of them are in each state.
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError>;
+
     /// What is open in all namespaces, as somebody finds it who starts.
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 

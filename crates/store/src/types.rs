@@ -402,6 +402,12 @@ pub struct Counts {
     pub by_state: BTreeMap<State, u64>,
 }
 
+impl Counts {
+    /// Of which tasks: of all, or of those that have to do with retries.
+    pub(crate) const ALL: &'static str = "true";
+    pub(crate) const RETRIED: &'static str = "(attempt > 0 or state in (4, 8))";
+}
+
 /// Everything that is open, by what it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenWork {

@@ -296,6 +296,10 @@ impl Store for FaultyStore {
         self.through(self.truth.counts(namespace)).await
     }
 
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        self.through(self.truth.retried(namespace)).await
+    }
+
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
         self.through(self.truth.prune(before, limit)).await
     }

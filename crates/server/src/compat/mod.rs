@@ -2,6 +2,9 @@
 //! engine that a native route has too; no rule is here.
 
 mod batch;
+mod jobs;
+mod queue;
+mod schedules;
 mod shape;
 
 use serde_json::Value;
@@ -10,10 +13,10 @@ use crate::routes::Line;
 pub use shape::Shape;
 
 pub fn lines() -> Vec<Line> {
-    [batch::lines()].into_iter().flatten().collect()
+    [batch::lines(), queue::lines(), schedules::lines(), jobs::lines()].into_iter().flatten().collect()
 }
 
 /// What is answered, for the document.
 pub fn shapes() -> Vec<(&'static str, Value)> {
-    [shape::shapes(), batch::shapes()].into_iter().flatten().collect()
+    [shape::shapes(), batch::shapes(), queue::shapes(), schedules::shapes()].into_iter().flatten().collect()
 }

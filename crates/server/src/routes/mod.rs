@@ -3,10 +3,10 @@
 
 pub mod admin;
 pub mod clock;
-mod events;
+pub mod events;
 mod health;
 mod keys;
-mod leases;
+pub mod leases;
 mod metrics;
 mod policies;
 mod stats;

@@ -184,7 +184,11 @@ impl Store for PostgresStore {
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace).await.map_err(StoreError::of_a_read)
+        read::counts(self, namespace, Counts::ALL).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        read::counts(self, namespace, Counts::RETRIED).await.map_err(StoreError::of_a_read)
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

@@ -394,15 +394,17 @@ fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> 
     Ok(())
 }
 
-pub async fn counts(store: &PostgresStore, namespace: &str) -> Result<Counts, StoreError> {
+pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<Counts, StoreError> {
     let lanes: Vec<i32> =
         store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
     let client = store.reader().await?;
     let mut counts = Counts::default();
     let rows = client
         .query(
-            "select state, count(*) from task_open where lane = any($1) group by state
-             union all select state, count(*) from task_done where lane = any($1) group by state",
+            &format!(
+                "select state, count(*) from task_open where lane = any($1) and {of} group by state
+                 union all select state, count(*) from task_done where lane = any($1) and {of} group by state"
+            ),
             &[&lanes],
         )
         .await?;

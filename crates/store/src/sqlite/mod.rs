@@ -218,7 +218,12 @@ impl Store for SqliteStore {
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace)).await
+        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::ALL)).await
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::RETRIED)).await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

@@ -32,7 +32,8 @@ pub struct MatcherIn {
 
 impl MatcherIn {
     /// The question that finds such tasks.
-    pub fn filter(&self, at: &str, labels: &BTreeMap<String, String>, faults: &mut Invalid) -> Filter {
+    pub fn filter(&self, at: &str, labels: &BTreeMap<String, String>, limits: &Limits, faults: &mut Invalid) -> Filter {
+        limits.check_name(&format!("{at}.kind"), &self.kind, faults);
         let states = output::states(&self.status).unwrap_or_else(|| {
             faults.push(format!("{at}.status"), format!("must be one of {}", output::STATUSES.join(", ")));
             &[]

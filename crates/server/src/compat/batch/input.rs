@@ -125,6 +125,9 @@ impl RetryIn {
                 part.push(format!("retry_on[{n}]"), format!("must be one of {}", TRIGGERS.join(", ")));
             }
         }
+        if self.max_delay_secs == Some(0) {
+            part.push("max_delay_secs", "must be 1 or more");
+        }
         let read = dialect::parse(&json!(self), Dialect::Task, limits);
         let policy = read.unwrap_or_else(|faults| {
             part.absorb("", faults);
@@ -228,7 +231,8 @@ impl TaskIn {
         }
         let matchers = self.dedupe_strategy.unwrap_or_default();
         let dedupe = matchers.iter().enumerate();
-        let dedupe = dedupe.map(|(n, it)| it.filter(&format!("dedupe_strategy[{n}]"), &labels, faults)).collect();
+        let dedupe =
+            dedupe.map(|(n, it)| it.filter(&format!("dedupe_strategy[{n}]"), &labels, limits, faults)).collect();
         let needs = needs(self.dependencies.unwrap_or_default(), &self.id, earlier, faults);
         let retry = self.retry.and_then(|retry| retry.policy(policy_limits, faults));
         let spec = TaskSpec {

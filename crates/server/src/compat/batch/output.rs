@@ -290,7 +290,7 @@ fn whole_shape() -> Value {
     ]);
     let more = [
         ("timeout", about(nullable(count()), "In seconds.")),
-        ("rules", json!({"type": "array", "maxItems": 0})),
+        ("rules", like(json!({"type": "array", "maxItems": 0}), json!([[]]))),
         ("metadata", anything()),
         ("actions", list(action)),
         ("last_updated", instant_shape()),

@@ -83,6 +83,8 @@ pub mod stands_for {
     pub struct SettleStatus;
     pub struct WorkType;
     pub struct AssumedFailure;
+    pub struct EmittedType;
+    pub struct Id;
     pub struct BatchActionKind;
     pub struct BatchVerb;
     pub struct BatchStatus;
@@ -116,6 +118,8 @@ by_hand! {
     stands_for::SettleStatus => "SettleStatus",
     stands_for::WorkType => "WorkType",
     stands_for::AssumedFailure => "AssumedFailure",
+    stands_for::EmittedType => "EmittedType",
+    stands_for::Id => "Id",
     stands_for::BatchActionKind => "BatchActionKind",
     stands_for::BatchVerb => "BatchVerb",
     stands_for::BatchStatus => "BatchStatus",
