@@ -122,6 +122,7 @@ fn addresses() -> Vec<Bad> {
         let base = match operation {
             "settleTask" => Bad::new(operation).json(json!({"status": "succeeded"})),
             "updateBatchTask" => Bad::new(operation).json(json!({"status": "Success"})),
+            "completeJob" | "failJob" | "keepJob" => Bad::new(operation).json(json!({"worker_id": "w"})),
             "snoozeTask" | "rescheduleTask" => Bad::new(operation).json(json!({"delay": 1})),
             _ => Bad::new(operation),
         };

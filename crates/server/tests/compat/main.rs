@@ -1,9 +1,12 @@
 //! Clients of other servers, on both databases: what they send is accepted as it stands, and what they hear is what they know.
 
 mod batch;
+mod jobs;
 #[allow(dead_code, reason = "others look at the table of routes too")]
 #[path = "../place/mod.rs"]
 mod place;
+mod queue;
+mod schedules;
 
 use std::sync::Arc;
 

@@ -132,6 +132,9 @@ async fn every_answer_is_as_the_document_says() {
         hooks(&world).await;
 
         compat::batches(&world).await;
+        compat::queue(&world).await;
+        compat::schedules(&world).await;
+        compat::jobs(&world).await;
 
         policies(&world).await;
 
@@ -423,13 +426,16 @@ async fn contradictions(world: &World) {
         if doc.problems.contains(&"not-found") {
             let body = match doc.id {
                 "updateBatchTask" => Some(json!({"status": "Success"}).to_string()),
+                "completeJob" | "failJob" | "keepJob" => Some(json!({"worker_id": "w"}).to_string()),
+                "emitEvent" => Some(json!({"event_type": "action_started", "queue_id": nobody}).to_string()),
                 "countBatchTask" => Some(json!({"new_success": 1}).to_string()),
                 "settleTask" => Some(json!({"status": "succeeded"}).to_string()),
                 "snoozeTask" | "rescheduleTask" => Some(json!({"delay": 1}).to_string()),
                 _ => None,
             };
+            let query = if doc.id.ends_with("Schedules") { format!("target_id={nobody}") } else { String::new() };
             assert_eq!(
-                world.bad(doc.id, Ask { part: nobody, body, ..Ask::default() }).await,
+                world.bad(doc.id, Ask { part: nobody, query: &query, body, ..Ask::default() }).await,
                 "not-found",
                 "{}",
                 doc.id

@@ -292,7 +292,6 @@ pub struct UpdateIn {
     pub status: Option<String>,
     /// Needed with `Failure`.
     #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
     pub failure_reason: Option<String>,
     /// Added to what was counted before.
     #[serde(default)]
