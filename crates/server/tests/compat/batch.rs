@@ -206,6 +206,10 @@ async fn late_callbacks_are_refused() {
         for old in ["run=1", "attempt=0", "run=3"] {
             assert_eq!(refused(&format!("{address}?{old}")).await, (409, json!("Running")), "{old}");
         }
+        let (code, body) = world.refused(Method::PATCH, &address, json!({"status": "Failure"})).await;
+        assert_eq!(code, StatusCode::BAD_REQUEST, "F1-10: a failure needs a reason: {body}");
+        let (code, _) = world.refused(Method::PATCH, &address, json!({"status": "Paused"})).await;
+        assert_eq!(code, StatusCode::BAD_REQUEST, "F1-10: only ends are told");
         let done = world.patch(&format!("{address}?run=2"), success()).await;
         assert_eq!(done["status"], "Success");
     })
@@ -439,6 +443,36 @@ async fn a_batch_with_faults_is_refused_with_all_of_them() {
         let (_, body) = world.refused(Method::POST, "/task", json!({"id": "", "name": "A", "kind": "k"})).await;
         assert_eq!(body["details"], json!(["tasks[0].id: may not be empty"]));
         assert_eq!(world.get("/batches").await, json!([]));
+    })
+    .await;
+}
+
+/// F1-22: each condition is met by its own ends; what can no longer be met is skipped, or fails where success was required.
+#[tokio::test]
+async fn dependencies_ask_for_an_end_of_their_own() {
+    everywhere(async |world| {
+        let child = |id: &str, dependency: Value| json!({"id": id, "name": id, "kind": "k", "dependencies": [dependency]});
+        for (status, expected) in [
+            ("Success", ["Pending", "Skipped", "Pending", "Pending", "Pending"]),
+            ("Failure", ["Skipped", "Pending", "Pending", "Failure", "Pending"]),
+        ] {
+            let made = world.post("/task", json!([
+                {"id": "parent", "name": "Parent", "kind": "k", "priority": 9},
+                child("well", json!({"id": "parent", "condition": "on_success"})),
+                child("badly", json!({"id": "parent", "condition": "on_failure"})),
+                child("anyhow", json!({"id": "parent", "condition": "always"})),
+                child("required", json!({"id": "parent", "requires_success": true})),
+                child("after", json!({"id": "parent", "requires_success": false})),
+            ])).await;
+            assert_eq!(world.start().await, 1);
+            let end = json!({"status": status, "failure_reason": "x"});
+            world.patch(&format!("/task/{}", text(&made[0]["id"])), end).await;
+            for (n, expected) in expected.into_iter().enumerate() {
+                let child = &made[n + 1];
+                assert_eq!(self::status(world, text(&child["id"])).await, expected, "{} after {status}", child["name"]);
+            }
+            world.good(Method::DELETE, &format!("/batch/{}", text(&made[0]["batch_id"])), None).await;
+        }
     })
     .await;
 }

@@ -245,6 +245,8 @@ async fn only_the_holder_speaks_about_a_job() {
             assert_eq!(code, StatusCode::CONFLICT);
         }
         world.post(&complete, json!({"worker_id": "worker-2"})).await;
+        let done = world.get("/api/queue?status=done").await;
+        assert_eq!((&done, &done["items"][0]["status"]), (&world.get("/api/queue?status=completed").await, &json!("completed")), "X4-11");
         let size = world.get("/api/queue/size").await;
         assert_eq!((&size["count"], &size["by_status"]["completed"]), (&json!(0), &json!(1)));
     })

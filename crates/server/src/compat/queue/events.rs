@@ -100,9 +100,12 @@ async fn emit(
     }
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
+    if let Some(node) = &given.node_id {
+        app.engine.config().limits.check_name("node_id", node, &mut faults);
+    }
     faults.or(())?;
+    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
     let id = find(&app, &caller.namespace, given.queue_id, given.execution_id, given.node_id.as_deref()).await?;
-    let holder = Holder { worker: given.worker_id.as_deref(), lease: given.lease.as_deref() };
     let end = match given.event_type.as_str() {
         "action_started" => {
             holder.held(&app, &caller.namespace, id).await?;

@@ -216,11 +216,20 @@ fn worker_id(problem: Problem) -> Problem {
 
 /// Who speaks about a job.
 pub struct Holder<'a> {
-    pub worker: Option<&'a str>,
-    pub lease: Option<&'a str>,
+    worker: Option<&'a str>,
+    lease: Option<&'a str>,
 }
 
-impl Holder<'_> {
+impl<'a> Holder<'a> {
+    pub fn new(app: &App, worker: &'a Option<String>, lease: &'a Option<String>) -> Result<Holder<'a>, Problem> {
+        let mut faults = Invalid::default();
+        if let Some(worker) = worker {
+            app.engine.config().limits.check_name("worker_id", worker, &mut faults);
+        }
+        faults.or(())?;
+        Ok(Holder { worker: worker.as_deref(), lease: lease.as_deref() })
+    }
+
     /// The lease that they hold: the one that they name, or the live one if it is theirs.
     pub async fn held(&self, app: &App, namespace: &str, id: TaskId) -> Result<LeaseRef, Problem> {
         let lost = || Problem::from(CommandError::LeaseLost);
@@ -270,7 +279,7 @@ async fn complete(
     let id = task_id(&id)?;
     let given: CompleteIn = wire::read(&body)?;
     let end = ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) };
-    let holder = Holder { worker: given.worker_id.as_deref(), lease: given.lease.as_deref() };
+    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
     holder.end(&app, &caller.namespace, id, end).await.map(Json)
 }
 
@@ -304,7 +313,7 @@ async fn fail(
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
     faults.or(())?;
-    let holder = Holder { worker: given.worker_id.as_deref(), lease: given.lease.as_deref() };
+    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
     holder.end(&app, &caller.namespace, id, ReportEnd::Failed(failure)).await.map(Json)
 }
 
@@ -333,7 +342,7 @@ async fn heartbeat(
     if !(1..=3_600).contains(&given.extend_seconds) {
         return Err(Invalid::one("extend_seconds", "must be between 1 and 3600").into());
     }
-    let holder = Holder { worker: given.worker_id.as_deref(), lease: given.lease.as_deref() };
+    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
     let lease = holder.held(&app, &caller.namespace, id).await?;
     let beat = Heartbeat { lease, extend: Millis::from_secs(given.extend_seconds.into()), progress: None };
     match app.engine.heartbeat(&[beat]).await?.first() {
