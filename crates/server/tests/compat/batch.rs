@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use comeback_core::{Failure, Trigger};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere};
+use crate::{World, everywhere, text};
 
 /// The sample body, as it stands; with a task behind it that waits for the first.
 fn sample() -> Value {
@@ -29,10 +29,6 @@ fn with_child(mut batch: Value, dependency: Value) -> Value {
     let child = json!({"id": "child", "name": "Child", "kind": "etl", "dependencies": [dependency]});
     batch.as_array_mut().expect("a list").push(child);
     batch
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value}"))
 }
 
 async fn status(world: &World, id: &str) -> Value {
@@ -451,19 +447,25 @@ async fn a_batch_with_faults_is_refused_with_all_of_them() {
 #[tokio::test]
 async fn dependencies_ask_for_an_end_of_their_own() {
     everywhere(async |world| {
-        let child = |id: &str, dependency: Value| json!({"id": id, "name": id, "kind": "k", "dependencies": [dependency]});
+        let child =
+            |id: &str, dependency: Value| json!({"id": id, "name": id, "kind": "k", "dependencies": [dependency]});
         for (status, expected) in [
             ("Success", ["Pending", "Skipped", "Pending", "Pending", "Pending"]),
             ("Failure", ["Skipped", "Pending", "Pending", "Failure", "Pending"]),
         ] {
-            let made = world.post("/task", json!([
-                {"id": "parent", "name": "Parent", "kind": "k", "priority": 9},
-                child("well", json!({"id": "parent", "condition": "on_success"})),
-                child("badly", json!({"id": "parent", "condition": "on_failure"})),
-                child("anyhow", json!({"id": "parent", "condition": "always"})),
-                child("required", json!({"id": "parent", "requires_success": true})),
-                child("after", json!({"id": "parent", "requires_success": false})),
-            ])).await;
+            let made = world
+                .post(
+                    "/task",
+                    json!([
+                        {"id": "parent", "name": "Parent", "kind": "k", "priority": 9},
+                        child("well", json!({"id": "parent", "condition": "on_success"})),
+                        child("badly", json!({"id": "parent", "condition": "on_failure"})),
+                        child("anyhow", json!({"id": "parent", "condition": "always"})),
+                        child("required", json!({"id": "parent", "requires_success": true})),
+                        child("after", json!({"id": "parent", "requires_success": false})),
+                    ]),
+                )
+                .await;
             assert_eq!(world.start().await, 1);
             let end = json!({"status": status, "failure_reason": "x"});
             world.patch(&format!("/task/{}", text(&made[0]["id"])), end).await;
@@ -494,6 +496,12 @@ async fn tasks_that_are_there_already_are_not_made_again() {
         let names: Vec<&str> = made.as_array().expect("a list").iter().map(|it| text(&it["name"])).collect();
         assert_eq!(names, ["d", "c"]);
         assert_eq!(made[1]["status"], "Pending", "nobody waits for what was not made");
+        let (_, body) = world.refused(Method::POST, "/task", json!([task("b", "acme"), task("", "else")])).await;
+        assert_eq!(
+            body["details"],
+            json!(["tasks[1].id: may not be empty", "tasks[1].name: may not be empty"]),
+            "by their place in the request"
+        );
         let native = world.get("/api/v1/tasks?label.tenant=acme").await;
         assert_eq!(native["items"].as_array().map(Vec::len), Some(1));
     })

@@ -87,6 +87,10 @@ impl World {
     }
 }
 
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value}"))
+}
+
 /// Runs a story on both databases.
 pub async fn everywhere(story: impl AsyncFn(&World)) {
     for place in Place::all().await {

@@ -1,15 +1,13 @@
 //! The queue of a playbook engine: the timeline of three attempts, as its workers see it and as its events tell it.
 
+use std::time::{Duration, Instant};
+
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere};
+use crate::{World, everywhere, text};
 
 const WORKER: &str = "worker-1";
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value}"))
-}
 
 /// A step with three attempts and delays of 1 and 2 seconds.
 async fn enqueue(world: &World, retry: Value) -> (String, String) {
@@ -46,13 +44,22 @@ fn is(status: &str, attempts: u64) -> (String, u64) {
     (status.to_owned(), attempts)
 }
 
-/// What happened, as seconds since the beginning, name and context.
-async fn timeline(world: &World, execution: &str) -> Vec<(String, String, Value)> {
-    let page = world.get(&format!("/api/events?execution_id={execution}&limit=100")).await;
-    let items = page["items"].as_array().expect("events");
-    let told =
-        |it: &Value| (text(&it["timestamp"]).to_owned(), text(&it["event_type"]).to_owned(), it["context"].clone());
-    items.iter().map(told).collect()
+/// What happened until an event of this name, each with its time, its name and its context. On a busy PostgreSQL the feed is a moment
+/// late.
+async fn timeline(world: &World, execution: &str, last: &str) -> Vec<(String, String, Value)> {
+    let begun = Instant::now();
+    loop {
+        let page = world.get(&format!("/api/events?execution_id={execution}&limit=100")).await;
+        let items = page["items"].as_array().expect("events");
+        if items.last().is_some_and(|it| it["event_type"] == last) {
+            let told = |it: &Value| {
+                (text(&it["timestamp"]).to_owned(), text(&it["event_type"]).to_owned(), it["context"].clone())
+            };
+            return items.iter().map(told).collect();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{last} never came: {page}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn expected(world: &World, events: &[(u64, &str, Value)]) -> Vec<(String, String, Value)> {
@@ -120,7 +127,7 @@ async fn the_timeline_of_three_attempts_ends_in_success() {
             (6, "step_completed", json!({})),
             (6, "execution_completed", json!({})),
         ]);
-        assert_eq!(timeline(world, &execution).await, expected(world, &events));
+        assert_eq!(timeline(world, &execution, "execution_completed").await, expected(world, &events));
         let page =
             world.get(&format!("/api/events?execution_id={execution}&types=action_completed,action_error")).await;
         let shown = &page["items"][2];
@@ -156,7 +163,7 @@ async fn the_timeline_of_three_attempts_ends_in_exhaustion() {
             (6, "step_failed_terminal", json!({"reason": "retries_exhausted", "detail": "attempts"})),
             (6, "execution_failed", json!({})),
         ]);
-        assert_eq!(timeline(world, &execution).await, expected(world, &events), "S4-44");
+        assert_eq!(timeline(world, &execution, "execution_failed").await, expected(world, &events), "S4-44");
     })
     .await;
 }
@@ -170,7 +177,7 @@ async fn a_refusal_is_told_as_one() {
             lease(world).await;
             let error = json!({"status": status, "message": "no"});
             world.post(&format!("/api/queue/{id}/fail"), json!({"worker_id": WORKER, "error": error})).await;
-            let told = timeline(world, &execution).await;
+            let told = timeline(world, &execution, "execution_failed").await;
             told[3..].iter().map(|(_, name, context)| format!("{name} {}", context["detail"])).collect::<Vec<_>>()
         };
         let refused = |why: &str| {
@@ -206,7 +213,8 @@ async fn an_emitted_error_is_decided_once() {
         let again =
             json!({"lease": job["lease"], "error": "Service Unavailable", "retry": false, "retry_delay_seconds": 60});
         assert_eq!(world.post(&format!("/api/queue/{id}/fail"), again).await, first);
-        let names: Vec<String> = timeline(world, &execution).await.into_iter().map(|(_, name, _)| name).collect();
+        let names: Vec<String> =
+            timeline(world, &execution, "step_retry").await.into_iter().map(|(_, name, _)| name).collect();
         assert_eq!(names[3..], ["action_error", "step_retry"]);
         world.pass(1).await;
         let job = lease(world).await["job"].clone();
@@ -246,7 +254,11 @@ async fn only_the_holder_speaks_about_a_job() {
         }
         world.post(&complete, json!({"worker_id": "worker-2"})).await;
         let done = world.get("/api/queue?status=done").await;
-        assert_eq!((&done, &done["items"][0]["status"]), (&world.get("/api/queue?status=completed").await, &json!("completed")), "X4-11");
+        assert_eq!(
+            (&done, &done["items"][0]["status"]),
+            (&world.get("/api/queue?status=completed").await, &json!("completed")),
+            "X4-11"
+        );
         let size = world.get("/api/queue/size").await;
         assert_eq!((&size["count"], &size["by_status"]["completed"]), (&json!(0), &json!(1)));
     })

@@ -35,7 +35,7 @@ impl MatcherIn {
     pub fn filter(&self, at: &str, labels: &BTreeMap<String, String>, limits: &Limits, faults: &mut Invalid) -> Filter {
         limits.check_name(&format!("{at}.kind"), &self.kind, faults);
         let states = output::states(&self.status).unwrap_or_else(|| {
-            faults.push(format!("{at}.status"), format!("must be one of {}", output::STATUSES.join(", ")));
+            faults.push(format!("{at}.status"), format!("must be one of {}", output::statuses().join(", ")));
             &[]
         });
         let exactly = |text: &str| vec![Pattern { text: text.to_owned(), prefix: false }];

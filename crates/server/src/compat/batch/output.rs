@@ -27,8 +27,9 @@ const WORDS: [(&str, &str, &[State]); 10] = [
     ("Skipped", "skipped", &[State::Skipped]),
 ];
 
-pub const STATUSES: [&str; 10] =
-    ["Waiting", "Pending", "Claimed", "Running", "RetryPending", "Paused", "Success", "Failure", "Canceled", "Skipped"];
+pub fn statuses() -> [&'static str; 10] {
+    WORDS.map(|(shown, _, _)| shown)
+}
 
 fn word(state: State) -> (&'static str, &'static str) {
     let found = WORDS.iter().find(|(_, _, states)| states.contains(&state));
@@ -176,7 +177,7 @@ pub fn link(edge: &Edge) -> Value {
 pub fn shapes() -> Vec<(&'static str, Value)> {
     let conditions = ["always", "on_success", "on_failure"];
     vec![
-        ("BatchStatus", like(word_of(&STATUSES), json!(["RetryPending"]))),
+        ("BatchStatus", like(word_of(&statuses()), json!(["RetryPending"]))),
         ("BatchEnd", word_of(&["Success", "Failure"])),
         ("BatchCondition", word_of(&conditions)),
         ("BatchTrigger", word_of(&TRIGGERS)),

@@ -152,24 +152,22 @@ async fn create(
     let questions: Vec<Vec<Filter>> =
         planned.iter().map(|it| if again { Vec::new() } else { it.dedupe.clone() }).collect();
     let skipped = dedupe::skipped(&app, &caller.namespace, &questions).await?;
-    let gone: BTreeSet<Option<&String>> = skipped.iter().map(|place| planned[*place].spec.key.as_ref()).collect();
-    let gone: BTreeSet<String> = gone.into_iter().flatten().cloned().collect();
+    let gone: BTreeSet<String> = skipped.iter().filter_map(|place| planned[*place].spec.key.clone()).collect();
     let kept = planned.into_iter().enumerate().filter(|(place, _)| !skipped.contains(place));
-    let tasks: Vec<_> = kept
-        .map(|(_, mut it)| {
+    let (places, tasks): (Vec<usize>, Vec<_>) = kept
+        .map(|(place, mut it)| {
             // Somebody like it is there: nobody has to wait for one that was not made.
             it.spec.needs.retain(|need| !gone.contains(&need.task));
             it.spec.traceparent = traceparent.clone();
-            it.spec
+            (place, it.spec)
         })
-        .collect();
+        .unzip();
     if tasks.is_empty() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let alone = tasks.len() == 1;
     let execution = Some(ExecutionSpec { dead_end_cancel: true, ..ExecutionSpec::default() });
     let request = Submit { namespace: caller.namespace.clone(), tasks, execution, idempotency };
-    let answer = app.engine.submit(request).await.map_err(|error| in_this_dialect(error, alone))?;
+    let answer = app.engine.submit(request).await.map_err(|error| in_this_dialect(error, &places))?;
     let batch = answer.execution.ok_or_else(|| Problem::unavailable("the batch was not answered"))?;
     let made: Vec<Value> = all_of(&app, &caller.namespace, batch).await?.iter().map(output::basic).collect();
     let mut response = (StatusCode::CREATED, Json(made)).into_response();
@@ -179,22 +177,23 @@ async fn create(
     Ok(response)
 }
 
-/// What the engine has to say about fields is said by the names that they have here.
-fn in_this_dialect(error: CommandError, alone: bool) -> Problem {
+/// What the engine has to say is said by the names that fields have here, and by the places that tasks had in the request.
+fn in_this_dialect(error: CommandError, places: &[usize]) -> Problem {
+    const FIELDS: [(&str, &str); 4] =
+        [("key", "id"), ("expected", "expected_count"), ("needs", "dependencies"), ("hooks", "on_success")];
     let CommandError::Invalid(mut invalid) = error else { return error.into() };
     for fault in &mut invalid.faults {
-        if alone && !fault.path.starts_with("tasks") {
-            fault.path = format!("tasks[0].{}", fault.path);
-        }
-        for (native, here) in
-            [(".key", ".id"), (".expected", ".expected_count"), (".needs", ".dependencies"), (".hooks", ".on_success")]
-        {
-            if let Some((start, rest)) = fault.path.split_once(native)
-                && (rest.is_empty() || rest.starts_with('['))
-            {
-                fault.path = format!("{start}{here}{rest}");
-            }
-        }
+        // A task that is alone is named by its fields only.
+        let numbered = fault.path.strip_prefix("tasks[").and_then(|rest| rest.split_once("]."));
+        let (place, field) = match numbered {
+            Some((place, field)) => (place.parse().unwrap_or(0), field),
+            None if places.len() == 1 => (0, fault.path.as_str()),
+            None => continue,
+        };
+        let end = field.find(['[', '.']).unwrap_or(field.len());
+        let (name, rest) = field.split_at(end);
+        let name = FIELDS.iter().find(|(native, _)| *native == name).map_or(name, |(_, here)| here);
+        fault.path = format!("tasks[{}].{name}{rest}", places.get(place).unwrap_or(&place));
     }
     invalid.into()
 }
@@ -265,7 +264,7 @@ async fn list(
     let mut filter = Filter::default();
     if let Some(word) = query.text("status") {
         let states = output::states(word)
-            .ok_or_else(|| Invalid::one("status", format!("must be one of {}", output::STATUSES.join(", "))))?;
+            .ok_or_else(|| Invalid::one("status", format!("must be one of {}", output::statuses().join(", "))))?;
         filter = filter.and(Test::State(states.iter().copied().map(StateTest::Is).collect()));
     }
     for (name, field) in [("kind", TextField::Kind), ("name", TextField::Name)] {

@@ -17,7 +17,9 @@ const WORDS: [(&str, &[State]); 7] = [
     ("skipped", &[State::Skipped]),
 ];
 
-pub const STATUSES: [&str; 7] = ["queued", "leased", "completed", "dead", "paused", "cancelled", "skipped"];
+pub fn statuses() -> [&'static str; 7] {
+    WORDS.map(|(word, _)| word)
+}
 
 pub fn status(state: State) -> &'static str {
     WORDS.iter().find(|(_, states)| states.contains(&state)).map_or("queued", |(word, _)| word)
@@ -207,7 +209,7 @@ pub fn shapes() -> Vec<(&'static str, Value)> {
         about(text(), "Opaque: names this run when it ends. The name of the worker does too, while it holds the job."),
     )]));
     vec![
-        ("QueueStatus", word(&STATUSES)),
+        ("QueueStatus", word(&statuses())),
         ("QueueRow", object(row_shape())),
         ("QueueJob", job),
         (

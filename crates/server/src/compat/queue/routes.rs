@@ -364,7 +364,7 @@ const SIZE_PARAMETERS: &[Param] =
 
 fn states(word: &str) -> Result<&'static [comeback_core::State], Problem> {
     let found = output::states(word);
-    found.ok_or_else(|| Invalid::one("status", format!("must be one of {}", output::STATUSES.join(", "))).into())
+    found.ok_or_else(|| Invalid::one("status", format!("must be one of {}", output::statuses().join(", "))).into())
 }
 
 async fn list(
@@ -404,7 +404,7 @@ async fn size(
     let wanted = query.text("status").unwrap_or("queued");
     states(wanted)?;
     let counts = app.engine.store().counts(&caller.namespace).await?;
-    let mut by_status: BTreeMap<&str, u64> = output::STATUSES.iter().map(|word| (*word, 0)).collect();
+    let mut by_status: BTreeMap<&str, u64> = output::statuses().into_iter().map(|word| (word, 0)).collect();
     for (state, count) in &counts.by_state {
         *by_status.entry(output::status(*state)).or_default() += count;
     }
