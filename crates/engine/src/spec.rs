@@ -88,6 +88,8 @@ pub struct TaskSpec {
     pub step: Option<Step>,
     /// When somebody first asked for it, where that was before now: it goes before what was asked for later.
     pub submitted_at: Option<Timestamp>,
+    /// How much a hook is expected to count.
+    pub expected: Option<u32>,
 }
 
 impl TaskSpec {
@@ -370,6 +372,9 @@ impl TaskSpec {
                 faults.push(format!("{at}retry.{}", fault.path), fault.message);
             }
         }
+        if self.expected.is_some_and(|expected| expected > i32::MAX.cast_unsigned()) {
+            faults.push(format!("{at}expected"), format!("may be {} at most", i32::MAX));
+        }
         self.refuse_what_is_not_built(at, config, faults);
     }
 
@@ -468,6 +473,7 @@ impl TaskSpec {
         task.dead_end_barrier = self.dead_end_barrier;
         task.gated = self.step.as_ref().is_some_and(Step::has_gate);
         task.hooked = self.hooks.is_some();
+        task.tally.expected = self.expected;
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
         task.state = if task.start_at.is_some() || task.gated { State::Waiting } else { State::Pending };
         if execution.is_none() {

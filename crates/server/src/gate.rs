@@ -45,7 +45,7 @@ impl Class {
     pub fn of(method: &Method, path: &str, need: Need) -> Class {
         match need {
             Need::Nothing => Class::Vital,
-            Need::Work if path == "/api/v1/leases" => Class::Lease,
+            Need::Work if matches!(path, "/api/v1/leases" | "/api/queue/lease") => Class::Lease,
             Need::Work => Class::Vital,
             _ if *method == Method::GET => Class::Look,
             _ => Class::Write,

@@ -4,6 +4,7 @@
 
 pub mod auth;
 mod catalog;
+mod compat;
 mod gate;
 mod once;
 pub mod openapi;
@@ -25,6 +26,7 @@ use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 
+pub use compat::Shape;
 pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;

@@ -119,10 +119,20 @@ impl Problem {
         body
     }
 
+    /// A member of its own.
+    pub fn member(&self, name: &str) -> Option<&Value> {
+        self.more.as_ref().and_then(|more| more.get(name))
+    }
+
     pub fn render(&self, request_id: &str) -> Response {
-        let mut response = (self.status, self.to_json(request_id).to_string()).into_response();
+        self.render_as(self.to_json(request_id), "application/problem+json")
+    }
+
+    /// The same in the words of somebody else.
+    pub fn render_as(&self, body: Value, media: &'static str) -> Response {
+        let mut response = (self.status, body.to_string()).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -153,7 +163,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-fn told(Fault { path, message }: &Fault) -> String {
+pub fn told(Fault { path, message }: &Fault) -> String {
     if path.is_empty() { message.clone() } else { format!("{path}: {message}") }
 }
 

@@ -141,31 +141,37 @@ fn judge(bad: &Bad, answer: &Answer) -> Result<(), String> {
     if !answer.status.is_client_error() {
         return Err("it was not refused".into());
     }
-    if answer.headers.get("content-type").is_none_or(|kind| kind != "application/problem+json") {
-        return Err("the answer is not a problem".into());
-    }
     let body: Value = serde_json::from_slice(&answer.bytes).map_err(|error| error.to_string())?;
-    for member in ["type", "title", "detail", "instance", "error"] {
-        if body[member].as_str().is_none_or(str::is_empty) {
-            return Err(format!("`{member}` is missing"));
+    if !answer.is_foreign() {
+        if answer.headers.get("content-type").is_none_or(|kind| kind != "application/problem+json") {
+            return Err("the answer is not a problem".into());
+        }
+        for member in ["type", "title", "detail", "instance"] {
+            if body[member].as_str().is_none_or(str::is_empty) {
+                return Err(format!("`{member}` is missing"));
+            }
+        }
+        if body["status"] != answer.status.as_u16() {
+            return Err("`status` is another".into());
         }
     }
-    if body["status"] != answer.status.as_u16() {
-        return Err("`status` is another".into());
+    if body["error"].as_str().is_none_or(str::is_empty) {
+        return Err("`error` is missing".into());
     }
-    if bad.problem.is_some_and(|problem| body["type"] != problem) {
+    let word = answer.problem().ok_or("it has no word")?;
+    if bad.problem.is_some_and(|problem| word != problem) {
         return Err(format!("it should be {:?}", bad.problem));
     }
-    if body["type"] == "validation-failed" {
-        let faults = body["errors"].as_array().filter(|all| !all.is_empty()).ok_or("no fault is told")?;
-        let named = |fault: &Value| {
-            let path = fault["path"].as_str().unwrap_or_default();
-            bad.path.as_deref().is_none_or(|wanted| path.starts_with(wanted))
-        };
+    if word == "validation-failed" {
+        let faults = answer.faults();
+        let named = |(path, _): &(String, String)| bad.path.as_deref().is_none_or(|wanted| path.starts_with(wanted));
+        if faults.is_empty() {
+            return Err("no fault is told".into());
+        }
         if !faults.iter().any(named) {
             return Err(format!("`{}` is not named", bad.path.as_deref().unwrap_or_default()));
         }
-        if faults.iter().any(|fault| fault["message"].as_str().is_none_or(str::is_empty)) {
+        if faults.iter().any(|(_, message)| message.is_empty()) {
             return Err("a fault says nothing".into());
         }
     }

@@ -83,6 +83,9 @@ pub trait Store: Send + Sync {
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
 
+    /// Adds to what active tasks have counted; a sign of life too. Answers which of them were active.
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError>;
+
     /// Makes due tasks pending (T14, T26), the longest overdue first; nothing while that loop is paused.
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError>;
 
@@ -153,6 +156,9 @@ pub trait Store: Send + Sync {
 
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
+
+    /// How many tasks that were retried, wait for a retry or ran out of them are in each state.
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError>;
 
     /// What is open in all namespaces, as somebody finds it who starts.
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;

@@ -1,6 +1,6 @@
 //! What goes into a store and what comes out: plain data, the same for both databases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comeback_core::{
@@ -340,6 +340,8 @@ pub struct ExecutionQuery {
     pub parent: Option<TaskId>,
     /// Behind this one.
     pub after: Option<ExecutionId>,
+    /// And so many more.
+    pub skip: u32,
     pub limit: u32,
 }
 
@@ -425,11 +427,106 @@ pub struct ExecutionView {
     pub origin: Origin,
     /// How many of its tasks are in each state.
     pub counts: BTreeMap<State, u64>,
+    pub kinds: BTreeSet<String>,
+    /// When one of its tasks last changed.
+    pub changed_at: Timestamp,
+    pub counted: Counted,
+}
+
+/// What the tasks of an execution have counted, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub success: u64,
+    pub failures: u64,
+    /// Nothing when one of them does not say what it expects.
+    pub expected: Option<u64>,
+}
+
+/// Of the tasks of an execution that have a state and a lane in common: how many, when the last of them changed, and what they
+/// have counted; how many of them say what they expect.
+pub(crate) struct ExecutionPart {
+    pub state: i16,
+    pub lane: i32,
+    pub tasks: i64,
+    pub changed_at: i64,
+    pub success: i64,
+    pub failures: i64,
+    pub expected: i64,
+    pub expecting: i64,
+}
+
+impl ExecutionPart {
+    pub(crate) const COLUMNS: &'static str =
+        "o.state, t.lane, count(*), max(o.updated_at), cast(sum(o.success) as bigint),
+         cast(sum(o.failures) as bigint), cast(coalesce(sum(o.expected), 0) as bigint), count(o.expected)";
+
+    /// Both halves of the tasks of execution number one, by state and lane.
+    pub(crate) fn query(mark: &str) -> String {
+        let half = |table: &str| {
+            let columns = Self::COLUMNS;
+            format!(
+                "select {columns} from task t join {table} o on o.id = t.id where t.execution_id = {mark} group by 1, 2"
+            )
+        };
+        format!("{} union all {}", half("task_open"), half("task_done"))
+    }
+}
+
+/// What somebody at work on a hook's task has counted since they last told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    pub task: TaskId,
+    pub success: u32,
+    pub failures: u32,
+    /// In place of what was expected before.
+    pub expected: Option<u32>,
+}
+
+impl ExecutionView {
+    /// With what is known of its tasks still to come.
+    pub(crate) fn new(
+        execution: Execution,
+        name: Option<String>,
+        labels: BTreeMap<String, String>,
+        external_id: Option<String>,
+        origin: Origin,
+    ) -> ExecutionView {
+        ExecutionView {
+            changed_at: execution.updated_at,
+            execution,
+            name,
+            labels,
+            external_id,
+            origin,
+            counts: BTreeMap::new(),
+            kinds: BTreeSet::new(),
+            counted: Counted { expected: Some(0), ..Counted::default() },
+        }
+    }
+
+    pub(crate) fn add(&mut self, part: &ExecutionPart, lane: Option<&Lane>) {
+        let count = |number: i64| u64::try_from(number).unwrap_or(0);
+        if let Some(state) = State::from_code(part.state) {
+            *self.counts.entry(state).or_default() += count(part.tasks);
+        }
+        self.kinds.extend(lane.map(|lane| lane.kind.clone()));
+        self.changed_at = self.changed_at.max(Timestamp(part.changed_at));
+        self.counted.success += count(part.success);
+        self.counted.failures += count(part.failures);
+        let all_expect = part.expecting == part.tasks;
+        self.counted.expected = self.counted.expected.filter(|_| all_expect).map(|sum| sum + count(part.expected));
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     pub by_state: BTreeMap<State, u64>,
+}
+
+impl Counts {
+    /// Of which tasks: of all, or of those that have to do with retries.
+    pub(crate) const ALL: &'static str = "true";
+    pub(crate) const RETRIED: &'static str = "(attempt > 0 or state in (4, 8))";
 }
 
 /// Everything that is open, by what it waits for.

@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod change;
+pub mod count;
 pub mod execution;
 pub mod forecast;
 pub mod heartbeat;

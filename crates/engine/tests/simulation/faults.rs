@@ -232,6 +232,10 @@ impl Store for FaultyStore {
         self.through(self.truth.heartbeat(&beats, now)).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.through(self.truth.count(counts, now)).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         let now = if self.is(Mutant::PromoteEarly) { now + Millis(5_000) } else { now };
         self.through(self.truth.promote(what, now, limit)).await
@@ -340,6 +344,10 @@ impl Store for FaultyStore {
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         self.through(self.truth.counts(namespace)).await
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        self.through(self.truth.retried(namespace)).await
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {

@@ -68,6 +68,8 @@ pub struct Doc {
     pub media: &'static str,
     pub answer: Option<Value>,
     pub links: Vec<Link>,
+    /// Why it may answer nothing (204) too.
+    pub or_nothing: Option<&'static str>,
     /// Words of problems that this route has beside those which follow from its line.
     pub problems: Vec<&'static str>,
 }
@@ -94,6 +96,7 @@ impl Doc {
             media: "application/json",
             answer: None,
             links: Vec::new(),
+            or_nothing: None,
             problems: Vec::new(),
         }
     }
@@ -140,6 +143,10 @@ impl Doc {
 
     pub fn answers_nothing(self) -> Doc {
         Doc { status: 204, ..self }
+    }
+
+    pub fn or_nothing(self, why: &'static str) -> Doc {
+        Doc { or_nothing: Some(why), ..self }
     }
 
     /// Something else than JSON.

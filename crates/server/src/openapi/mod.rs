@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::auth::{Need, Role};
+use crate::compat::Shape;
 use crate::routes::{Route, table};
 pub use doc::{Doc, Param};
 pub use shapes::stands_for;
@@ -42,12 +43,27 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("clock", "Clock", "What time it is; on a server whose time is moved by hand, moving it."),
     ("admin", "Administration", "Loops, workers, instances, and what is stuck."),
     ("keys", "Keys", "Who may do what."),
+    (
+        "jobs",
+        "Other dialects",
+        "For clients of other servers: their routes, their bodies and their answers; the tasks are the same.",
+    ),
+    ("screenshots", "Other dialects", ""),
+    ("retry-schedules", "Other dialects", ""),
     ("", "Server", "Health, metrics and this document."),
 ];
 
+/// First words of paths outside of `/api/v1` that belong to other dialects.
+const ELSEWHERE: &[&str] = &["task", "batches", "batch", "dag", "retry-schedules", "api"];
+
 /// The tag of a path; nothing where there is none for it.
 pub fn tag(path: &str) -> Option<&'static str> {
-    let word = path.strip_prefix("/api/v1/").map_or("", |rest| rest.split('/').next().unwrap_or_default());
+    let first = |rest: &str| rest.split('/').next().unwrap_or_default().to_owned();
+    let word = match path.strip_prefix("/api/v1/") {
+        Some(rest) => first(rest),
+        None if ELSEWHERE.contains(&first(path.trim_start_matches('/')).as_str()) => "jobs".into(),
+        None => String::new(),
+    };
     TAGS.iter().find(|(first, ..)| *first == word).map(|(_, tag, _)| *tag)
 }
 
@@ -88,6 +104,7 @@ fn build() -> Value {
             "parameters": {"Namespace": parameter("header", &NAMESPACE)},
             "headers": {
                 "RequestId": {"description": "The id of the request, as in `instance` of a problem.", "schema": schema::text()},
+                "Problem": {"description": "The word that a problem has elsewhere in `type`.", "schema": schema::text()},
                 "RetryAfter": {"description": "Seconds after which to ask again.", "schema": schema::count()},
             },
             "responses": answers.shared,
@@ -210,13 +227,17 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
     }
     let mut all: BTreeMap<String, Value> = BTreeMap::from([(doc.status.to_string(), success.clone())]);
     all.extend(doc.also.map(|status| (status.to_string(), success)));
+    if let Some(why) = doc.or_nothing {
+        let headers = json!({"x-request-id": {"$ref": "#/components/headers/RequestId"}});
+        all.insert("204".into(), json!({"description": why, "headers": headers}));
+    }
     let mut by_status: BTreeMap<u16, Vec<&problems::Sort>> = BTreeMap::new();
     let slugs = problems_of(route, doc);
     for sort in answers.sorts.iter().filter(|sort| slugs.contains(sort.slug.as_str())) {
         by_status.entry(sort.status).or_default().push(sort);
     }
     for (status, sorts) in by_status {
-        let (name, response) = shared_response(&sorts);
+        let (name, response) = shared_response(&sorts, route.shape);
         answers.shared.entry(name.clone()).or_insert(response);
         all.insert(status.to_string(), json!({"$ref": format!("#/components/responses/{name}")}));
     }
@@ -248,19 +269,26 @@ impl Default for Answers {
     }
 }
 
-fn shared_response(sorts: &[&problems::Sort]) -> (String, Value) {
+fn shared_response(sorts: &[&problems::Sort], shape: Shape) -> (String, Value) {
     let names: Vec<String> = sorts.iter().map(|sort| sort.name()).collect();
     let forms: Vec<Value> = names.iter().map(|name| schema::named(name)).collect();
     let told: Vec<String> = sorts.iter().map(|sort| format!("`{}`: {}", sort.slug, sort.about)).collect();
-    let schema = if let [only] = forms.as_slice() { only.clone() } else { json!({"oneOf": forms}) };
+    let (media, schema, prefix) = match shape.schema() {
+        Some((name, schema)) => ("application/json", schema, name),
+        None if forms.len() == 1 => ("application/problem+json", forms[0].clone(), ""),
+        None => ("application/problem+json", json!({"oneOf": forms}), ""),
+    };
     let mut headers = json!({"x-request-id": {"$ref": "#/components/headers/RequestId"}});
+    if shape != Shape::Problem {
+        headers["comeback-problem"] = json!({"$ref": "#/components/headers/Problem"});
+    }
     if sorts.iter().any(|sort| matches!(sort.status, 429 | 503)) {
         headers["retry-after"] = json!({"$ref": "#/components/headers/RetryAfter"});
     }
     let response = json!({
         "description": told.join("\n\n"),
         "headers": headers,
-        "content": {"application/problem+json": {"schema": schema}},
+        "content": {media: {"schema": schema}},
     });
-    (names.join("Or"), response)
+    (format!("{prefix}{}", names.join("Or")), response)
 }

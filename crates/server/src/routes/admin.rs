@@ -100,7 +100,7 @@ pub fn lines() -> Vec<Line> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Nothing)]
-struct NothingIn {}
+pub struct NothingIn {}
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {

@@ -39,28 +39,54 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// Which events somebody wants to hear of.
+/// Which events somebody wants to hear of, and by which names.
 #[derive(Clone)]
-struct Wanted {
+pub struct Wanted {
     namespace: String,
     types: Vec<EventKind>,
     execution: Option<Uuid>,
     task: Option<Uuid>,
+    /// Only what a playbook engine has a name for, by that name.
+    seed: bool,
 }
 
 impl Wanted {
-    fn read(query: &Query, namespace: String) -> Result<Wanted, Problem> {
+    pub fn read(query: &Query, namespace: String) -> Result<Wanted, Problem> {
         let mut types = Vec::new();
         for word in query.text("types").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
-            let kind = EventKind::from_word(word);
-            types.push(kind.ok_or_else(|| Invalid::one("types", format!("`{word}` is no type of event")))?);
+            let kinds = event::kinds(word);
+            if kinds.is_empty() {
+                return Err(Invalid::one("types", format!("`{word}` is no type of event")).into());
+            }
+            types.extend(kinds);
         }
-        Ok(Wanted { namespace, types, execution: query.parse("execution_id")?, task: query.parse("task_id")? })
+        let seed = match query.text("names") {
+            None | Some("native") => false,
+            Some("seed") => true,
+            Some(_) => return Err(Invalid::one("names", "must be one of native, seed").into()),
+        };
+        let (execution, task) = (query.parse("execution_id")?, query.parse("task_id")?);
+        Ok(Wanted { namespace, types, execution, task, seed })
+    }
+
+    /// The same in the words of a playbook engine.
+    pub fn seed(self) -> Wanted {
+        Wanted { seed: true, ..self }
+    }
+
+    /// An event by the name that was asked for.
+    fn told(&self, it: &FeedEvent) -> Value {
+        let mut shown = event::of_feed(it);
+        if let (true, Some(name)) = (self.seed, event::seed_name(it.event.kind)) {
+            shown["type"] = name.into();
+        }
+        shown
     }
 
     fn wants(&self, it: &FeedEvent) -> bool {
         it.namespace == self.namespace
             && (self.types.is_empty() || self.types.contains(&it.event.kind))
+            && (!self.seed || event::seed_name(it.event.kind).is_some())
             && self.execution.is_none_or(|id| it.event.execution.0 == id)
             && self.task.is_none_or(|id| it.event.task.is_some_and(|task| task.0 == id))
     }
@@ -79,8 +105,13 @@ const PARAMETERS: &[Param] = &[
     ),
     Param::new("execution_id", "Only of this execution.", schema::id),
     Param::new("task_id", "Only of this task.", schema::id),
+    Param::new("names", "`seed` for the names of a playbook engine; what it has none for is left out.", names),
     LIMIT,
 ];
+fn names() -> Value {
+    schema::word(&["native", "seed"])
+}
+
 /// A stream has no pages, so the limit is left out.
 const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are some").1;
 /// Stretches of the feed that one page may look through.
@@ -101,26 +132,32 @@ async fn page(
 ) -> Result<Json<Page<Value>>, Problem> {
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
+    let (found, next_cursor) = look(&app, &query, &wanted).await?;
+    Ok(Json(Page { items: found.iter().map(|it| wanted.told(it)).collect(), next_cursor }))
+}
+
+/// A page of what is wanted, and where to go on.
+pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<FeedEvent>, Option<String>), Problem> {
     let limit = query.limit()?;
-    let mut cursor = place(&app, &query).await?;
-    let mut items = Vec::new();
+    let mut cursor = place(app, query).await?;
+    let mut items: Vec<FeedEvent> = Vec::new();
     for _ in 0..STRETCHES {
         let feed = app.engine.store().feed(cursor, limit).await?;
         let is_end = feed.next == cursor;
         let room = limit as usize - items.len();
-        let mut found = feed.events.iter().filter(|it| wanted.wants(it));
-        items.extend(found.by_ref().take(room).map(event::of_feed));
+        let mut found = feed.events.into_iter().filter(|it| wanted.wants(it));
+        items.extend(found.by_ref().take(room));
         // What no longer fits comes with the next page, which begins after the last one that did.
         if let (Some(_), Some(last)) = (found.next(), items.last()) {
-            let after = last["id"].as_str().map(str::to_owned);
-            return Ok(Json(Page { items, next_cursor: after }));
+            let after = last.cursor.to_string();
+            return Ok((items, Some(after)));
         }
         cursor = feed.next;
         if is_end || items.len() >= limit as usize {
             break;
         }
     }
-    Ok(Json(Page { items, next_cursor: cursor.map(|cursor| cursor.to_string()) }))
+    Ok((items, cursor.map(|cursor| cursor.to_string())))
 }
 
 /// How often the feed is looked at when nothing was there.
@@ -155,8 +192,9 @@ async fn follow(
     let start = Following { _place: place, app, wanted, cursor, ready: VecDeque::new() };
     let events = stream::unfold(start, |mut it| async move {
         let told = next(&mut it).await?;
-        let text = event::of_feed(&told).to_string();
-        let told = Event::default().id(told.cursor.to_string()).event(told.event.kind.word()).data(text);
+        let shown = it.wanted.told(&told);
+        let name = shown["type"].as_str().unwrap_or_default();
+        let told = Event::default().id(told.cursor.to_string()).event(name).data(shown.to_string());
         Some((Ok::<_, Infallible>(told), it))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));

@@ -157,6 +157,7 @@ async fn list(
         workflow: query.text("workflow").map(str::to_owned),
         parent: id("task_id")?.map(TaskId),
         after: id("cursor")?.map(ExecutionId),
+        skip: 0,
         limit,
     };
     let found = app.engine.store().executions(&caller.namespace, &asked).await?;

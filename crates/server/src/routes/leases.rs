@@ -10,7 +10,9 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_engine::store::BeatAnswer;
-use comeback_engine::{Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, Reported};
+use comeback_engine::{
+    Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported,
+};
 use serde_json::{Value, json};
 
 use super::{Line, large, line};
@@ -86,7 +88,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
 }
 
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
-async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
+pub async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let engine = app.engine.clone();
     tokio::spawn(async move {
@@ -158,10 +160,7 @@ async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: 
             }
         }
     }
-    // What was read is done whether or not the caller waits for the answer.
-    let engine = app.engine.clone();
-    let answers = tokio::spawn(async move { engine.report(reports).await });
-    let mut answers = answers.await.map_err(|_| Problem::unavailable("the report broke off"))??.into_iter();
+    let mut answers = report_all(&app, reports).await?.into_iter();
     let shown: Vec<Value> = tokens
         .iter()
         .zip(problems)
@@ -180,6 +179,13 @@ async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: 
         })
         .collect();
     Ok(Json(json!({"reports": shown})))
+}
+
+/// What was read is done whether or not the caller waits for the answer.
+pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, Problem> {
+    let engine = app.engine.clone();
+    let answers = tokio::spawn(async move { engine.report(reports).await });
+    Ok(answers.await.map_err(|_| Problem::unavailable("the report broke off"))??)
 }
 
 fn reported_shown(token: &str, reported: &Reported) -> Value {

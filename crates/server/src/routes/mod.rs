@@ -3,11 +3,11 @@
 
 pub mod admin;
 pub mod clock;
-mod events;
+pub mod events;
 mod executions;
 mod health;
 mod keys;
-mod leases;
+pub mod leases;
 mod metrics;
 mod policies;
 mod stats;
@@ -15,10 +15,10 @@ mod tasks;
 mod workflows;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -27,6 +27,7 @@ use comeback_core::{Invalid, TaskId};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
+use crate::compat::{self, Shape};
 use crate::gate::{Class, GateOptions};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
@@ -41,6 +42,8 @@ pub struct Route {
     pub summary: &'static str,
     /// What the document says beside that; a test asks for it.
     pub doc: Option<Doc>,
+    /// How it tells what went wrong.
+    pub shape: Shape,
     /// Bodies of many megabytes are expected here.
     large: bool,
 }
@@ -59,17 +62,28 @@ pub struct Line {
 }
 
 impl Line {
-    fn doc(mut self, doc: Doc) -> Line {
+    pub fn doc(mut self, doc: Doc) -> Line {
         self.route.doc = Some(doc);
+        self
+    }
+
+    pub fn shape(mut self, shape: Shape) -> Line {
+        self.route.shape = shape;
         self
     }
 }
 
-fn line(method: Method, path: &'static str, need: Need, summary: &'static str, answer: MethodRouter<Arc<App>>) -> Line {
-    Line { route: Route { method, path, need, summary, doc: None, large: false }, answer }
+pub fn line(
+    method: Method,
+    path: &'static str,
+    need: Need,
+    summary: &'static str,
+    answer: MethodRouter<Arc<App>>,
+) -> Line {
+    Line { route: Route { method, path, need, summary, doc: None, shape: Shape::Problem, large: false }, answer }
 }
 
-fn large(mut line: Line) -> Line {
+pub fn large(mut line: Line) -> Line {
     line.route.large = true;
     line
 }
@@ -78,7 +92,7 @@ fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
         .chain([workflows::lines(), executions::lines()])
-        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines()])
+        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()
 }
@@ -169,13 +183,14 @@ async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Re
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
+    let shape = request.extensions().get::<MatchedPath>().map_or(Shape::Problem, |path| shape_at(path.as_str()));
     let response = next.run(request).await;
     let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
-        Some(problem) => problem.render(&id),
+        Some(problem) => shape.render(problem, &id),
         None if response.status().is_client_error() || response.status().is_server_error() => {
             let allow = response.headers().get(header::ALLOW).cloned();
-            let mut rendered = Problem::of_status(response.status()).render(&id);
+            let mut rendered = shape.render(&Problem::of_status(response.status()), &id);
             if let Some(allow) = allow {
                 rendered.headers_mut().insert(header::ALLOW, allow);
             }
@@ -198,6 +213,13 @@ async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Re
         });
     }
     response
+}
+
+/// How the routes at a path tell what went wrong.
+fn shape_at(path: &str) -> Shape {
+    static SHAPES: LazyLock<BTreeMap<&str, Shape>> =
+        LazyLock::new(|| table().into_iter().map(|route| (route.path, route.shape)).collect());
+    SHAPES.get(path).copied().unwrap_or_default()
 }
 
 /// What is still known of a request when it is answered.

@@ -1,6 +1,6 @@
 //! Events, as they are told to those who follow.
 
-use comeback_core::Event;
+use comeback_core::{Event, EventKind};
 use comeback_engine::store::FeedEvent;
 use serde_json::{Value, json};
 
@@ -22,4 +22,36 @@ pub fn of_log(event: &Event) -> Value {
         "attempt": event.attempt,
         "data": event.data,
     })
+}
+
+/// The names that a playbook engine has for what happens; nothing where it has none.
+pub fn seed_name(kind: EventKind) -> Option<&'static str> {
+    Some(match kind {
+        EventKind::ExecutionStarted => "execution_started",
+        EventKind::ExecutionSucceeded => "execution_completed",
+        EventKind::ExecutionFailed => "execution_failed",
+        EventKind::ExecutionCanceled => "execution.cancelled",
+        EventKind::TaskReady => "step_started",
+        EventKind::AttemptStarted => "action_started",
+        EventKind::AttemptSucceeded => "action_completed",
+        EventKind::AttemptFailed => "action_error",
+        EventKind::TaskRetryScheduled | EventKind::TaskThrottled => "step_retry",
+        EventKind::TaskRetryExhausted => "step_retry_exhausted",
+        EventKind::TaskFailed => "step_failed_terminal",
+        EventKind::TaskSucceeded => "step_completed",
+        _ => return None,
+    })
+}
+
+/// All of those names.
+pub fn seed_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = EventKind::ALL.iter().filter_map(|kind| seed_name(*kind)).collect();
+    names.dedup();
+    names
+}
+
+/// What a word of either sort stands for; nothing when it stands for none.
+pub fn kinds(word: &str) -> Vec<EventKind> {
+    let named = |kind: &EventKind| kind.word() == word || seed_name(*kind) == Some(word);
+    EventKind::ALL.iter().copied().filter(named).collect()
 }

@@ -21,10 +21,15 @@ use crate::problem::Problem;
 
 /// Reads a body. An empty one is an empty object; a fault is named by its path.
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+    read_whole(body, "").map(|Object(value)| value)
+}
+
+/// Reads a body that need not be an object; faults are named below `at`.
+pub fn read_whole<T: DeserializeOwned>(body: &Bytes, at: &str) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let Object(value) = serde_path_to_error::deserialize(&mut from).map_err(|error| match error.inner().is_data() {
-        true => fault(error).into(),
+    let value = serde_path_to_error::deserialize(&mut from).map_err(|error| match error.inner().is_data() {
+        true => fault(error).under(at).into(),
         false => Problem::bad_request(format!("the body is not JSON: {}", error.inner())),
     })?;
     from.end().map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;

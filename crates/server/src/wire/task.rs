@@ -253,6 +253,7 @@ impl TaskIn {
             dead_end_barrier: self.dead_end_barrier,
             step: None,
             submitted_at: None,
+            expected: None,
         }
     }
 }

@@ -124,6 +124,8 @@ fn addresses() -> Vec<Bad> {
         let operation = route.doc.as_ref().expect("a description").id;
         let base = match operation {
             "settleTask" => Bad::new(operation).json(json!({"status": "succeeded"})),
+            "updateBatchTask" => Bad::new(operation).json(json!({"status": "Success"})),
+            "completeJob" | "failJob" | "keepJob" => Bad::new(operation).json(json!({"worker_id": "w"})),
             "snoozeTask" | "rescheduleTask" => Bad::new(operation).json(json!({"delay": 1})),
             _ => Bad::new(operation),
         };

@@ -25,6 +25,15 @@ fn bases() -> Vec<Base> {
         body.as_object_mut().expect("fields").extend(rest.as_object().expect("fields").clone());
         body
     };
+    let task = || json!({"id": "a", "name": "A", "kind": "k"});
+    let with = |field: &str, value: Value| {
+        let mut body = task();
+        body[field] = value;
+        body
+    };
+    let action = || json!({"kind": "Webhook", "params": {"url": "https://example.com", "verb": "Post"}});
+    let depends = json!([task(), {"id": "b", "name": "B", "kind": "k", "dependencies": [{"id": "a"}]}]);
+    let alike = json!([{"status": "Running", "kind": "k", "fields": []}]);
     let rule = || json!({"rules": [{"then": "retry", "match": {"code": "E"}}]});
     let window = || json!({"windows": [{"from": "22:00", "to": "06:00"}]});
     vec![
@@ -76,6 +85,39 @@ fn bases() -> Vec<Base> {
         base("reapStuckTasks", json!({}), "", "Nothing", ""),
         base("advanceClock", json!({"by": 1}), "", "Advance", ""),
         base("createKey", json!({"role": "admin"}), "", "KeyRequest", ""),
+        base("createBatch", task(), "", "BatchTask", "tasks[0]."),
+        base("createBatch", json!([task()]), "/0", "BatchTask", "tasks[0]."),
+        base("createBatch", with("retry", json!({"max_retries": 2})), "/retry", "BatchRetry", "tasks[0].retry."),
+        base("createBatch", with("on_start", action()), "/on_start", "BatchAction", "tasks[0].on_start."),
+        base(
+            "createBatch",
+            with("on_start", action()),
+            "/on_start/params",
+            "BatchActionParams",
+            "tasks[0].on_start.params.",
+        ),
+        base("createBatch", depends, "/1/dependencies/0", "BatchDependency", "tasks[1].dependencies[0]."),
+        base(
+            "createBatch",
+            with("dedupe_strategy", alike),
+            "/dedupe_strategy/0",
+            "BatchMatcher",
+            "tasks[0].dedupe_strategy[0].",
+        ),
+        base("updateBatchTask", json!({"status": "Success"}), "", "BatchUpdate", ""),
+        base("countBatchTask", json!({"new_success": 1}), "", "BatchCounters", ""),
+        base("enqueueJob", json!({"node_id": "n"}), "", "NewJob", ""),
+        base("enqueueJob", json!({"node_id": "n", "retry": {}}), "/retry", "RetryPolicyFields", "retry."),
+        base("leaseJob", json!({"worker_id": "w"}), "", "JobLeaseRequest", ""),
+        base("completeJob", json!({"worker_id": "w"}), "", "JobSuccess", ""),
+        base("failJob", json!({"worker_id": "w"}), "", "JobFailure", ""),
+        base("failJob", with_error(json!({"worker_id": "w"})), "/error", "ErrorFields", "error."),
+        base("keepJob", json!({"worker_id": "w"}), "", "JobHeartbeat", ""),
+        base("emitEvent", json!({"event_type": "action_error", "worker_id": "w"}), "", "EmittedEvent", ""),
+        base("retryJob", json!({}), "", "JobRetry", ""),
+        base("retryScreenshot", json!({}), "", "JobRetry", ""),
+        base("pauseBatchTask", json!({}), "", "Nothing", ""),
+        base("resumeBatchTask", json!({}), "", "Nothing", ""),
     ]
 }
 

@@ -65,7 +65,7 @@ impl Judge {
                 let content = bodies.get(kind).unwrap_or_else(|| panic!("{place}: {kind} is not told"));
                 if kind.ends_with("json") {
                     let body = answer.json();
-                    problem = body["type"].as_str().filter(|_| !answer.status.is_success()).unwrap_or_default().into();
+                    problem = answer.problem().filter(|_| !answer.status.is_success()).unwrap_or_default();
                     self.fits(&content["schema"], &body, &place);
                 }
             }

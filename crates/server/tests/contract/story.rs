@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 use crate::judge::Judge;
 use crate::place::{self, Answer, Place, request, route, routes, send};
 
+mod compat;
+
 struct World {
     app: Arc<App>,
     router: Router,
@@ -90,7 +92,7 @@ impl World {
     async fn bad(&self, operation: &str, ask: Ask<'_>) -> String {
         let answer = self.ask(operation, ask).await;
         assert!(answer.status.is_client_error() || answer.status.is_server_error(), "{operation}: {}", answer.status);
-        answer.json()["type"].as_str().expect("a problem").to_owned()
+        answer.problem().expect("a problem")
     }
 
     async fn submit(&self, task: Value) -> String {
@@ -133,6 +135,10 @@ async fn every_answer_is_as_the_document_says() {
         hooks(&world).await;
 
         flow::flow(&world).await;
+        compat::batches(&world).await;
+        compat::queue(&world).await;
+        compat::schedules(&world).await;
+        compat::jobs(&world).await;
 
         policies(&world).await;
 
@@ -423,13 +429,18 @@ async fn contradictions(world: &World) {
         let doc = route.doc.as_ref().expect("a description");
         if doc.problems.contains(&"not-found") {
             let body = match doc.id {
+                "updateBatchTask" => Some(json!({"status": "Success"}).to_string()),
+                "completeJob" | "failJob" | "keepJob" => Some(json!({"worker_id": "w"}).to_string()),
+                "emitEvent" => Some(json!({"event_type": "action_started", "queue_id": nobody}).to_string()),
+                "countBatchTask" => Some(json!({"new_success": 1}).to_string()),
                 "settleTask" => Some(json!({"status": "succeeded"}).to_string()),
                 "snoozeTask" | "rescheduleTask" => Some(json!({"delay": 1}).to_string()),
                 "startExecution" => Some(json!({"workflow": nobody}).to_string()),
                 _ => None,
             };
+            let query = if doc.id.ends_with("Schedules") { format!("target_id={nobody}") } else { String::new() };
             assert_eq!(
-                world.bad(doc.id, Ask { part: nobody, body, ..Ask::default() }).await,
+                world.bad(doc.id, Ask { part: nobody, query: &query, body, ..Ask::default() }).await,
                 "not-found",
                 "{}",
                 doc.id
@@ -500,6 +511,7 @@ async fn repetitions(world: &World) {
         world.good(operation, keyed(first)).await;
         assert_eq!(world.bad(operation, keyed(other)).await, "idempotency-mismatch", "{operation}");
     }
+    compat::repetitions(world).await;
     for example in examples("pauseWork") {
         world.post("pauseWork", "", example).await;
     }

@@ -85,9 +85,42 @@ pub struct Answer {
     pub bytes: Bytes,
 }
 
+#[allow(dead_code, reason = "not every test looks at answers so closely")]
 impl Answer {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|error| panic!("{error}: {:?}", self.bytes))
+    }
+
+    /// Whether it tells what went wrong in the words of another dialect.
+    pub fn is_foreign(&self) -> bool {
+        self.headers.contains_key("comeback-problem")
+    }
+
+    /// The word of the problem, in whatever shape it is told.
+    pub fn problem(&self) -> Option<String> {
+        if let Some(word) = self.headers.get("comeback-problem") {
+            return word.to_str().ok().map(str::to_owned);
+        }
+        serde_json::from_slice::<Value>(&self.bytes).ok()?["type"].as_str().map(str::to_owned)
+    }
+
+    /// Everything that is wrong, by path, in whatever shape it is told.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let body = self.json();
+        let line = |line: &Value| {
+            let line = line.as_str().expect("a text");
+            let (path, message) = line.split_once(": ").unwrap_or(("", line));
+            (path.to_owned(), message.to_owned())
+        };
+        match (&body["errors"], &body["details"], &body["message"]) {
+            (Value::Array(faults), _, _) => {
+                let text = |fault: &Value, name: &str| fault[name].as_str().unwrap_or_default().to_owned();
+                faults.iter().map(|fault| (text(fault, "path"), text(fault, "message"))).collect()
+            }
+            (_, Value::Array(lines), _) => lines.iter().map(line).collect(),
+            (_, _, message @ Value::String(_)) => vec![line(message)],
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod apply;
 mod claim;
 mod control;
+mod count;
 mod documents;
 mod due;
 mod execution;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         submit::CASES,
         claim::CASES,
         apply::CASES,
+        count::CASES,
         heartbeat::CASES,
         promote::CASES,
         due::CASES,

@@ -1,6 +1,5 @@
 //! Executions and their steps, as workflows look at them.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use comeback_core::{ExecutionId, ExecutionState, Executor, State, TaskId};
@@ -9,7 +8,7 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::learn;
-use super::read::{count_state, execution_in, snapshot};
+use super::read::{execution_in, snapshot};
 use super::rows::{Reader, read_open};
 use crate::StoreError;
 use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
@@ -106,17 +105,6 @@ pub async fn execution_view(
         )
         .await?;
     let row = tx.query_one(&statement, &[&id.0]).await?;
-    let mut counts = BTreeMap::new();
-    let statement = tx
-        .prepare_cached(
-            "select o.state, count(*) from task t join task_open o on o.id = t.id where t.execution_id = $1 group by 1
-             union all
-             select o.state, count(*) from task t join task_done o on o.id = t.id where t.execution_id = $1 group by 1",
-        )
-        .await?;
-    for row in tx.query(&statement, &[&id.0]).await? {
-        count_state(&mut counts, &row)?;
-    }
     let number = |column: usize| row.get::<_, Option<i32>>(column).map(i32::cast_unsigned);
     let mut from = Reader::new(&row);
     let (name, labels, external_id) = (from.get()?, labels_from_json(from.get::<Option<&str>>()?), from.get()?);
@@ -126,7 +114,25 @@ pub async fn execution_view(
         parent: row.get::<_, Option<Uuid>>(6).map(TaskId).zip(number(7)),
         retry_of: row.get::<_, Option<Uuid>>(8).map(ExecutionId),
     };
-    Ok(Some(ExecutionView { execution, name, labels, external_id, origin, counts }))
+    let mut view = ExecutionView::new(execution, name, labels, external_id, origin);
+    let statement = tx.prepare_cached(&ExecutionPart::query("$1")).await?;
+    for row in tx.query(&statement, &[&id.0]).await? {
+        let part = ExecutionPart {
+            state: row.get(0),
+            lane: row.get(1),
+            tasks: row.get(2),
+            changed_at: row.get(3),
+            success: row.get(4),
+            failures: row.get(5),
+            expected: row.get(6),
+            expecting: row.get(7),
+        };
+        if store.dictionary.lane(part.lane).is_none() {
+            learn::refresh(&store.pools.learn, &store.dictionary).await?;
+        }
+        view.add(&part, store.dictionary.lane(part.lane).as_deref());
+    }
+    Ok(Some(view))
 }
 
 pub async fn executions(
@@ -138,13 +144,24 @@ pub async fn executions(
     let sql = "select e.id from execution e join namespace n on n.id = e.namespace
                where n.name = $1 and (cardinality($2::int2[]) = 0 or e.state = any($2))
                  and ($3::text is null or e.workflow = $3) and ($4::uuid is null or e.parent_task = $4)
-                 and ($5::uuid is null or e.id < $5) order by e.id desc limit $6";
+                 and ($5::uuid is null or e.id < $5) order by e.id desc limit $6 offset $7";
     let ids: Vec<Uuid> = {
         let client = store.reader().await?;
         let statement = client.prepare_cached(sql).await?;
         let (parent, after) = (query.parent.map(|id| id.0), query.after.map(|id| id.0));
         let rows = client
-            .query(&statement, &[&namespace, &states, &query.workflow, &parent, &after, &i64::from(query.limit)])
+            .query(
+                &statement,
+                &[
+                    &namespace,
+                    &states,
+                    &query.workflow,
+                    &parent,
+                    &after,
+                    &i64::from(query.limit),
+                    &i64::from(query.skip),
+                ],
+            )
             .await?;
         rows.iter().map(|row| row.get(0)).collect()
     };

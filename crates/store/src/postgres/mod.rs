@@ -139,6 +139,10 @@ impl Store for PostgresStore {
         tend::heartbeat(self, beats, now).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        tend::count(self, counts, now).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         tend::promote(self, what, now, limit).await
     }
@@ -231,7 +235,11 @@ impl Store for PostgresStore {
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace).await.map_err(StoreError::of_a_read)
+        read::counts(self, namespace, Counts::ALL).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        read::counts(self, namespace, Counts::RETRIED).await.map_err(StoreError::of_a_read)
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

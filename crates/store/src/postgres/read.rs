@@ -336,22 +336,24 @@ pub async fn history(
     Ok(records)
 }
 
-pub fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> Result<(), StoreError> {
+fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> Result<(), StoreError> {
     let state: i16 = row.get(0);
     let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
     counts.insert(state, row.get::<_, i64>(1).cast_unsigned());
     Ok(())
 }
 
-pub async fn counts(store: &PostgresStore, namespace: &str) -> Result<Counts, StoreError> {
+pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<Counts, StoreError> {
     let lanes: Vec<i32> =
         store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
     let client = store.reader().await?;
     let mut counts = Counts::default();
     let rows = client
         .query(
-            "select state, count(*) from task_open where lane = any($1) group by state
-             union all select state, count(*) from task_done where lane = any($1) group by state",
+            &format!(
+                "select state, count(*) from task_open where lane = any($1) and {of} group by state
+                 union all select state, count(*) from task_done where lane = any($1) and {of} group by state"
+            ),
             &[&lanes],
         )
         .await?;

@@ -68,6 +68,26 @@ pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) ->
     Ok(answers)
 }
 
+const COUNT: &str = "update task_open set success = least(success + $2::int8, 2147483647)::int4,
+               failures = least(failures + $3::int8, 2147483647)::int4, expected = coalesce($4::int4, expected),
+               version = version + 1, updated_at = greatest($5, updated_at),
+               timeout_at = case when timeout_at is null then null
+                 else least($5 + timeout_ms, started_at + attempt_deadline_ms) end
+             where id = $1 and state in (2, 3)";
+
+pub async fn count(store: &PostgresStore, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+    let client = store.writer().await?;
+    let statement = client.prepare_cached(COUNT).await?;
+    let mut answers = Vec::with_capacity(counts.len());
+    for count in counts {
+        let expected = count.expected.map(|expected| i32::try_from(expected).unwrap_or(i32::MAX));
+        let (success, failures) = (i64::from(count.success), i64::from(count.failures));
+        let changed = client.execute(&statement, &[&count.task.0, &success, &failures, &expected, &now.0]).await?;
+        answers.push(changed > 0);
+    }
+    Ok(answers)
+}
+
 /// Lone tasks whose small events are carried: one statement moves them all.
 fn promotion(index_condition: &str, event: i16) -> String {
     format!(

@@ -1,6 +1,5 @@
 //! Executions and their steps, as workflows look at them.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use comeback_core::{ExecutionId, ExecutionState, Executor, State, TaskId};
@@ -104,19 +103,7 @@ pub fn execution_view(
     else {
         return Ok(None);
     };
-    let mut counts = BTreeMap::new();
-    let mut statement = connection.prepare_cached(
-        "select o.state, count(*) from task t join task_open o on o.id = t.id where t.execution_id = ?1 group by 1
-         union all
-         select o.state, count(*) from task t join task_done o on o.id = t.id where t.execution_id = ?1 group by 1",
-    )?;
-    let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
-    while let Some(row) = rows.next()? {
-        let state: i16 = row.get(0)?;
-        let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-        counts.insert(state, row.get::<_, i64>(1)?.cast_unsigned());
-    }
-    let view = connection
+    let mut view = connection
         .prepare_cached(
             "select name, labels, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of
              from execution where id = ?1",
@@ -130,8 +117,24 @@ pub fn execution_view(
             let retry_of = from.maybe_uuid()?.map(ExecutionId);
             let origin = Origin { workflow, input, parent, retry_of };
             let labels = labels_from_json(labels.as_deref());
-            Ok(ExecutionView { execution, name, labels, external_id, origin, counts })
+            Ok(ExecutionView::new(execution, name, labels, external_id, origin))
         })?;
+    let mut statement = connection.prepare_cached(&ExecutionPart::query("?1"))?;
+    let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
+    while let Some(row) = rows.next()? {
+        let mut from = Reader { row, next: 0 };
+        let part = ExecutionPart {
+            state: from.get()?,
+            lane: from.get()?,
+            tasks: from.get()?,
+            changed_at: from.get()?,
+            success: from.get()?,
+            failures: from.get()?,
+            expected: from.get()?,
+            expecting: from.get()?,
+        };
+        view.add(&part, dictionary.lane(part.lane).as_deref());
+    }
     Ok(Some(view))
 }
 
@@ -146,13 +149,13 @@ pub fn executions(
     let state = if states.is_empty() { String::new() } else { format!("and state in ({})", states.join(", ")) };
     let sql = format!(
         "select id from execution where namespace = ?1 {state} and (?2 is null or workflow = ?2)
-           and (?3 is null or parent_task = ?3) and (?4 is null or id < ?4) order by id desc limit ?5"
+           and (?3 is null or parent_task = ?3) and (?4 is null or id < ?4) order by id desc limit ?5 offset ?6"
     );
     let parent = query.parent.as_ref().map(|id| id.0.as_bytes().as_slice());
     let after = query.after.as_ref().map(|id| id.0.as_bytes().as_slice());
     let ids: Vec<[u8; 16]> = connection
         .prepare_cached(&sql)?
-        .query_map((number, &query.workflow, parent, after, query.limit), |row| row.get(0))?
+        .query_map((number, &query.workflow, parent, after, query.limit, query.skip), |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let view = |id| execution_view(connection, dictionary, namespace, ExecutionId(Uuid::from_bytes(id)));
     ids.into_iter().filter_map(|id| view(id).transpose()).collect()

@@ -184,6 +184,11 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| tend::heartbeat(tx, &beats, now)).await
     }
 
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        let counts = counts.to_vec();
+        self.writer.run(move |tx| tend::count(tx, &counts, now)).await
+    }
+
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
         self.writer.run(move |tx| tend::promote(tx, what, now, limit)).await
     }
@@ -290,7 +295,12 @@ impl Store for SqliteStore {
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace)).await
+        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::ALL)).await
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::RETRIED)).await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

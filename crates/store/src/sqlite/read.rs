@@ -391,12 +391,18 @@ fn sources(
     Ok(sources)
 }
 
-pub fn counts(connection: &Connection, dictionary: &Dictionary, namespace: &str) -> Result<Counts, StoreError> {
+pub fn counts(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &str,
+    of: &str,
+) -> Result<Counts, StoreError> {
     let mut counts = Counts::default();
     let lanes: Vec<String> =
         dictionary.lanes_where(|lane| lane.namespace == namespace).iter().map(|(id, _)| id.to_string()).collect();
     for table in ["task_open", "task_done"] {
-        let sql = format!("select state, count(*) from {table} where lane in ({}) group by state", lanes.join(", "));
+        let sql =
+            format!("select state, count(*) from {table} where lane in ({}) and {of} group by state", lanes.join(", "));
         let mut statement = connection.prepare(&sql)?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {

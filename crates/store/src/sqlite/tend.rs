@@ -46,6 +46,34 @@ fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, 
     Ok(BeatAnswer::Extended(expires_at))
 }
 
+pub fn count(tx: &mut Tx<'_>, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+    counts.iter().map(|count| count_one(tx, count, now)).collect()
+}
+
+fn count_one(tx: &mut Tx<'_>, count: &Count, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(stored) = load_one(tx.connection, tx.dictionary, count.task.0)? else { return Ok(false) };
+    let task = stored.task;
+    if !task.state.is_active() {
+        return Ok(false);
+    }
+    let timeout_at = task.timeout_at.and_then(|_| transition::run_limit(&task, now));
+    tx.connection
+        .prepare_cached(
+            "update task_open set success = min(success + ?2, 2147483647), failures = min(failures + ?3, 2147483647),
+               expected = coalesce(?4, expected), timeout_at = ?5, updated_at = max(?6, updated_at), version = version + 1
+             where id = ?1",
+        )?
+        .execute((
+            count.task.0.as_bytes().as_slice(),
+            count.success,
+            count.failures,
+            count.expected,
+            timeout_at.map(|at| at.0),
+            now.0,
+        ))?;
+    Ok(true)
+}
+
 pub fn promote(tx: &mut Tx<'_>, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
     tx.feed.at = now.0;
     let name = match what {

@@ -36,7 +36,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
         ("LogEvent", object(event_fields())),
-        ("Event", object([("id", text()), ("namespace", text())].into_iter().chain(event_fields()))),
+        ("SeedEventType", word(&crate::wire::event::seed_names())),
+        ("Event", event_of_feed()),
         (
             "Why",
             object([
@@ -271,6 +272,13 @@ fn event_fields() -> Vec<(&'static str, Value)> {
         ("attempt", count()),
         ("data", json!({"type": "object"})),
     ]
+}
+
+/// By whichever names were asked for.
+fn event_of_feed() -> Value {
+    let mut schema = object([("id", text()), ("namespace", text())].into_iter().chain(event_fields()));
+    schema["properties"]["type"] = any_of([named("EventType"), named("SeedEventType")]);
+    schema
 }
 
 fn coming() -> Vec<(&'static str, Value)> {

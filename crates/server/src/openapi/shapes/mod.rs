@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    [input::all(), policy::all(), answers::all(), flow::all()].into_iter().flatten().collect()
+    [input::all(), policy::all(), answers::all(), flow::all(), crate::compat::shapes()].into_iter().flatten().collect()
 }
 
 /// Shapes that are made of derived ones.
@@ -40,6 +40,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         }
         "version" => ("A version of it.", like(super::schema::between(1, 2_147_483_647), json!([1]))),
         "id" if path.contains("/keys/") => ("The id of a key: the part of it between the underscores.", text()),
+        "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
         "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
@@ -90,6 +91,17 @@ pub mod stands_for {
     pub struct AssumedFailure;
     pub struct WorkflowDocument;
     pub struct RetryFrom;
+    pub struct EmittedType;
+    pub struct Id;
+    pub struct BatchActionKind;
+    pub struct BatchVerb;
+    pub struct BatchStatus;
+    pub struct BatchKind;
+    pub struct BatchCondition;
+    pub struct BatchTrigger;
+    pub struct BatchEnd;
+    pub struct Metadata;
+    pub struct Nobody;
 }
 
 by_hand! {
@@ -116,4 +128,15 @@ by_hand! {
     stands_for::AssumedFailure => "AssumedFailure",
     stands_for::WorkflowDocument => "WorkflowDocument",
     stands_for::RetryFrom => "RetryFrom",
+    stands_for::EmittedType => "EmittedType",
+    stands_for::Id => "Id",
+    stands_for::BatchActionKind => "BatchActionKind",
+    stands_for::BatchVerb => "BatchVerb",
+    stands_for::BatchStatus => "BatchStatus",
+    stands_for::BatchKind => "BatchKind",
+    stands_for::BatchCondition => "BatchCondition",
+    stands_for::BatchTrigger => "BatchTrigger",
+    stands_for::BatchEnd => "BatchEnd",
+    stands_for::Metadata => "Metadata",
+    stands_for::Nobody => "Nobody",
 }

@@ -1,0 +1,30 @@
+//! Count: somebody at work on a hook's task tells how far they have come. It is a sign of life too.
+
+use comeback_core::{Executor, Invalid};
+use comeback_store::Count;
+
+use crate::{CommandError, Engine};
+
+impl Engine {
+    /// Added to what was counted before; refused once the run is over.
+    pub async fn count(&self, namespace: &str, count: Count) -> Result<(), CommandError> {
+        let most = i32::MAX.cast_unsigned();
+        let given =
+            [("success", Some(count.success)), ("failures", Some(count.failures)), ("expected", count.expected)];
+        let mut faults = Invalid::default();
+        for (field, _) in given.iter().filter(|(_, number)| number.is_some_and(|number| number > most)) {
+            faults.push(*field, format!("may be {most} at most"));
+        }
+        faults.or(())?;
+        let seen = self.find(namespace, count.task).await?;
+        if seen.task.lane.executor != Executor::Hook {
+            return Err(Invalid::one("", "a worker tells its progress with its lease, not by a callback").into());
+        }
+        let counted = self.core.store.count(&[count], self.now()).await?;
+        if counted.first() == Some(&true) {
+            return Ok(());
+        }
+        let state = self.find(namespace, count.task).await?.task.state;
+        Err(CommandError::WrongState { state, verb: "counted" })
+    }
+}

@@ -1,0 +1,10 @@
+//! Batches of tasks that are called and answer by themselves (dialect `task`): a batch is an execution, a task is a hook's.
+
+mod actions;
+mod dedupe;
+mod input;
+mod output;
+mod routes;
+
+pub use output::shapes;
+pub use routes::lines;

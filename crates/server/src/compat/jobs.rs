@@ -1,0 +1,101 @@
+//! Retrying a job by hand, as the API of a metered service has it (dialect `job`).
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::post;
+use bytes::Bytes;
+use comeback_core::TaskId;
+use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
+use comeback_core::transition::Act;
+use comeback_engine::store::ListQuery;
+use comeback_engine::{CommandError, Deed, ManualRetry};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::Shape;
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::once::Once;
+use crate::openapi::{Doc, schema, stands_for};
+use crate::problem::Problem;
+use crate::routes::{Line, line};
+use crate::wire;
+
+pub fn lines() -> Vec<Line> {
+    let at = |path, id| {
+        let answer = schema::object([
+            ("jobId", schema::text()),
+            ("message", schema::text()),
+            ("queuePosition", schema::nullable(schema::count())),
+        ]);
+        let doc = Doc::new(id)
+            .about("A job that failed, waits for its retry or is stuck begins anew, with all its retries.")
+            .takes::<RetryIn>()
+            .example(json!({"requestedBy": "user123"}))
+            .once()
+            .answers(answer)
+            .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken"]);
+        line(Method::POST, path, Need::Operate, "Retry a job by hand", post(retry)).shape(Shape::Flat).doc(doc)
+    };
+    vec![at("/api/v1/jobs/{id}/retry", "retryJob"), at("/api/v1/screenshots/{id}/retry", "retryScreenshot")]
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schema(as = JobRetry)]
+struct RetryIn {
+    /// Kept as a note; who acts is who holds the key.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
+}
+
+async fn retry(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: RetryIn = wire::read(&body)?;
+    let mut faults = comeback_core::Invalid::default();
+    if let Some(by) = &given.requested_by {
+        app.engine.config().limits.check_name("requestedBy", by, &mut faults);
+    }
+    faults.or(())?;
+    let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
+    let act = Act { by: caller.key.clone().or(given.requested_by), note };
+    let id = find(&app, &caller.namespace, &name).await?;
+    let deed = Deed { act, once: once.of(&app, &body)? };
+    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { keep_counters: false, deed }).await {
+        Ok(retried) => retried,
+        // Somebody works on it at this moment.
+        Err(CommandError::WrongState { state, .. }) if state.is_active() => return Err(CommandError::Conflict.into()),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Json(json!({
+        "jobId": name,
+        "message": "the job is queued for a manual retry",
+        "queuePosition": retried.queue_position,
+    })))
+}
+
+/// By our id, or by the one that its submitter gave it.
+async fn find(app: &App, namespace: &str, name: &str) -> Result<TaskId, Problem> {
+    if let Ok(id) = Uuid::try_parse(name) {
+        return Ok(TaskId(id));
+    }
+    if name.contains('\0') || name.len() > app.engine.config().limits.name_bytes {
+        return Err(Problem::not_found("job"));
+    }
+    let any = vec![Pattern { text: name.to_owned(), prefix: false }];
+    let filter = Filter::default().and(Test::Text { field: TextField::ExternalId, any });
+    let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit: 1, after: None, now: app.engine.now() };
+    let found = app.engine.store().list(namespace, &query).await?;
+    found.items.first().map(|it| it.stored.task.id).ok_or_else(|| Problem::not_found("job"))
+}

@@ -1,0 +1,82 @@
+//! Retrying jobs by hand, as a metered service's clients do.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{World, everywhere, text};
+
+async fn submit(world: &World, name: &str) -> String {
+    let job = json!({"kind": "screenshot", "external_id": name, "retry": true, "dialect": "job"});
+    text(&world.post("/api/v1/tasks", job).await["tasks"][0]["id"]).to_owned()
+}
+
+async fn lease(world: &World) -> Value {
+    world.post("/api/v1/leases", json!({"worker": "w"})).await["leases"][0]["lease"].clone()
+}
+
+async fn fail(world: &World, class: &str) {
+    let error = json!({"class": class, "message": "SocketTimeoutException"});
+    let report = json!({"lease": lease(world).await, "outcome": "failed", "error": error});
+    world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
+}
+
+/// S2-83, S2-84, S2-61, X2-2: the body and the answer; a retry that waits is superseded.
+#[tokio::test]
+async fn a_job_is_retried_by_hand() {
+    everywhere(async |world| {
+        let id = submit(world, "job_1234567890").await;
+        fail(world, "retryable").await;
+        world.pass(2).await;
+        let by = json!({"requestedBy": "user123"});
+        let answer = world.post("/api/v1/screenshots/job_1234567890/retry", by.clone()).await;
+        assert_eq!((&answer["jobId"], &answer["queuePosition"]), (&json!("job_1234567890"), &json!(1)));
+        assert!(!text(&answer["message"]).is_empty());
+        let task = world.get(&format!("/api/v1/tasks/{id}")).await;
+        assert_eq!(
+            (&task["state"], &task["cycle"], &task["next_retry_at"]),
+            (&json!("pending"), &json!(1), &Value::Null)
+        );
+        let log = world.get(&format!("/api/v1/tasks/{id}/events")).await;
+        let act = log["items"]
+            .as_array()
+            .expect("events")
+            .iter()
+            .find(|it| it["type"] == "task.manual_retry")
+            .expect("an act");
+        assert_eq!(
+            (&act["data"]["by"], &act["data"]["note"]),
+            (&json!("user123"), &json!("requested by user123")),
+            "S2-28"
+        );
+        fail(world, "final").await;
+        let answer = world.post(&format!("/api/v1/jobs/{id}/retry"), by).await;
+        assert_eq!(answer["jobId"], id);
+    })
+    .await;
+}
+
+/// S2-85, S2-87: refusals, flat and in that dialect's codes.
+#[tokio::test]
+async fn refusals_are_flat() {
+    everywhere(async |world| {
+        let id = submit(world, "job_1").await;
+        let address = format!("/api/v1/jobs/{id}/retry");
+        let refused = async |address: &str, body: Value| {
+            let (code, body) = world.refused(Method::POST, address, body).await;
+            let fields: Vec<&str> = body.as_object().expect("fields").keys().map(String::as_str).collect();
+            assert_eq!(fields, ["error", "message"]);
+            (code, text(&body["error"]).to_owned())
+        };
+        let wrong = (StatusCode::BAD_REQUEST, "VALIDATION_ERROR".to_owned());
+        assert_eq!(refused(&address, json!({})).await, wrong, "it waits for its first run");
+        assert_eq!(refused(&address, json!({"colour": "red"})).await, wrong);
+        let token = lease(world).await;
+        let busy = (StatusCode::CONFLICT, "CONCURRENT_MODIFICATION".to_owned());
+        assert_eq!(refused(&address, json!({})).await, busy, "somebody is at it");
+        world.post("/api/v1/leases/report", json!({"reports": [{"lease": token, "outcome": "succeeded"}]})).await;
+        assert_eq!(refused(&address, json!({})).await, wrong, "it succeeded");
+        let nobody = (StatusCode::NOT_FOUND, "NOT_FOUND".to_owned());
+        assert_eq!(refused("/api/v1/screenshots/job_2/retry", json!({})).await, nobody);
+    })
+    .await;
+}
