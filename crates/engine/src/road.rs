@@ -247,6 +247,12 @@ impl Core {
         if plans.is_empty() {
             return Ok(again);
         }
+        for plan in &mut plans {
+            if let Some(calls) = self.calls_of(&plan.commit, now).await? {
+                let spawn = plan.spawn.get_or_insert_with(|| Submission::in_namespace(&calls.namespace));
+                spawn.tasks.extend(calls.tasks);
+            }
+        }
         let (spawning, mut plain): (Vec<Plan>, Vec<Plan>) = plans.into_iter().partition(|plan| plan.spawn.is_some());
         let commits: Vec<Commit> = plain.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
         if !commits.is_empty() {

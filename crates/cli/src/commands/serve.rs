@@ -95,7 +95,9 @@ fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors
     let networks = networks.map_err(|text| {
         Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--allow-network 10.1.0.0/16")
     })?;
+    let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{}", args.listen));
     let options = ExecutorOptions {
+        handles,
         reach: Reach { everywhere: args.allow_private_networks, networks },
         commands: args.allow_commands,
         ..ExecutorOptions::default()

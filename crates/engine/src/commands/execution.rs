@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comeback_core::execution::ExecutionRejection;
 use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
-use comeback_store::{Applied, Idempotency, Subject, Used};
+use comeback_store::{Applied, Behalf, Idempotency, Subject, Submission, Used};
 
 use crate::flow::{Start, Started};
 use crate::road::open_graph;
@@ -163,17 +163,16 @@ impl Core {
             change(&mut working, now)?;
             let state = working.execution().state;
             let commit: Commit = working.into_commit();
-            let applied = match &deed.once {
-                None => self.store.apply(std::slice::from_ref(&commit), None, now).await?.pop(),
-                Some(key) => Some(self.store.apply_once(namespace, key, Some(&commit), now).await?),
-            };
-            match applied {
-                Some(Applied::Done) => {
+            let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
+            let behalf = deed.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
+            match self.store.apply_spawning(&commit, &calls, behalf, now).await? {
+                Applied::Done => {
                     self.tell(&commit);
+                    self.tell_submitted(std::slice::from_ref(&calls));
                     return Ok(state);
                 }
-                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
-                Some(Applied::Used(used)) => return as_used(used, as_it_is),
+                Applied::KeyTaken => return Err(CommandError::KeyTaken),
+                Applied::Used(used) => return as_used(used, as_it_is),
                 _ if tokio::time::Instant::now() > give_up => return Err(CommandError::Conflict),
                 // Its tasks end one after the other; between two of them there is room.
                 _ => tokio::time::sleep(pause).await,

@@ -51,6 +51,7 @@ impl LeaseRequest {
 #[derive(Clone, Debug)]
 pub struct Leased {
     pub lease: LeaseRef,
+    pub namespace: String,
     pub expires_at: Option<Timestamp>,
     pub kind: String,
     pub queue: String,
@@ -73,6 +74,7 @@ impl Leased {
         Leased {
             lease: LeaseRef { task: task.id, number: task.lease_number },
             expires_at: task.lease.as_ref().and_then(|lease| lease.expires_at),
+            namespace: task.lane.namespace.clone(),
             kind: task.lane.kind.clone(),
             queue: task.lane.queue.clone(),
             attempt: task.counters.attempt,

@@ -5,6 +5,7 @@ pub mod classify;
 pub mod command;
 mod discover;
 mod guard;
+mod hook;
 mod http;
 mod kinds;
 mod listen;
@@ -31,13 +32,20 @@ pub struct ExecutorOptions {
     pub reach: Reach,
     /// Tasks may start processes here.
     pub commands: bool,
+    /// Where those who are called say how it ended: the address of this server as they know it.
+    pub handles: String,
     /// Calls and processes side by side, of each sort.
     pub concurrency: usize,
 }
 
 impl Default for ExecutorOptions {
     fn default() -> Self {
-        ExecutorOptions { reach: Reach::default(), commands: false, concurrency: 64 }
+        ExecutorOptions {
+            reach: Reach::default(),
+            commands: false,
+            handles: "http://127.0.0.1:7330".into(),
+            concurrency: 64,
+        }
     }
 }
 
@@ -121,6 +129,7 @@ impl Shift {
 struct Runner {
     engine: Engine,
     calls: http::Calls,
+    handles: Arc<str>,
     shift: Arc<Shift>,
 }
 
@@ -167,8 +176,8 @@ impl Engine {
     pub fn start_executors(&self, options: ExecutorOptions) -> Result<Executors, String> {
         let shift = Arc::new(Shift { busy: watch::Sender::new(0), phase: watch::Sender::new(Phase::Open) });
         let calls = http::Calls::new(options.reach)?;
-        let runner = Runner { engine: self.clone(), calls, shift: shift.clone() };
-        let mut sorts = vec![Executor::Http, Executor::Timer];
+        let runner = Runner { engine: self.clone(), calls, handles: options.handles.into(), shift: shift.clone() };
+        let mut sorts = vec![Executor::Http, Executor::Timer, Executor::Hook];
         if options.commands {
             sorts.push(Executor::Command);
         }
@@ -281,6 +290,9 @@ async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -
 
 impl Runner {
     async fn run(&self, duty: Duty, task: Leased) {
+        if matches!(duty, Duty::Sort(Executor::Hook)) {
+            return self.start_hook(&task).await;
+        }
         let run = async {
             match &duty {
                 Duty::Sort(Executor::Http) => self.calls.run(&task).await,

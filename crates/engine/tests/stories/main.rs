@@ -1,6 +1,7 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod bad_input;
+mod calls;
 mod flow;
 mod hooks;
 mod lively;
@@ -34,6 +35,7 @@ fn main() {
     let rooms = [
         ("tasks", tasks::STORIES),
         ("hooks", hooks::STORIES),
+        ("calls", calls::STORIES),
         ("flow", flow::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),

@@ -165,9 +165,9 @@ pub struct TaskIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     external_id: Option<String>,
-    /// Not available in this version.
+    /// Who is called when it has succeeded or failed for good, when it is retried, and when it is canceled while it runs.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = Option<stands_for::Hooks>)]
     hooks: Option<Value>,
     /// Dead ends behind it cancel nothing before it.
     #[serde(default)]

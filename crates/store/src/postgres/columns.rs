@@ -243,6 +243,7 @@ columns! {
         dead_end_barrier: i16, "int2" = row.open.dead_end_barrier;
         gated: i16, "int2" = row.open.gated;
         hooked: i16, "int2" = row.open.hooked;
+        expected: Option<i32>, "int4" = row.open.expected;
         step: Option<&'a str>, "text" = row.new.body.step.as_deref();
         key: Option<&'a str>, "text" = row.new.body.key.as_deref();
         name: Option<&'a str>, "text" = row.new.body.name.as_deref();
@@ -290,6 +291,7 @@ impl BodyRow<'_> {
             && open.timeout_ms.or(open.attempt_deadline_ms).or(open.expires_at).is_none()
             && open.hard_deadline == 0
             && open.dead_end_barrier == 0
+            && open.expected.is_none()
             && body.cost.is_none()
             && texts.iter().all(|text| text.is_none())
     }

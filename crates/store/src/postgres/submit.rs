@@ -35,10 +35,10 @@ pub static CREATE: LazyLock<String> = LazyLock::new(|| {
              dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked from i),
          o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
              timeout_ms, attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
-             gated, hooked, dedupe, {NEW_COLUMNS})
+             gated, hooked, expected, dedupe, {NEW_COLUMNS})
            select id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at, timeout_ms,
              attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier, gated,
-             hooked, case when dedupe_key is null then 0 else 1 end, {NEW_VALUES} from i)
+             hooked, expected, case when dedupe_key is null then 0 else 1 end, {NEW_VALUES} from i)
          insert into feed (at, namespace, ids, firsts, lasts)
            select ${now}, namespace, array_agg(id), array_agg(1), array_agg(seq)
            from i where execution_id is null group by namespace",
