@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::Context;
+use super::serve::refuse_strangers;
 use super::tail;
 use crate::args::{DemoArgs, Global, TailArgs};
 use crate::failure::{Failure, code};
@@ -125,6 +126,7 @@ impl Demo {
             .await
             .map_err(wrong)?;
         let listener = listen(&args.listen).await?;
+        refuse_strangers(&listener, &args.listen, &app)?;
         let deaf = |error: std::io::Error| Failure::new(code::FAILED, "the demo cannot listen").why(error.to_string());
         let address = listener.local_addr().map_err(deaf)?;
         let (stop, stopped) = watch::channel(false);
