@@ -18,7 +18,8 @@ async fn instance(name: &str, store: Arc<dyn Store>, clock: Arc<VirtualClock>) -
 }
 
 async fn send(app: &Arc<App>, method: &str, path: &str, body: Value) -> (u16, Value) {
-    let request = Request::builder().method(method).uri(format!("/api/v1{path}")).header("content-type", "application/json");
+    let request =
+        Request::builder().method(method).uri(format!("/api/v1{path}")).header("content-type", "application/json");
     let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
     let answer = app.router().oneshot(request.body(body).expect("a request")).await.expect("an answer");
     let status = answer.status().as_u16();
@@ -66,8 +67,7 @@ async fn loops_are_listed_and_none_is_feigned() {
         assert!(problem["detail"].as_str().is_some_and(|text| text.contains("this version")), "{problem}");
     }
     for absent in ["FAILED_JOBS", "HOOKS", "SCHEDULES"] {
-        let (status, problem) =
-            send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": [absent]})).await;
+        let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": [absent]})).await;
         assert_eq!((status, &problem["errors"][0]["path"]), (400, &json!("types[0]")), "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.contains(absent)), "{problem}");
     }

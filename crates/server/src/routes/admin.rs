@@ -124,8 +124,9 @@ fn named(name: &str) -> Result<Vec<Loop>, Problem> {
         return Ok(vec![Loop::Retries, Loop::Starts]);
     }
     if ABSENT_LOOPS.contains(&name) {
-        let detail = format!("`{name}` does not run in this version, so that there is nothing to pause");
-        return Err(Problem { detail, ..Problem::not_found("loop") });
+        let mut problem = Problem::not_found("loop");
+        problem.detail = format!("`{name}` does not run in this version, so that there is nothing to pause");
+        return Err(problem);
     }
     let names = || Loop::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
     Loop::from_word(name)
