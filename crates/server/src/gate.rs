@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::{Method, header};
+use axum::http::{HeaderMap, Method, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
@@ -223,15 +223,18 @@ impl Gate {
         if body.is_end_stream() {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
-        let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        if length.is_some_and(|length: usize| length > most) {
-            return Err(Problem::too_large(most));
-        }
+        check_length(&parts.headers, most)?;
         let budget = if class == Class::Vital { &self.vital_bytes } else { &self.bytes };
         let whole = tokio::time::timeout(self.options.body_timeout, collect(body, budget, most));
         let (bytes, memory) = whole.await.map_err(|_| Problem::too_slow(self.options.body_timeout))??;
         Ok((Request::from_parts(parts, Body::from(bytes)), Some(memory)))
     }
+}
+
+/// What says that it is too large is not read at all.
+pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), Problem> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > most) { Err(Problem::too_large(most)) } else { Ok(()) }
 }
 
 /// Memory that a body takes, free again when this is gone.

@@ -232,3 +232,15 @@ async fn a_stream_and_a_long_poll_end_when_their_key_does() {
     tokio::time::timeout(soon, reading).await.expect("it ends").expect("a task").expect("a body");
     assert!(begun.elapsed() < soon, "within a second or so, not when the poll is over");
 }
+
+/// What needs no key takes no body: a stranger who sends one slowly is answered at once, and takes no memory from the others.
+#[tokio::test]
+async fn strangers_are_answered_without_being_listened_to() {
+    let app = app().await;
+    for route in table().into_iter().filter(|route| route.need == Need::Nothing) {
+        let body = Body::from_stream(futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>());
+        let request = Request::builder().method(route.method.clone()).uri(route.path).body(body).expect("a request");
+        let answer = tokio::time::timeout(std::time::Duration::from_secs(5), app.router().oneshot(request)).await;
+        answer.unwrap_or_else(|_| panic!("{} waits for a body", route.path)).expect("an answer");
+    }
+}

@@ -26,7 +26,7 @@ use comeback_core::{Invalid, TaskId};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
-use crate::gate::{Class, GateOptions};
+use crate::gate::{Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::{App, Asked};
@@ -131,7 +131,10 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
     let caller = auth::check(&door.app, door.need, request.headers())?;
     // What anybody may ask for takes no body, so none is waited for or kept.
     let (mut request, _room) = match door.need {
-        Need::Nothing => (request.map(|_| Body::empty()), None),
+        Need::Nothing => {
+            check_length(request.headers(), door.size)?;
+            (request.map(|_| Body::empty()), None)
+        }
         _ => door.app.gate.read(request, door.class, door.size).await?,
     };
     let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
