@@ -104,8 +104,7 @@ impl From<Error> for Failure {
                     "NOT_FOUND" => failure
                         .why("it never was there, it is in another namespace, or it was removed after its time")
                         .remedy("comeback task list, or name another namespace: --namespace NAME"),
-                    "VALIDATION_FAILED" => more_faults(failure.why("the server does not accept it like this"), problem)
-                        .remedy("correct it; nothing was changed"),
+                    "VALIDATION_FAILED" => not_valid(failure, problem),
                     "BAD_REQUEST" | "METHOD_NOT_ALLOWED" | "UNSUPPORTED_MEDIA_TYPE" => failure
                         .why("the server cannot read what this program sends: they are of different versions")
                         .remedy("comeback doctor"),
@@ -139,24 +138,30 @@ impl From<Error> for Failure {
             Error::Nonsense(_) => Failure::new(code::FAILED, error.to_string())
                 .why("whoever answers there is no comeback server, or one of another version")
                 .remedy("comeback doctor"),
-            Error::Usage(_) => Failure::new(code::USAGE, error.to_string()),
+            Error::Usage(_) => Failure::new(code::USAGE, error.to_string())
+                .why("nothing was sent")
+                .remedy("--server http://127.0.0.1:7330 (comeback help environment)"),
         }
     }
 }
 
-/// The first fault is what happened; the others are told too.
-fn more_faults(failure: Failure, problem: &Problem) -> Failure {
+/// Which part of a request was refused, why, and where to read how it is written.
+fn not_valid(failure: Failure, problem: &Problem) -> Failure {
     let faults = problem.more.get("errors").and_then(|errors| errors.as_array()).map_or(&[][..], Vec::as_slice);
-    let told = |fault: &serde_json::Value| {
-        let text = |name: &str| fault[name].as_str().unwrap_or_default().to_owned();
-        format!("{}: {}", text("path"), text("message"))
+    let text = |fault: &serde_json::Value, name: &str| fault[name].as_str().unwrap_or_default().to_owned();
+    let [first, rest @ ..] = faults else {
+        return failure.why("the server cannot accept it").remedy("correct it; nothing was changed");
     };
-    match faults {
-        [_, rest @ ..] if !rest.is_empty() => {
-            failure.why(format!("also: {}", rest.iter().map(told).collect::<Vec<_>>().join("; ")))
-        }
-        _ => failure,
-    }
+    let path = text(first, "path");
+    let (what, remedy) = match path.split(['.', '[']).next().unwrap_or_default() {
+        "" => ("this request is not valid".to_owned(), "correct it; nothing was changed"),
+        "q" => ("this filter is not valid".to_owned(), "comeback help filters"),
+        "retry" | "policy" => (format!("`{path}` is not valid"), "comeback help policies"),
+        _ => (format!("`{path}` is not valid"), "correct it; nothing was changed"),
+    };
+    let others = rest.iter().map(|fault| format!("; {}: {}", text(fault, "path"), text(fault, "message")));
+    let why = text(first, "message") + &others.collect::<String>();
+    Failure::new(failure.code, what).why(why).remedy(remedy)
 }
 
 /// What was typed wrong, in our own words where they are shorter.
