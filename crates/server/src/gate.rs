@@ -382,15 +382,15 @@ mod tests {
         let (slow, others) = tokio::join!(gate.read(of(slow(1)), Class::Write, 1 << 20), async {
             gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await
         });
-        assert_eq!(slow.err().expect("it never ends").status.as_u16(), 408);
+        assert_eq!(slow.expect_err("it never ends").status.as_u16(), 408);
         let (_, kept) = others.expect("there is room beside it");
         let refused = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await;
-        assert_eq!(refused.err().expect("the first is still worked on").status.as_u16(), 503);
+        assert_eq!(refused.expect_err("the first is still worked on").status.as_u16(), 503);
         let report = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Vital, 1 << 20).await;
         assert!(report.is_ok(), "reports have memory of their own");
         drop(kept);
         assert!(gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await.is_ok());
         let large = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 5 << 10).await;
-        assert_eq!(large.err().expect("too large").status.as_u16(), 413);
+        assert_eq!(large.expect_err("too large").status.as_u16(), 413);
     }
 }

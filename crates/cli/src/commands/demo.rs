@@ -35,7 +35,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     let data = Data::prepare(args.keep.clone())?;
     let demo = Demo::start(&args, &data).await?;
     banner(&args, &demo, &data);
-    let context = Context { client: demo.client.clone(), key: None, namespace: None, out: Output::new(global) };
+    let context = Context { client: demo.client.clone(), out: Output::new(global) };
     let fault = Fault::default();
     let workload = Workload { client: demo.client.clone(), jitter: args.seed.is_none(), once: args.seconds.is_some() };
     let working = tokio::spawn(workload::worker(&demo.client, &fault).run(demo.stopped()));
