@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod calls;
+mod executors;
 mod flow;
 mod hooks;
 mod lively;
@@ -40,6 +41,7 @@ fn main() {
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
+        ("executors", executors::STORIES),
         ("bad_input", bad_input::STORIES),
     ];
     let mut trials = Vec::new();
