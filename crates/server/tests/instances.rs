@@ -60,7 +60,7 @@ async fn loops_are_listed_and_none_is_feigned() {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
     let listed = names(&app, "/admin/loops", "name").await;
-    assert_eq!(listed, ["retries", "starts", "reap", "timeout", "expire", "prune"]);
+    assert_eq!(listed, ["retries", "starts", "reap", "timeout", "expire", "flow", "prune"]);
     for absent in ["dispatch", "hooks", "schedule"] {
         let (status, problem) = send(&app, "POST", &format!("/admin/loops/{absent}/pause"), Value::Null).await;
         assert_eq!(status, 404, "{problem}");

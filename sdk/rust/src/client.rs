@@ -143,6 +143,12 @@ impl Client {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
+    /// A document that is not JSON, or not always.
+    pub async fn put_yaml(&self, path: &str, text: &str) -> Result<Value, Error> {
+        let request = self.request(Method::PUT, path).header("content-type", "application/yaml");
+        self.send(request.body(text.to_owned())).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<Value, Error> {
         self.send(self.request(Method::DELETE, path)).await
     }

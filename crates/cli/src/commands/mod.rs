@@ -6,6 +6,7 @@ mod db;
 mod demo;
 mod doctor;
 mod enqueue;
+mod execution;
 mod help;
 mod keys;
 mod loops;
@@ -18,6 +19,7 @@ mod status;
 mod tail;
 mod task;
 mod worker;
+mod workflow;
 
 use clap::ArgMatches;
 use comeback_client::Client;
@@ -96,6 +98,8 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,
+        Command::Workflow(command) => workflow::run(context, &out(), command).await,
+        Command::Execution(command) => execution::run(&context()?, command).await,
         Command::Policy(command) => policy::run(&out(), command),
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
