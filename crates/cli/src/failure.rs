@@ -47,6 +47,14 @@ impl Failure {
     pub fn what(&self) -> &str {
         &self.what
     }
+
+    /// What and why, where another failure tells of it.
+    pub fn in_a_line(&self) -> String {
+        match &self.why {
+            Some(why) => format!("{}: {why}", self.what),
+            None => self.what.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Failure {

@@ -540,11 +540,12 @@ impl<'a> Bad<'a> {
         (last > self.now && last >= wanted_back).then_some(last)
     }
 
-    /// The instant after which nothing may start: the task's own, the policy's, and its patience since the first failure.
+    /// The instant after which nothing may start: the task's own, and its patience since the first failure. The task's own is
+    /// the policy's too, and may have been renewed since.
     fn deadline(&self, policy: &Policy) -> Option<Timestamp> {
         let first = self.task().first_failed_at.unwrap_or(self.now);
         let patience = policy.max_elapsed.map(|span| first + span);
-        [self.task().expires_at, policy.expires_at, patience].into_iter().flatten().min()
+        [self.task().expires_at.or(policy.expires_at), patience].into_iter().flatten().min()
     }
 
     /// The task ends as `failed`: it was not to be retried (T12).

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::id::{ExecutionId, TaskId};
 use crate::reason::Decision;
-use crate::task::Task;
+use crate::task::{State, Task};
 use crate::time::Timestamp;
 use crate::words::words;
 
@@ -134,6 +134,16 @@ impl Record {
             decision: None,
             data: None,
         }
+    }
+
+    /// A task is there, and ready if nothing keeps it from being.
+    pub fn of_creation(task: &Task, now: Timestamp) -> Record {
+        let mut record = Record::about(task, now);
+        record.events.push(EventKind::TaskCreated);
+        if task.state == State::Pending {
+            record.events.push(EventKind::TaskReady);
+        }
+        record
     }
 
     /// Something that happened to an execution as a whole.

@@ -126,6 +126,8 @@ fn cancellation(reason: Reason) -> &'static str {
         Reason::FailFast => "another task of its execution failed, and the first failure ends them all",
         Reason::DeadEnd => "nothing was left that needs it",
         Reason::UpstreamUnmet => "what it waited for did not come about",
+        Reason::Condition => "its condition said no",
+        Reason::Expression => "something in it could not be worked out",
         _ => "it was given up",
     }
 }

@@ -1,15 +1,22 @@
 //! `retry_when`, `stop_when` and a rule's `when`: small Jinja expressions over one failure, bounded in cost.
 //!
-//! Values go in as plain data and come out as a yes or no; nothing is loaded, included or evaluated twice.
+//! Values go in as plain data and come out as a yes or no; nothing is loaded, included or evaluated twice. Templates of
+//! workflows (`template`) are read in the same environment.
+
+mod template;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Serde, Value};
 use minijinja::{Environment, UndefinedBehavior};
 
 use crate::failure::{Class, Failure};
+
+pub(crate) use template::{Piece, pieces};
+pub use template::{check_expression, check_template, eval, holds, is_template, render};
 
 const FUEL: u64 = 50_000;
 const MAX_SOURCE: usize = 16 * 1024;
@@ -41,6 +48,9 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
     env.set_recursion_limit(64);
+    if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
+        env.set_syntax(syntax);
+    }
     for unbounded in ["range", "lipsum", "debug", "namespace"] {
         env.remove_global(unbounded);
     }
@@ -66,17 +76,8 @@ pub struct Scope<'a> {
 impl Expression {
     /// Takes the bare form (`status >= 500`) and the braced one (`{{ status >= 500 }}`).
     pub fn parse(source: &str) -> Result<Expression, String> {
-        if source.len() > MAX_SOURCE {
-            return Err(format!("an expression may have {MAX_SOURCE} bytes at most"));
-        }
         let bare = bare(source);
-        if bare.is_empty() {
-            return Err("an expression may not be empty".into());
-        }
-        if deepest_nesting(bare) > MAX_NESTING {
-            return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
-        }
-        let compiled = ENVIRONMENT.compile_expression_owned(bare.to_owned()).map_err(|e| describe(&e))?;
+        let compiled = compile(bare)?;
         let mut unknown: Vec<String> =
             compiled.undeclared_variables(false).into_iter().filter(|name| !is_known(name)).collect();
         unknown.sort();
@@ -93,11 +94,7 @@ impl Expression {
     /// Whether it holds. An error is an answer: what it means is the policy's to say.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, String> {
         let compiled = ENVIRONMENT.compile_expression(&self.source).map_err(|e| describe(&e))?;
-        let value = compiled.eval(scope.values()).map_err(|e| describe(&e))?;
-        Ok(match value.as_str() {
-            Some(word) => matches!(word.trim().to_ascii_lowercase().as_str(), "true" | "1" | "yes"),
-            None => value.is_true(),
-        })
+        compiled.eval(scope.values()).map(|value| is_yes(&value)).map_err(|e| describe(&e))
     }
 }
 
@@ -172,19 +169,44 @@ impl Object for ErrorValue {
     }
 }
 
-fn bare(source: &str) -> &str {
-    let trimmed = source.trim();
-    match trimmed.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
-        Some(inner) if !inner.contains("{{") && !inner.contains("}}") => inner.trim(),
-        _ => trimmed,
+/// Bounded before it is parsed, so that the parser never meets a text that could exhaust the stack.
+fn compile(bare: &str) -> Result<minijinja::Expression<'static, 'static>, String> {
+    if bare.len() > MAX_SOURCE {
+        return Err(format!("an expression may have {MAX_SOURCE} bytes at most"));
     }
+    if bare.is_empty() {
+        return Err("an expression may not be empty".into());
+    }
+    if deepest_nesting(bare) > MAX_NESTING {
+        return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
+    }
+    ENVIRONMENT.compile_expression_owned(bare.to_owned()).map_err(|e| describe(&e))
+}
+
+fn is_yes(value: &Value) -> bool {
+    match value.as_str() {
+        Some(word) => matches!(word.trim().to_ascii_lowercase().as_str(), "true" | "1" | "yes"),
+        None => value.is_true(),
+    }
+}
+
+fn bare(source: &str) -> &str {
+    only_hole(source).unwrap_or_else(|| source.trim())
+}
+
+/// What stands between the braces of a text that is one `{{ … }}` and nothing else.
+fn only_hole(source: &str) -> Option<&str> {
+    let inner = source.trim().strip_prefix("{{")?.strip_suffix("}}")?;
+    let two_holes = inner.find("}}").is_some_and(|end| inner[end..].contains("{{"));
+    let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
+    let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
+    (!two_holes).then(|| inner.trim())
 }
 
 fn is_known(name: &str) -> bool {
     NAMES.contains(&name) || ENVIRONMENT.globals().any(|(global, _)| global == name)
 }
 
-/// Counted before parsing, so that the parser never meets a text that could exhaust the stack.
 fn deepest_nesting(source: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in source.bytes() {

@@ -69,6 +69,8 @@ pub enum TextField {
     Account,
     Worker,
     ExternalId,
+    /// What a run that succeeded judged.
+    Verdict,
     Label(String),
 }
 
@@ -123,7 +125,7 @@ pub struct FilterError {
 }
 
 pub const FIELDS: &str = "state, kind, queue, name, key, label.<name>, execution, dependency, account, class, \
-    fingerprint, worker, external_id, priority, attempt, lost, due, age, submitted, updated";
+    fingerprint, worker, external_id, verdict, priority, attempt, lost, due, age, submitted, updated";
 
 const MAX_LENGTH: usize = 4_096;
 const MAX_TERMS: usize = 50;
@@ -239,6 +241,7 @@ fn field_test(field: &str, token: &Token, now: Timestamp) -> Result<Test, Filter
         "account" => text(TextField::Account, false),
         "worker" => text(TextField::Worker, false),
         "external_id" => text(TextField::ExternalId, false),
+        "verdict" => text(TextField::Verdict, false),
         "execution" | "execution_id" => each(token, |text| text.parse().ok(), "is not an id").map(Test::Execution),
         "class" | "error_class" => {
             each(token, Class::from_word, &format!("is not one of {}", Class::list())).map(Test::Class)
@@ -397,6 +400,7 @@ mod tests {
         assert_eq!(one("key:pay.*"), text(TextField::Key, &[("pay.*", false)]));
         assert_eq!(one("queue:a,\"b c\""), text(TextField::Queue, &[("a", false), ("b c", false)]));
         assert_eq!(one("label.Tenant:acme"), text(TextField::Label("Tenant".into()), &[("acme", false)]));
+        assert_eq!(one("verdict:failed"), text(TextField::Verdict, &[("failed", false)]));
         assert_eq!(one("class:rate_limited"), Test::Class(vec![Class::RateLimited]));
         assert_eq!(one("fingerprint:00000000000000ff"), Test::Fingerprint(vec![255]));
         let compare = Compare::GreaterOrEqual;

@@ -98,6 +98,12 @@ impl From<Rejection> for Halt {
     }
 }
 
+/// Whether nothing is left to wait for.
+fn may_start(task: &Task, now: Timestamp) -> bool {
+    let time_has_come = task.start_at.is_none_or(|at| at <= now);
+    task.state == State::Waiting && task.needs_left == 0 && !task.gated && time_has_come
+}
+
 /// A part of an execution, loaded, and what was changed in it so far.
 #[derive(Clone, Debug)]
 pub struct Working {
@@ -108,6 +114,8 @@ pub struct Working {
     out: HashMap<TaskId, Vec<Edge>>,
     into: HashMap<TaskId, Vec<Edge>>,
     changed: BTreeSet<TaskId>,
+    /// Made by this change: they have no version in the store yet.
+    spawned: BTreeSet<TaskId>,
     records: Vec<Record>,
 }
 
@@ -120,6 +128,7 @@ impl Working {
             out: HashMap::new(),
             into: HashMap::new(),
             changed: BTreeSet::new(),
+            spawned: BTreeSet::new(),
             records: Vec::new(),
         }
     }
@@ -127,9 +136,14 @@ impl Working {
     /// Adds a task with all its edges, both ways. Adding again what is there changes nothing.
     pub fn add(&mut self, task: Task, out: Vec<Edge>, into: Vec<Edge>) {
         let id = task.id;
-        self.tasks.entry(id).or_insert((task.version, task.state, task));
+        self.add_neighbour(task);
         self.out.entry(id).or_insert(out);
         self.into.entry(id).or_insert(into);
+    }
+
+    /// Adds a task of whose edges nothing is known. They are asked for when they matter.
+    pub fn add_neighbour(&mut self, task: Task) {
+        self.tasks.entry(task.id).or_insert((task.version, task.state, task));
     }
 
     pub fn execution(&self) -> &Execution {
@@ -163,6 +177,52 @@ impl Working {
         Ok(())
     }
 
+    /// Its gate says yes: it starts when its time has come.
+    pub fn open_gate(&mut self, id: TaskId, now: Timestamp) -> Result<(), Halt> {
+        self.touch(id, now, |task| std::mem::take(&mut task.gated));
+        match self.task(id).filter(|task| may_start(task, now)) {
+            Some(task) => self.apply(transition::ready(task, now)?, now),
+            None => Ok(()),
+        }
+    }
+
+    /// More tasks, and a task that waits for them: it is no longer at its gate, and starts when they are over. The answer is
+    /// how the new tasks begin.
+    pub fn spawn(&mut self, parent: TaskId, new: Vec<Task>, edges: &[Edge], now: Timestamp) -> Result<Vec<Task>, Halt> {
+        let ids: Vec<TaskId> = new.iter().map(|task| task.id).collect();
+        for task in new {
+            self.spawned.insert(task.id);
+            self.add(task, Vec::new(), Vec::new());
+        }
+        for edge in edges {
+            self.out.entry(edge.from).or_default().push(*edge);
+            self.into.entry(edge.to).or_default().push(*edge);
+            self.touch(edge.from, now, |task| {
+                task.children_left += 1;
+                true
+            });
+            self.touch(edge.to, now, |task| {
+                task.needs_left += 1;
+                true
+            });
+        }
+        let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        self.execution.total += count;
+        self.execution.open += count;
+        self.execution.version = self.execution_version + 1;
+        for id in &ids {
+            let Some((_, _, task)) = self.tasks.get_mut(id) else { continue };
+            task.state = State::Waiting;
+            if may_start(task, now) {
+                task.state = State::Pending;
+            }
+            let record = Record::of_creation(task, now);
+            self.records.push(record);
+        }
+        self.open_gate(parent, now)?;
+        Ok(ids.iter().filter_map(|id| self.task(*id).cloned()).collect())
+    }
+
     /// E6: everything that is open is canceled, and the whole with it.
     pub fn cancel(&mut self, reason: Reason, act: &Act, now: Timestamp) -> Result<(), Halt> {
         if self.execution.state.is_terminal() {
@@ -189,36 +249,47 @@ impl Working {
         self.execution = after;
     }
 
-    /// E7: a task that failed is tried again; what was given up only because of it waits again.
+    /// E7: a task that failed is tried again; what was given up only because of it waits again. It waits itself where one of
+    /// its needs is open again, and is refused where one can never be met.
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
         let act = Act { by: retried.record().actor.clone(), note: None };
-        let root = retried.after().id;
+        let roots = BTreeSet::from([retried.after().id]);
+        let revived = self.given_up_for(&roots);
+        let was_over = retried.from().is_terminal();
+        if was_over && roots.iter().any(|id| self.is_hopeless(*id, &roots, &revived)) {
+            return Err(Rejection::WrongState { state: retried.from(), verb: "retried" }.into());
+        }
+        let waiting: BTreeSet<TaskId> =
+            roots.iter().copied().filter(|id| was_over && self.waits_again(*id, &roots, &revived)).collect();
         self.reopen_execution(&act, retried.from(), now)?;
-        let revived = self.given_up_for(&BTreeSet::from([root]));
-        self.bring_back(vec![retried], &BTreeSet::new(), &revived, &act, now)
+        let retried = if waiting.is_empty() { vec![retried] } else { Vec::new() };
+        self.bring_back(retried, &waiting, &revived, &act, now)
     }
 
     /// E7 for the whole: every task that failed by itself is tried again. One that had come after a task that is not over
-    /// any more, a failure's handler say, waits for that task first. Where none failed by itself nothing changes.
+    /// any more, a failure's handler say, waits for that task first; one of whose needs can never be met stays as it is.
+    /// Where none failed by itself nothing changes.
     ///
     /// The whole execution must be loaded.
     pub fn retry_failed(&mut self, act: &Act, now: Timestamp) -> Result<(), Halt> {
         let failed_itself = |task: &&Task| {
             matches!(task.state, State::Failed | State::Dead) && task.reason != Some(Reason::UpstreamFailed)
         };
-        let failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        let mut failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
+        let mut revived = self.given_up_for(&failed);
+        while let Some(hopeless) = failed.iter().copied().find(|id| self.is_hopeless(*id, &failed, &revived)) {
+            failed.remove(&hopeless);
+            revived = self.given_up_for(&failed);
+        }
         // Canceled by hand, it has nothing to try again.
         if failed.is_empty() {
             return Ok(());
         }
         self.reopen_execution(act, State::Failed, now)?;
-        let revived = self.given_up_for(&failed);
-        let comes_after = |id: &TaskId| {
-            self.in_edges(*id).iter().any(|edge| failed.contains(&edge.from) || revived.contains(&edge.from))
-        };
-        let waiting: BTreeSet<TaskId> = failed.iter().copied().filter(comes_after).collect();
+        let waiting: BTreeSet<TaskId> =
+            failed.iter().copied().filter(|id| self.waits_again(*id, &failed, &revived)).collect();
         let retried = failed
             .difference(&waiting)
             .filter_map(|id| self.task(*id))
@@ -276,8 +347,7 @@ impl Working {
         self.recount();
         for id in back {
             let Some(task) = self.task(id) else { continue };
-            let time_has_come = task.start_at.is_none_or(|at| at <= now);
-            if task.state == State::Waiting && task.needs_left == 0 && time_has_come {
+            if may_start(task, now) {
                 let change = transition::ready(task, now)?;
                 self.take(change, &mut VecDeque::new());
             }
@@ -291,7 +361,7 @@ impl Working {
         let mut tasks = self.tasks;
         let writes = self
             .changed
-            .iter()
+            .difference(&self.spawned)
             .filter_map(|id| tasks.remove(id))
             .map(|(expected_version, from, mut after)| {
                 after.version = expected_version + 1;
@@ -409,8 +479,7 @@ impl Working {
             true
         });
         let Some(child) = self.task(edge.to) else { return Ok(()) };
-        let time_has_come = child.start_at.is_none_or(|at| at <= now);
-        if child.needs_left == 0 && child.state == State::Waiting && time_has_come {
+        if may_start(child, now) {
             let change = transition::ready(child, now)?;
             self.take(change, ends);
         }
@@ -553,6 +622,14 @@ impl Working {
         let dead_end = self.task(id).is_some_and(|task| task.reason == Some(Reason::DeadEnd));
         self.in_edges(id).iter().any(|edge| over(edge.from).is_some_and(|end| !edge.is_met_by(end)))
             || (dead_end && self.out_edges(id).iter().all(|edge| over(edge.to).is_some()))
+    }
+
+    /// Whether a need of this task is not over, or not any more once these are brought back.
+    fn waits_again(&self, id: TaskId, roots: &BTreeSet<TaskId>, revived: &BTreeSet<TaskId>) -> bool {
+        self.in_edges(id).iter().any(|edge| {
+            let comes_back = roots.contains(&edge.from) || revived.contains(&edge.from);
+            comes_back || self.task(edge.from).is_some_and(|task| task.state.is_open())
+        })
     }
 
     /// After a reopening the counts are taken afresh from the tasks: they are a cache and nothing more. A child that had

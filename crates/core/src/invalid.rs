@@ -42,6 +42,14 @@ impl Invalid {
         moved
     }
 
+    /// The same faults under other paths.
+    pub fn renamed(mut self, rename: impl Fn(&str) -> String) -> Invalid {
+        for fault in &mut self.faults {
+            fault.path = rename(&fault.path);
+        }
+        self
+    }
+
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }

@@ -30,6 +30,7 @@ pub mod task;
 pub mod time;
 pub mod transition;
 pub mod window;
+pub mod workflow;
 
 pub use decide::{End, Outcome, Snapshot, Speaker, decide};
 pub use event::{AttemptOutcome, Event, EventKind, Record};

@@ -32,6 +32,10 @@ words! {
         OnLostFail = 17 "on_lost_fail",
         UpstreamFailed = 18 "upstream_failed",
         UpstreamUnmet = 19 "upstream_unmet",
+        /// Its own condition said no.
+        Condition = 20 "condition",
+        /// Something in it could not be worked out.
+        Expression = 21 "expression",
         Attempts = 30 "attempts",
         Expired = 31 "expired",
         Lost = 32 "lost",

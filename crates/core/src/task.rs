@@ -79,6 +79,15 @@ words! {
         Hook = 2 "hook",
         Command = 3 "command",
         Timer = 4 "timer",
+        /// Nothing is run for it: it stands for other tasks, the iterations of a loop or a whole execution.
+        Flow = 5 "flow",
+    }
+}
+
+impl Executor {
+    /// Whether a lease only claims its tasks, and the run begins when something has answered.
+    pub const fn is_claimed_first(self) -> bool {
+        matches!(self, Executor::Hook | Executor::Flow)
     }
 }
 
@@ -99,7 +108,7 @@ impl Lane {
     /// Whether every step of its tasks is a row of history at once. A lone task that a worker leases carries its small
     /// events to the next row in place of that; a shared log and a hook's claim cannot wait.
     pub fn writes_each_step(&self) -> bool {
-        self.shared || self.executor == Executor::Hook
+        self.shared || self.executor.is_claimed_first()
     }
 }
 
@@ -220,6 +229,8 @@ pub struct Task {
     pub timeout_at: Option<Timestamp>,
     /// When the whole task is over.
     pub expires_at: Option<Timestamp>,
+    /// How long after its beginning that was at first, where a later cycle may have moved it.
+    pub lifetime: Option<Millis>,
     pub first_failed_at: Option<Timestamp>,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
@@ -242,6 +253,10 @@ pub struct Task {
     pub children_left: u32,
     /// Dead-end cancelling may take this task but climbs no further.
     pub dead_end_barrier: bool,
+    /// Something must be worked out when its needs are met, before it may start: a condition, or what a loop goes over.
+    pub gated: bool,
+    /// Somebody wants to be called when it ends.
+    pub hooked: bool,
 }
 
 impl Task {
@@ -270,6 +285,7 @@ impl Task {
             attempt_deadline: None,
             timeout_at: None,
             expires_at: None,
+            lifetime: None,
             first_failed_at: None,
             started_at: None,
             ended_at: None,
@@ -284,7 +300,14 @@ impl Task {
             needs_left: 0,
             children_left: 0,
             dead_end_barrier: false,
+            gated: false,
+            hooked: false,
         }
+    }
+
+    /// Whether its needs are met and its gate is to be looked at.
+    pub fn is_at_its_gate(&self) -> bool {
+        self.gated && self.state == State::Waiting && self.needs_left == 0 && !self.execution_paused
     }
 
     /// When a change of this task happens. A command may have asked the clock a moment before another one changed the task;
@@ -302,7 +325,7 @@ impl Task {
     pub fn due(&self) -> Option<Timestamp> {
         let own = match self.state {
             State::RetryPending => self.next_retry_at,
-            State::Waiting if self.needs_left == 0 => self.start_at,
+            State::Waiting if self.needs_left == 0 && !self.gated => self.start_at,
             _ => None,
         };
         own.map(|at| self.hold.as_ref().map_or(at, |hold| at.max(hold.until)))

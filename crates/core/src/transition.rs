@@ -229,12 +229,14 @@ impl<'a> Change<'a> {
         self.record.attempt = self.after.counters.attempt;
     }
 
-    /// A deadline that has passed would end the new beginning at once: it gets the span it had.
+    /// A deadline that has passed would end the new beginning at once: it gets the span it had at first.
     fn renew_deadline(&mut self) {
         if let Some(expires_at) = self.after.expires_at
             && expires_at <= self.now
         {
-            self.after.expires_at = Some(self.now + expires_at.since(self.before.submitted_at));
+            let span = self.before.lifetime.unwrap_or_else(|| expires_at.since(self.before.submitted_at));
+            self.after.expires_at = Some(self.now + span);
+            self.after.lifetime = Some(span);
         }
     }
 }
@@ -272,7 +274,7 @@ pub struct Step {
 /// T6: a lease is granted. A hook is claimed until its start call is answered; everything else starts with the lease (A1).
 pub fn lease(task: &Task, worker: &str, span: Millis, now: Timestamp) -> Result<Step, Rejection> {
     let now = task.time(now);
-    let to = if task.lane.executor == Executor::Hook { State::Claimed } else { State::Running };
+    let to = if task.lane.executor.is_claimed_first() { State::Claimed } else { State::Running };
     let over = task.expires_at.is_some_and(|at| at <= now);
     if !Line::T6.allows(task.state, to) || task.execution_paused || over {
         return Err(Rejection::WrongState { state: task.state, verb: "leased" });
@@ -341,6 +343,7 @@ pub fn ready(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     let mut change = Change::of(task, now);
     change.after.start_at = None;
+    change.after.gated = false;
     change.record.ready_at = Some(now);
     change.event(EventKind::TaskReady);
     change.finish(Line::T3, State::Pending, "made ready")
@@ -351,19 +354,37 @@ pub fn skip(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     unmet(task, now, Line::T4, State::Skipped, Reason::UpstreamUnmet)
 }
 
+/// T4: its own condition says no.
+pub fn skip_by_condition(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
+    unmet(task, now, Line::T4, State::Skipped, Reason::Condition)
+}
+
+/// T5: what stands at its gate could not be worked out.
+pub fn fail_at_gate(task: &Task, message: &str, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = given_up(task, now, EventKind::TaskFailed)?;
+    change.data(json!({"reason": Reason::Expression.word(), "message": message}));
+    change.end(Line::T5, State::Failed, Reason::Expression)
+}
+
 /// T5: an edge can no longer be met, and the task fails with it.
 pub fn fail_upstream(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     unmet(task, now, Line::T5, State::Failed, Reason::UpstreamFailed)
 }
 
 fn unmet(task: &Task, now: Timestamp, line: Line, to: State, reason: Reason) -> Result<Transition, Rejection> {
-    if task.paused_from.unwrap_or(task.state) != State::Waiting {
-        return Err(Rejection::WrongState { state: task.state, verb: "given up for its parents" });
-    }
-    let mut change = Change::of(task, now);
-    change.event(if to == State::Skipped { EventKind::TaskSkipped } else { EventKind::TaskFailed });
+    let event = if to == State::Skipped { EventKind::TaskSkipped } else { EventKind::TaskFailed };
+    let mut change = given_up(task, now, event)?;
     change.data(json!({"reason": reason.word()}));
     change.end(line, to, reason)
+}
+
+fn given_up(task: &Task, now: Timestamp, event: EventKind) -> Result<Change<'_>, Rejection> {
+    if task.paused_from.unwrap_or(task.state) != State::Waiting {
+        return Err(Rejection::WrongState { state: task.state, verb: "given up before it began" });
+    }
+    let mut change = Change::of(task, now);
+    change.event(event);
+    Ok(change)
 }
 
 /// The start call is about to be made: from here on a loss may have had effects (X1-10).
@@ -379,14 +400,15 @@ pub fn hook_sending(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
     Ok(after)
 }
 
-/// T7: the start call was answered. Without a timeout of its own the run is bounded by `stuck_after`.
+/// T7: the start call was answered. Without a timeout of its own the run is bounded by `stuck_after`; what waits for an
+/// execution is bounded by that.
 pub fn hook_started(task: &Task, stuck_after: Millis, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     let mut change = Change::of(task, now);
     change.after.run += 1;
     change.after.started_at = Some(now);
     change.after.timeout_at = run_limit(&change.after, now);
-    let bounded = change.after.timeout_at.is_some();
+    let bounded = change.after.timeout_at.is_some() || task.lane.executor == Executor::Flow;
     if let Some(lease) = &mut change.after.lease {
         lease.expires_at = (!bounded).then_some(now + stuck_after);
     }
@@ -462,7 +484,7 @@ pub fn resume(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Reje
         return expire_now(task, now);
     }
     let mut change = Change::of(task, now);
-    let waits = |task: &Task| task.needs_left > 0 || task.start_at.is_some_and(|at| at > now);
+    let waits = |task: &Task| task.needs_left > 0 || task.gated || task.start_at.is_some_and(|at| at > now);
     let to = match from {
         State::Waiting if !waits(task) => State::Pending,
         State::Claimed | State::Running if task.lease.is_none() => State::Pending,
@@ -515,6 +537,7 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
         change.end_attempt(AttemptOutcome::Lost);
     }
     change.new_cycle(keep_counters);
+    change.after.start_at = None;
     change.after.next_retry_at = None;
     change.after.hold = None;
     change.after.reason = None;
@@ -537,6 +560,8 @@ pub(crate) fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) ->
     let mut change = Change::of(task, now);
     if new_cycle {
         change.new_cycle(false);
+        change.after.class = None;
+        change.after.fingerprint = None;
     }
     change.renew_deadline();
     let after = &mut change.after;
@@ -568,7 +593,7 @@ pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Resu
         change.after.next_retry_at = Some(at);
         State::RetryPending
     };
-    if task.state == State::Waiting && task.needs_left > 0 {
+    if task.state == State::Waiting && (task.needs_left > 0 || task.gated) {
         return Err(Rejection::WrongState { state: task.state, verb: "rescheduled" });
     }
     change.event(EventKind::TaskRescheduled);

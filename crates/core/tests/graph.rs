@@ -491,3 +491,49 @@ fn a_commit_tells_its_events_in_order() {
     assert_eq!(commit.writes.len(), 2);
     assert!(commit.execution.is_some_and(|write| write.after.open == 1));
 }
+
+/// E7: a task whose needs are open again waits for them, whoever asks for its retry.
+#[test]
+fn a_retry_waits_for_a_need_that_is_open_again() {
+    let mut world = World::new(&["a", "handler"], &["a!handler"]);
+    world.fail("a");
+    world.fail("handler");
+    for name in ["a", "handler"] {
+        let retried = transition::manual_retry(&world.task(name), false, &Act::default(), T0).expect("failed");
+        world.work.reopen(retried, T0).expect("reopens");
+    }
+    let handler = world.task("handler");
+    assert_eq!((world.state("a"), handler.state), (State::Pending, State::Waiting));
+    assert_eq!((handler.needs_left, handler.cycle, handler.class), (1, 1, None));
+    world.fail("a");
+    assert_eq!(world.state("handler"), State::Pending);
+}
+
+/// A task that could only run against its needs is not retried; the others are.
+#[test]
+fn a_retry_is_refused_where_a_need_can_never_be_met() {
+    let mut world = World::new(&["a", "b", "c"], &["a>b f"]);
+    world.cancel("a");
+    assert_eq!(world.task("b").reason, Some(Reason::UpstreamFailed));
+    let retried = transition::manual_retry(&world.task("b"), false, &Act::default(), T0).expect("failed");
+    let halt = world.work.reopen(retried, T0);
+    assert!(matches!(halt, Err(Halt::Rejected(Rejection::WrongState { state: State::Failed, .. }))), "{halt:?}");
+
+    let expire = |world: &mut World, name: &str| {
+        let task = Task { expires_at: Some(T0), ..world.task(name) };
+        world.work.apply(transition::expire(&task, false, T0).expect("due"), T0).expect("loaded");
+    };
+    let mut world = World::new(&["a", "b", "c"], &["a>b"]);
+    expire(&mut world, "b");
+    world.cancel("a");
+    world.fail("c");
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    let states = ["a", "b", "c"].map(|name| world.state(name));
+    assert_eq!(states, [State::Canceled, State::Dead, State::Pending]);
+
+    let mut world = World::new(&["a", "b"], &["a>b"]);
+    expire(&mut world, "b");
+    world.cancel("a");
+    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    assert_eq!((world.state("b"), world.execution()), (State::Dead, ExecutionState::Failed));
+}

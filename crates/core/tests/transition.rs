@@ -149,6 +149,24 @@ fn a_manual_retry_after_the_deadline_gets_the_span_again() {
     let now = T0 + Millis::from_days(2);
     let change = transition::manual_retry(&task, false, &Act::default(), now).unwrap();
     assert_eq!(change.after().expires_at, Some(now + Millis::from_secs(60)));
+    let later = now + Millis::from_days(2);
+    let died = transition::expire(change.after(), false, later).unwrap();
+    let again = transition::manual_retry(died.after(), false, &Act::default(), later).unwrap();
+    assert_eq!(again.after().expires_at, Some(later + Millis::from_secs(60)), "and the same span each time");
+}
+
+/// The policy's own deadline was taken over by the task, and is renewed with it.
+#[test]
+fn a_renewed_deadline_is_not_undone_by_the_policy() {
+    let deadline = T0 + Millis::from_secs(60);
+    let mut snapshot = pending(Some(native(json!({"delay": "1s", "expires_at": deadline.to_rfc3339()}))));
+    snapshot.task.expires_at = Some(deadline);
+    let died = transition::expire(&snapshot.task, false, deadline).unwrap();
+    let now = T0 + Millis::from_days(1);
+    let retried = transition::manual_retry(died.after(), false, &Act::default(), now).unwrap();
+    let running = lease(&after(&snapshot, &retried), now);
+    let change = end(&running, End::Failed(error("x")), now);
+    assert_eq!(change.after().state, State::RetryPending);
 }
 
 /// T27: when the deadline passes, by state.

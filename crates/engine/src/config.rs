@@ -2,6 +2,7 @@
 
 use comeback_core::{Millis, PolicyLimits};
 
+use crate::executors::Kinds;
 use crate::{Limits, Watching};
 
 #[derive(Clone, Debug)]
@@ -12,6 +13,8 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// What tasks may ask this installation to do by itself.
     pub executors: Available,
+    /// Kinds whose tasks this installation runs by itself.
+    pub kinds: Kinds,
     /// Leaseless work without any limit of its own counts as stuck after this (model A14).
     pub stuck_after: Millis,
     /// How long what is over is kept; nothing means for ever.
@@ -41,6 +44,7 @@ impl Default for EngineConfig {
             policy_limits: PolicyLimits::default(),
             limits: Limits::default(),
             executors: Available::default(),
+            kinds: Kinds::default(),
             stuck_after: Millis::from_secs(1_800),
             retention: None,
             safety_interval: Millis::from_secs(1),

@@ -26,6 +26,18 @@ impl Ids {
         TaskId(self.next(now))
     }
 
+    /// For a task that is older than others that have their names already: it sorts by its age, and among those of the same
+    /// millisecond by chance.
+    pub fn earlier_task(&self, at: Timestamp) -> TaskId {
+        let mut state = self.state.lock();
+        let mut random = [0; 10];
+        state.noise = mix(state.noise);
+        random[..8].copy_from_slice(&state.noise.to_be_bytes());
+        state.noise = mix(state.noise);
+        random[8..].copy_from_slice(&state.noise.to_be_bytes()[..2]);
+        TaskId(Builder::from_unix_timestamp_millis(u64::try_from(at.0).unwrap_or(0), &random).into_uuid())
+    }
+
     pub fn execution(&self, now: Timestamp) -> ExecutionId {
         ExecutionId(self.next(now))
     }
@@ -72,6 +84,8 @@ mod tests {
         made.dedup();
         assert_eq!(made.len(), 5_101);
         assert!(made.iter().all(|id| id.0.get_version_num() == 7));
+        let earlier = [3, 5].map(|millis| ids.earlier_task(Timestamp(millis)));
+        assert!(earlier[0] < earlier[1] && earlier[1] < made[0] && earlier[0] != ids.earlier_task(Timestamp(3)));
         assert_eq!(Ids::new(Some(1)).task(Timestamp(5)), Ids::new(Some(1)).task(Timestamp(5)));
         assert_ne!(Ids::new(None).task(Timestamp(5)), Ids::new(None).task(Timestamp(5)));
     }

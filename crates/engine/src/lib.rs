@@ -18,6 +18,7 @@ mod combine;
 mod commands;
 mod config;
 pub mod executors;
+pub mod flow;
 mod ids;
 mod limits;
 mod loops;
@@ -64,6 +65,8 @@ pub(crate) struct Core {
     pub tallies: tally::Tallies,
     /// When somebody last asked for work, by this instance's clock.
     pub asked_at: std::sync::atomic::AtomicI64,
+    /// Who reads workflows, if anybody does.
+    pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
 
 /// The engine. Cheap to clone; its loops stop when the last clone is gone.
@@ -109,6 +112,7 @@ impl Engine {
             cache: cache::Cache::new(200_000),
             tallies: tally::Tallies::default(),
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
+            workflows: std::sync::OnceLock::new(),
         });
         let combiners = Arc::new(commands::Combiners::start(&core));
         Ok(Engine { core, combiners, loops: Arc::default() })

@@ -4,20 +4,25 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Commit, ExecutionId, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId, Timestamp,
-    Transition, Working, decide,
+    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
+    Timestamp, Transition, Working, decide,
 };
-use comeback_store::{Applied, Graph, Idempotency, Loop, StoreError, Stored, Used};
+use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
 
 use crate::Core;
 
-/// How often a verdict is taken again on facts that moved.
-const ROUNDS: usize = 4;
+/// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
+/// execution many write at the same moment, and a report that is given up is work that was done for nothing.
+const ROUNDS: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where time is not real and nobody can wait for it.
+const MOST_ROUNDS: u32 = 64;
 
 /// What is to happen to a task.
 #[derive(Clone, Debug)]
@@ -31,6 +36,20 @@ pub(crate) enum Verb {
     Snooze { by: Millis, act: Act },
     Retry { keep_counters: bool, act: Act },
     HookStarted { lease_number: u32 },
+    Gate(Gate),
+}
+
+/// What was found at a task's gate.
+#[derive(Clone, Debug)]
+pub(crate) enum Gate {
+    Open,
+    Skip,
+    Fail(String),
+    /// These first, and then itself.
+    Spawn {
+        tasks: Vec<NewTask>,
+        edges: Vec<Edge>,
+    },
 }
 
 impl Verb {
@@ -39,7 +58,7 @@ impl Verb {
         match self {
             Verb::Cancel(act) | Verb::Pause(act) | Verb::Resume(act) => Some(act),
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
-            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } => None,
+            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
     }
 }
@@ -73,6 +92,8 @@ pub(crate) enum Met {
     Paused,
     /// The key it came under was used before.
     Used(Used),
+    /// What the database holds about it contradicts itself. Only this wish is concerned.
+    Damaged(String),
 }
 
 /// What stands behind a change: a caller, a loop, or a caller who wants it done once.
@@ -82,6 +103,16 @@ pub(crate) enum Behind<'a> {
     Loop(Loop),
     /// In a namespace, under a key, and for one wish only.
     Key(&'a str, &'a Idempotency),
+}
+
+impl<'a> From<Behind<'a>> for Behalf<'a> {
+    fn from(behind: Behind<'a>) -> Behalf<'a> {
+        match behind {
+            Behind::Caller => Behalf::Caller,
+            Behind::Loop(name) => Behalf::Loop(name),
+            Behind::Key(namespace, key) => Behalf::Key(namespace, key),
+        }
+    }
 }
 
 impl Behind<'_> {
@@ -140,6 +171,10 @@ impl Core {
             Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
             Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
             Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
+            Verb::Gate(_) if !task.is_at_its_gate() => Err(Rejection::NotDue),
+            Verb::Gate(Gate::Skip) => transition::skip_by_condition(task, now),
+            Verb::Gate(Gate::Fail(message)) => transition::fail_at_gate(task, message, now),
+            Verb::Gate(Gate::Open | Gate::Spawn { .. }) => transition::ready(task, now),
         }
     }
 
@@ -147,22 +182,35 @@ impl Core {
     pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, behind: Behind<'_>) -> Result<Vec<Met>, StoreError> {
         let mut answers: Vec<Option<Met>> = (0..wishes.len()).map(|_| None).collect();
         let mut left: Vec<(usize, Wish)> = wishes.into_iter().enumerate().collect();
-        for _ in 0..ROUNDS {
-            if left.is_empty() {
-                break;
-            }
+        let started = Instant::now();
+        let mut rounds = 0;
+        while !left.is_empty() && self.goes_on(rounds, started).await {
             left = self.round(left, behind, &mut answers).await?;
+            rounds += 1;
         }
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Met::Stale)).collect())
     }
 
+    /// Whether to look again after so many rounds; the first few at once, then after a pause that grows.
+    async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
+        if rounds < ROUNDS {
+            return true;
+        }
+        if !self.clock.is_real() {
+            tokio::task::yield_now().await;
+            return rounds < MOST_ROUNDS;
+        }
+        tokio::time::sleep(Duration::from_millis(1 << (rounds - ROUNDS).min(6))).await;
+        started.elapsed() < PATIENCE
+    }
+
     async fn round(
         &self,
-        mut wishes: Vec<(usize, Wish)>,
+        wishes: Vec<(usize, Wish)>,
         behind: Behind<'_>,
         answers: &mut [Option<Met>],
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
-        self.look(&mut wishes).await?;
+        let wishes = self.look(wishes, answers).await?;
         let now = self.clock.now();
         let mut again = Vec::new();
         let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
@@ -182,33 +230,68 @@ impl Core {
             }
         }
         for (execution, wishes) in shared {
-            plans.push(self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await?);
+            let indexes: Vec<usize> = wishes.iter().map(|(index, _)| *index).collect();
+            match self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await {
+                Ok(plan) => plans.push(plan),
+                // The others go on: one execution that contradicts itself must not hold up everybody.
+                Err(StoreError::Corrupt(what)) => {
+                    tracing::error!(%execution, what, "an execution contradicts itself; `comeback db check` tells more");
+                    for index in indexes {
+                        answers[index] = Some(Met::Damaged(what.clone()));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
             return Ok(again);
         }
-        let commits: Vec<Commit> = plans.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
-        let applied = self.store_all(&commits, behind, now).await?;
-        for ((plan, commit), outcome) in plans.into_iter().zip(&commits).zip(applied) {
-            match outcome {
-                Applied::Done => {
-                    self.tell(commit);
-                    for (index, _, changed) in plan.items {
-                        answers[index] = Some(Met::Changed(changed));
-                    }
-                }
-                // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
-                Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
-                Applied::Stale => {
-                    again.extend(plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())));
-                }
-                Applied::Paused => plan.answer(answers, || Met::Paused),
-                Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
-                Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+        let (spawning, mut plain): (Vec<Plan>, Vec<Plan>) = plans.into_iter().partition(|plan| plan.spawn.is_some());
+        let commits: Vec<Commit> = plain.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
+        if !commits.is_empty() {
+            let applied = self.store_all(&commits, behind, now).await?;
+            for ((plan, commit), outcome) in plain.into_iter().zip(&commits).zip(applied) {
+                again.extend(self.conclude(plan, commit, outcome, behind, answers));
+            }
+        }
+        for mut plan in spawning {
+            let (commit, spawn) = (std::mem::take(&mut plan.commit), plan.spawn.take().unwrap_or_default());
+            let outcome = self.store.apply_spawning(&commit, &spawn, behind.into(), now).await?;
+            again.extend(self.conclude(plan, &commit, outcome, behind, answers));
+            if outcome == Applied::Done {
+                self.tell_submitted(std::slice::from_ref(&spawn));
             }
         }
         Ok(again)
+    }
+
+    /// What is to be looked at again.
+    fn conclude(
+        &self,
+        plan: Plan,
+        commit: &Commit,
+        outcome: Applied,
+        behind: Behind<'_>,
+        answers: &mut [Option<Met>],
+    ) -> Vec<(usize, Wish)> {
+        match outcome {
+            Applied::Done => {
+                self.tell(commit);
+                for (index, _, changed) in plan.items {
+                    answers[index] = Some(Met::Changed(changed));
+                }
+            }
+            // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
+            Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
+            Applied::Stale => {
+                return plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())).collect();
+            }
+            Applied::Paused => plan.answer(answers, || Met::Paused),
+            Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
+            Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+        }
+        Vec::new()
     }
 
     async fn store_all(
@@ -224,18 +307,49 @@ impl Core {
         }
     }
 
-    /// Loads what has not been seen.
-    async fn look(&self, wishes: &mut [(usize, Wish)]) -> Result<(), StoreError> {
+    /// Loads what has not been seen. What cannot be read is answered, and the others go on.
+    async fn look(
+        &self,
+        wishes: Vec<(usize, Wish)>,
+        answers: &mut [Option<Met>],
+    ) -> Result<Vec<(usize, Wish)>, StoreError> {
         let unseen: Vec<TaskId> =
             wishes.iter().filter(|(_, wish)| wish.seen.is_none()).map(|(_, wish)| wish.task).collect();
         if unseen.is_empty() {
-            return Ok(());
+            return Ok(wishes);
         }
-        let mut found = self.store.load(&unseen).await?.into_iter();
-        for (_, wish) in wishes.iter_mut().filter(|(_, wish)| wish.seen.is_none()) {
-            wish.seen = found.next().flatten();
+        let mut found = match self.store.load(&unseen).await {
+            Ok(found) => found.into_iter().map(Ok).collect(),
+            Err(StoreError::Corrupt(_)) => self.load_one_by_one(&unseen).await?,
+            Err(error) => return Err(error),
         }
-        Ok(())
+        .into_iter();
+        let mut left = Vec::with_capacity(wishes.len());
+        for (index, mut wish) in wishes {
+            if wish.seen.is_none() {
+                match found.next() {
+                    Some(Err(what)) => {
+                        answers[index] = Some(Met::Damaged(what));
+                        continue;
+                    }
+                    stored => wish.seen = stored.and_then(Result::ok).flatten(),
+                }
+            }
+            left.push((index, wish));
+        }
+        Ok(left)
+    }
+
+    async fn load_one_by_one(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            found.push(match self.store.load(&[*id]).await {
+                Ok(stored) => Ok(stored.into_iter().next().flatten()),
+                Err(StoreError::Corrupt(what)) => Err(what),
+                Err(error) => return Err(error),
+            });
+        }
+        Ok(found)
     }
 
     /// One commit for all that is wished for in one execution, with what follows for the neighbours.
@@ -259,6 +373,7 @@ impl Core {
             let mut rejected: HashMap<usize, Met> = HashMap::new();
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
             let mut missing = None;
+            let mut spawn: Option<Submission> = None;
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -277,10 +392,20 @@ impl Core {
                     }
                 };
                 reasons.insert(*index, reason_of(&change));
-                let followed = if matches!(wish.verb, Verb::Retry { .. }) {
-                    working.reopen(change, now)
-                } else {
-                    working.apply(change, now)
+                let followed = match &wish.verb {
+                    Verb::Retry { .. } => working.reopen(change, now),
+                    Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
+                    Verb::Gate(Gate::Spawn { tasks, edges }) => {
+                        let new = tasks.iter().map(|new| new.task.clone()).collect();
+                        working.spawn(wish.task, new, edges, now).map(|began| {
+                            let spawn =
+                                spawn.get_or_insert_with(|| Submission::in_namespace(&stored.task.lane.namespace));
+                            let as_begun = |(new, task): (&NewTask, Task)| NewTask { task, ..new.clone() };
+                            spawn.tasks.extend(tasks.iter().zip(began).map(as_begun));
+                            spawn.edges.extend(edges);
+                        })
+                    }
+                    _ => working.apply(change, now),
                 };
                 match followed {
                     Ok(()) => {}
@@ -295,9 +420,17 @@ impl Core {
             }
             match missing {
                 // A first gap is filled with the neighbours it names; a second one means that the change goes far.
-                Some(more) if !more.is_empty() && !whole && around.len() < 64 => around.extend(more),
-                Some(_) => whole = true,
-                None => return Ok(Plan::shared(working, wishes, rejected, &reasons, answers)),
+                Some(more) if !whole && around.len() < 64 && !more.is_subset(&around) => around.extend(more),
+                Some(_) if !whole => whole = true,
+                // All of it was there, and it still names what is not.
+                Some(more) => {
+                    let named = more.first().map_or("tasks".to_owned(), |id| format!("task {id}"));
+                    return Err(StoreError::Corrupt(format!("execution {execution} needs {named}, not to be found")));
+                }
+                None => {
+                    let plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    return Ok(Plan { spawn, ..plan });
+                }
             }
         }
     }
@@ -306,6 +439,9 @@ impl Core {
     pub(crate) fn tell(&self, commit: &Commit) {
         self.tallies.count(commit);
         self.config.watching.stored(commit);
+        if commit.execution.as_ref().is_some_and(|write| write.after.state.is_terminal()) {
+            self.ring(Loop::Flow);
+        }
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
     }
@@ -328,6 +464,10 @@ impl Core {
     pub(crate) fn set_alarms(&self, task: &Task) {
         if task.state.is_terminal() {
             return;
+        }
+        let stands_for_others = task.state == State::Pending && task.lane.executor == Executor::Flow;
+        if task.is_at_its_gate() || stands_for_others {
+            self.ring(Loop::Flow);
         }
         if let Some(due) = task.due() {
             match task.state {
@@ -352,7 +492,10 @@ pub(crate) fn open_graph(graph: Graph) -> (Working, HashMap<TaskId, Stored>) {
     let mut stored = HashMap::with_capacity(graph.tasks.len());
     for task in graph.tasks {
         stored.insert(task.stored.task.id, task.stored.clone());
-        working.add(task.stored.task, task.out, task.into);
+        match task.edges {
+            Some(edges) => working.add(task.stored.task, edges.out, edges.into),
+            None => working.add_neighbour(task.stored.task),
+        }
     }
     (working, stored)
 }
@@ -364,13 +507,15 @@ fn reason_of(change: &Transition) -> Option<Reason> {
 /// One commit and the wishes it fulfils.
 struct Plan {
     commit: Commit,
+    /// Tasks that it makes.
+    spawn: Option<Submission>,
     items: Vec<(usize, Wish, Changed)>,
 }
 
 impl Plan {
     fn lone(index: usize, wish: Wish, change: Transition) -> Plan {
         let changed = Changed::of(change.after(), reason_of(&change));
-        Plan { items: vec![(index, wish, changed)], commit: change.into() }
+        Plan { items: vec![(index, wish, changed)], commit: change.into(), spawn: None }
     }
 
     fn shared(
@@ -389,14 +534,14 @@ impl Plan {
                 items.push((index, wish, changed));
             }
         }
-        Plan { commit: working.into_commit(), items }
+        Plan { commit: working.into_commit(), items, spawn: None }
     }
 
     fn nothing(wishes: Vec<(usize, Wish)>, answers: &mut [Option<Met>], met: impl Fn() -> Met) -> Plan {
         for (index, _) in wishes {
             answers[index] = Some(met());
         }
-        Plan { commit: Commit::default(), items: Vec::new() }
+        Plan { commit: Commit::default(), items: Vec::new(), spawn: None }
     }
 
     fn answer(self, answers: &mut [Option<Met>], met: impl Fn() -> Met) {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use comeback_core::policy::DeadlineKind;
 use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
-    When,
+    When, expression,
 };
-use comeback_store::{Body, Idempotency, NewExecution, NewTask, Submission};
+use comeback_store::{Body, Idempotency, NewExecution, NewTask, Origin, Submission};
 
 use crate::Limits;
 use crate::config::{Available, EngineConfig};
-use crate::executors::HttpCall;
 use crate::executors::command::Process;
+use crate::executors::{HttpCall, Kind, NO_CATEGORY};
+use crate::flow::Step;
 use crate::ids::Ids;
 
 /// A text that is known to be JSON.
@@ -83,6 +84,10 @@ pub struct TaskSpec {
     pub hooks: Option<Json>,
     pub traceparent: Option<String>,
     pub dead_end_barrier: bool,
+    /// What makes it a step of a workflow.
+    pub step: Option<Step>,
+    /// When somebody first asked for it, where that was before now: it goes before what was asked for later.
+    pub submitted_at: Option<Timestamp>,
     /// How much a hook is expected to count.
     pub expected: Option<u32>,
 }
@@ -114,7 +119,7 @@ pub enum ExecutorSpec {
 }
 
 impl ExecutorSpec {
-    fn executor(&self) -> Executor {
+    pub fn executor(&self) -> Executor {
         match self {
             ExecutorSpec::Worker => Executor::Worker,
             ExecutorSpec::Http(_) => Executor::Http,
@@ -149,6 +154,9 @@ pub struct ExecutionSpec {
     pub external_id: Option<String>,
     pub fail_fast: bool,
     pub dead_end_cancel: bool,
+    /// A name that was given away before.
+    pub id: Option<ExecutionId>,
+    pub origin: Origin,
 }
 
 impl ExecutionSpec {
@@ -195,11 +203,16 @@ impl Submit {
             }
         }
         for (i, spec) in self.tasks.iter().enumerate() {
-            spec.check(&path(i, self.tasks.len()), config, &mut faults);
+            let at = path(i, self.tasks.len());
+            spec.check(&at, config, &mut faults);
+            if config.kinds.that_runs(&self.namespace, spec).is_some() {
+                Kind::check(spec, &at, limits, &mut faults);
+            }
         }
         let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
         if !linked {
-            let tasks = self.tasks.iter().map(|spec| spec.task(&self.namespace, ids.task(now), None, now)).collect();
+            let task = |spec: &TaskSpec| spec.task(&self.namespace, spec.id(ids, now), None, config, now);
+            let tasks = self.tasks.iter().map(task).collect();
             let idempotency = self.idempotency.clone();
             return faults.or(()).map(|()| Submission {
                 namespace: self.namespace.clone(),
@@ -209,13 +222,20 @@ impl Submit {
                 idempotency,
             });
         }
-        self.plan_execution(ids, now, faults)
+        self.plan_execution(config, ids, now, faults)
     }
 
-    fn plan_execution(&self, ids: &Ids, now: Timestamp, mut faults: Invalid) -> Result<Submission, Invalid> {
+    fn plan_execution(
+        &self,
+        config: &EngineConfig,
+        ids: &Ids,
+        now: Timestamp,
+        mut faults: Invalid,
+    ) -> Result<Submission, Invalid> {
         let count = self.tasks.len();
-        let execution_id = ids.execution(now);
-        let task_ids: Vec<TaskId> = self.tasks.iter().map(|_| ids.task(now)).collect();
+        let given = self.execution.as_ref().and_then(|spec| spec.id);
+        let execution_id = given.unwrap_or_else(|| ids.execution(now));
+        let task_ids: Vec<TaskId> = self.tasks.iter().map(|spec| spec.id(ids, now)).collect();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         for (i, spec) in self.tasks.iter().enumerate() {
             if spec.dedupe_key.is_some() {
@@ -255,11 +275,12 @@ impl Submit {
             faults.push("tasks", format!("the needs go round in a circle: {}", words.join(" → ")));
         }
         faults.or(())?;
-        Ok(self.rows(execution_id, &task_ids, edges, now))
+        Ok(self.rows(config, execution_id, &task_ids, edges, now))
     }
 
     fn rows(
         &self,
+        config: &EngineConfig,
         id: ExecutionId,
         task_ids: &[TaskId],
         edges: Vec<(usize, usize, Edge)>,
@@ -269,7 +290,7 @@ impl Submit {
             .tasks
             .iter()
             .zip(task_ids)
-            .map(|(spec, task_id)| spec.task(&self.namespace, *task_id, Some(id), now))
+            .map(|(spec, task_id)| spec.task(&self.namespace, *task_id, Some(id), config, now))
             .collect();
         for (from, to, _) in &edges {
             tasks[*from].task.children_left += 1;
@@ -291,6 +312,7 @@ impl Submit {
                 name: spec.name,
                 labels: spec.labels,
                 external_id: spec.external_id,
+                origin: spec.origin,
             }),
             edges: edges.into_iter().map(|(_, _, edge)| edge).collect(),
             idempotency: self.idempotency.clone(),
@@ -375,6 +397,9 @@ impl TaskSpec {
         let (is_there, read) = match &self.executor {
             ExecutorSpec::Worker | ExecutorSpec::Hook(_) => (true, Ok(())),
             ExecutorSpec::Timer => (available.timer, Ok(())),
+            // What is still to be worked out is read when it is run.
+            ExecutorSpec::Http(settings) if self.is_to_be_worked_out(settings) => (available.http, Ok(())),
+            ExecutorSpec::Command(settings) if self.is_to_be_worked_out(settings) => (available.command, Ok(())),
             ExecutorSpec::Http(settings) => (available.http, HttpCall::read(settings.text()).map(|_| ())),
             ExecutorSpec::Command(settings) => (available.command, Process::read(settings.text()).map(|_| ())),
         };
@@ -392,27 +417,65 @@ impl TaskSpec {
         }
     }
 
+    fn is_to_be_worked_out(&self, settings: &Json) -> bool {
+        self.step.is_some() && expression::is_template(settings.text())
+    }
+
+    /// What stands for others is run by nobody.
+    fn executor(&self) -> Executor {
+        match &self.step {
+            Some(step) if step.stands_for_others() => Executor::Flow,
+            _ => self.executor.executor(),
+        }
+    }
+
+    /// What was asked for before now is as old as that: its id too, so that lists by id are lists by submission.
+    fn submitted(&self, now: Timestamp) -> Timestamp {
+        self.submitted_at.unwrap_or(now).clamp(Timestamp(0), now)
+    }
+
+    fn id(&self, ids: &Ids, now: Timestamp) -> TaskId {
+        match self.submitted(now) {
+            past if past < now => ids.earlier_task(past),
+            _ => ids.task(now),
+        }
+    }
+
     /// The rows of this task, without regard to its needs.
-    fn task(&self, namespace: &str, id: TaskId, execution: Option<ExecutionId>, now: Timestamp) -> NewTask {
+    fn task(
+        &self,
+        namespace: &str,
+        id: TaskId,
+        execution: Option<ExecutionId>,
+        config: &EngineConfig,
+        now: Timestamp,
+    ) -> NewTask {
+        let kind = config.kinds.that_runs(namespace, self);
+        let queue = kind.map_or(NO_CATEGORY, |_| Kind::queue(self));
         let lane = Lane {
             namespace: namespace.to_owned(),
-            queue: self.queue.clone().unwrap_or_else(|| "default".into()),
+            queue: self.queue.clone().unwrap_or_else(|| queue.into()),
             kind: self.kind.clone(),
-            executor: self.executor.executor(),
+            executor: self.executor(),
             dependency: self.dependency.clone(),
             shared: execution.is_some(),
         };
-        let mut task = Task::new(id, Arc::new(lane), now);
+        let mut task = Task::new(id, Arc::new(lane), self.submitted(now));
         task.execution = execution;
         task.priority = i16::try_from(self.priority).unwrap_or(0);
-        task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
-        task.attempt_deadline = self.attempt_deadline;
+        // A loop takes as long as its rounds do, which have limits of their own.
+        if self.step.as_ref().is_none_or(|step| step.foreach.is_none()) {
+            task.timeout = self.timeout.or(self.retry.as_ref().and_then(|policy| policy.timeout));
+            task.attempt_deadline = self.attempt_deadline.or(kind.and_then(|kind| kind.timeout));
+        }
         let policy_ends = self.retry.as_ref().and_then(|policy| policy.expires_at);
         task.expires_at = self.deadline.map(|moment| moment.from(now)).into_iter().chain(policy_ends).min();
         task.dead_end_barrier = self.dead_end_barrier;
+        task.gated = self.step.as_ref().is_some_and(Step::has_gate);
+        task.hooked = self.hooks.is_some();
         task.tally.expected = self.expected;
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
-        task.state = if task.start_at.is_some() { State::Waiting } else { State::Pending };
+        task.state = if task.start_at.is_some() || task.gated { State::Waiting } else { State::Pending };
         if execution.is_none() {
             task.seq = if task.start_at.is_some() { 1 } else { 2 };
         }
@@ -425,6 +488,7 @@ impl TaskSpec {
                 labels: self.labels.clone(),
                 executor: self.executor.settings().map(|json| json.text().to_string()),
                 hooks: self.hooks.as_ref().map(|json| json.text().to_string()),
+                step: self.step.as_ref().map(Step::text),
                 account: self.account.clone(),
                 cost: self.cost,
                 dedupe_key: self.dedupe_key.clone(),

@@ -23,6 +23,8 @@ pub struct Alarms {
     pub leases: Alarm,
     pub timeouts: Alarm,
     pub deadlines: Alarm,
+    /// Has no time of its own: it is rung when there is something.
+    pub flow: Alarm,
 }
 
 struct Waiter {

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod auth;
+mod catalog;
 mod compat;
 mod gate;
 mod once;
@@ -33,6 +34,7 @@ pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
+use catalog::Catalog;
 use gate::Gate;
 use shared::{Bound, Instance, Instances, Shared, Workers};
 use token::Tokens;
@@ -50,8 +52,9 @@ pub struct App {
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
     tokens: Tokens,
-    policies: Policies,
-    bound: Shared<Bound>,
+    policies: Arc<Policies>,
+    bound: Arc<Shared<Bound>>,
+    catalog: Arc<Catalog>,
     instances: Shared<Instances>,
     workers: Workers,
     gate: Gate,
@@ -101,8 +104,11 @@ impl App {
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
-        let bound = Shared::new("policies");
+        let bound = Arc::new(Shared::new("policies"));
         bound.refresh(&**engine.store()).await?;
+        let policies = Arc::new(Policies::default());
+        let catalog = Arc::new(Catalog::new(&engine, policies.clone(), bound.clone()));
+        engine.read_workflows_with(catalog.clone());
         let app = App {
             engine,
             keys,
@@ -110,8 +116,9 @@ impl App {
             clock,
             executors,
             tokens,
-            policies: Policies::default(),
+            policies,
             bound,
+            catalog,
             instances: Shared::new("instances"),
             workers: Workers::default(),
             gate: Gate::new(gate),

@@ -214,6 +214,7 @@ impl From<ReportError> for Problem {
             ReportError::TaskCanceled => CommandError::TaskCanceled.into(),
             ReportError::Invalid(invalid) => invalid.into(),
             ReportError::Conflict => CommandError::Conflict.into(),
+            ReportError::Damaged(what) => StoreError::Corrupt(what).into(),
         }
     }
 }

@@ -39,6 +39,7 @@ impl Bad {
     pub fn new(operation: &str) -> Bad {
         let Route { method, path, .. } = route(operation).clone();
         let address = path.replace("{id}", TASK).replace("{name}", "reap").replace("{kind}", "k");
+        let address = address.replace("{path}", "w").replace("{version}", "1");
         Bad { method, address, headers: Vec::new(), body: Bytes::new(), problem: None, path: None }
     }
 
@@ -61,6 +62,7 @@ impl Bad {
 
     pub fn part(mut self, part: &str) -> Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
+        self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
         if self.address.ends_with("/policies/k") {
             self.address = format!("/api/v1/policies/{part}");
         }

@@ -26,7 +26,9 @@ async fn status(app: &Arc<App>, route: &Route, key: Option<&str>, namespace: Opt
         .path
         .replace("{id}", "00000000-0000-7000-8000-000000000000")
         .replace("{name}", "reap")
-        .replace("{kind}", "k");
+        .replace("{kind}", "k")
+        .replace("{path}", "w")
+        .replace("{version}", "1");
     let mut request =
         Request::builder().method(route.method.clone()).uri(path).header("content-type", "application/json");
     if let Some(key) = key {

@@ -1,6 +1,6 @@
 //! Lanes, namespaces and policies by their numbers: small tables that only grow, so what was read once stays true.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use comeback_core::{Lane, Policy, dialect};
@@ -37,6 +37,9 @@ struct Inner {
     lanes_by_id: HashMap<i32, (Arc<Lane>, i32)>,
     policies: HashMap<[u8; 32], i32>,
     policies_by_id: HashMap<i32, Arc<Policy>>,
+    /// What a newer build has written and this one cannot read.
+    strange_lanes: BTreeSet<i32>,
+    strange_policies: BTreeSet<i32>,
 }
 
 /// How a policy is known before it has a number.
@@ -104,8 +107,35 @@ impl Dictionary {
         lanes
     }
 
+    /// Of those that were seen, whether they could be read or not.
     pub fn lane_count(&self) -> usize {
-        self.inner.read().lanes.len()
+        let inner = self.inner.read();
+        inner.lanes.len() + inner.strange_lanes.len()
+    }
+
+    /// Lanes whose tasks are left to a newer build.
+    pub fn strange_lanes(&self) -> Vec<i32> {
+        self.inner.read().strange_lanes.iter().copied().collect()
+    }
+
+    /// Whether this is news.
+    pub fn note_strange_lane(&self, id: i32) -> bool {
+        self.inner.write().strange_lanes.insert(id)
+    }
+
+    pub fn note_strange_policy(&self, id: i32) -> bool {
+        self.inner.write().strange_policies.insert(id)
+    }
+
+    /// Whether it was seen, readable or not.
+    pub fn has_seen_lane(&self, id: i32) -> bool {
+        let inner = self.inner.read();
+        inner.lanes_by_id.contains_key(&id) || inner.strange_lanes.contains(&id)
+    }
+
+    pub fn has_seen_policy(&self, id: i32) -> bool {
+        let inner = self.inner.read();
+        inner.policies_by_id.contains_key(&id) || inner.strange_policies.contains(&id)
     }
 
     pub fn policy_id(&self, policy: &Arc<Policy>) -> Option<i32> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use comeback_core::{Event, EventKind, ExecutionId, Record, State, Task, TaskId, Timestamp};
+use comeback_core::{Event, ExecutionId, Record, State, Task, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -33,12 +33,7 @@ impl SharedLog {
     }
 
     pub fn add_created(&mut self, new: &NewTask, now: Timestamp) {
-        let mut record = Record::about(&new.task, now);
-        record.events.push(EventKind::TaskCreated);
-        if new.task.state == State::Pending {
-            record.events.push(EventKind::TaskReady);
-        }
-        self.add(record);
+        self.add(Record::of_creation(&new.task, now));
     }
 }
 

@@ -67,6 +67,16 @@ pub trait Store: Send + Sync {
         now: Timestamp,
     ) -> Result<Applied, StoreError>;
 
+    /// Like `apply` for one commit that also makes tasks: in the execution it is about, or lone ones. Their rows are written in
+    /// the same transaction; the creation of those that join the execution is told by the commit's own records.
+    async fn apply_spawning(
+        &self,
+        commit: &Commit,
+        spawn: &Submission,
+        behalf: Behalf<'_>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
     /// Whether a key was used, and what for.
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError>;
 
@@ -109,10 +119,40 @@ pub trait Store: Send + Sync {
     /// The cursor behind everything that can be read now: what happens later comes after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
 
-    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
+    /// Steps of an execution with their results, as far as they have one.
+    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError>;
 
-    /// Executions, the newest first.
-    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError>;
+    /// Tasks that stand for executions which are over, while the tasks still run.
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError>;
+
+    /// Open executions whose task is over or has gone on to another run.
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError>;
+
+    /// Executions, newest first.
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError>;
+
+    /// A version of a document, or its newest.
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError>;
+
+    /// The newest of each name behind `after`, in the order of their names.
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
+
+    /// All versions of a name, newest first.
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError>;
+
+    /// The next version, if `known` is the newest (0 where there is none yet).
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError>;
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError>;
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
     /// How many tasks are in each state.
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
@@ -123,8 +163,8 @@ pub trait Store: Send + Sync {
     /// What is open in all namespaces, as somebody finds it who starts.
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 
-    /// Deletes what ended before `before`, at most `limit` tasks; open work is never touched. Returns how many went.
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError>;
+    /// Deletes what ended before `before`, at most `limit` tasks, of an execution all; open work is never touched.
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError>;
 
     /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
     async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;

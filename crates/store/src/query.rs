@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use comeback_core::State;
 use comeback_core::filter::{Compare, NumberField, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
+use comeback_core::{AttemptOutcome, State};
 use uuid::Uuid;
 
 use crate::ListQuery;
@@ -29,8 +29,8 @@ pub trait Words {
     fn contains(&self, text: &str, part_mark: &str) -> String;
     fn starts_with(&self, text: &str, part_mark: &str) -> String;
     fn id_text(&self, column: &str) -> String;
-    /// The message in a stored error.
-    fn message(&self, error: &str) -> String;
+    /// The text under a name in stored JSON.
+    fn member(&self, json: &str, name: &str) -> String;
 }
 
 /// Which half of the tasks a statement is about.
@@ -223,6 +223,11 @@ impl Builder<'_> {
             TextField::Key => self.column("t.key", any),
             TextField::Account => self.column("t.account", any),
             TextField::ExternalId => self.column("t.external_id", any),
+            TextField::Verdict if self.half == Half::Open => Truth::Never,
+            TextField::Verdict => {
+                let verdict = format!("({})", verdict(self.words, self.half));
+                self.column(&verdict, any)
+            }
             TextField::Worker => self.column(
                 match self.half {
                     Half::Open => "o.worker",
@@ -282,8 +287,22 @@ impl Builder<'_> {
 pub fn last_error(words: &dyn Words) -> String {
     format!(
         "(select {} from history h where h.subject = o.id and h.error is not null order by h.seq desc limit 1)",
-        words.message("h.error")
+        words.member("h.error", "message")
     )
+}
+
+/// What the task `o` judged when it succeeded; a verdict is a word.
+pub fn verdict(words: &dyn Words, half: Half) -> String {
+    match half {
+        Half::Open => "null".into(),
+        Half::Done => format!(
+            "case when o.state = {} then (select substr({}, 1, 100) from history h
+               where h.subject = o.id and h.outcome = {} order by h.seq desc limit 1) end",
+            State::Succeeded.code(),
+            words.member("h.result", "verdict"),
+            AttemptOutcome::Succeeded.code(),
+        ),
+    }
 }
 
 fn numbers(column: &str, values: impl Iterator<Item = i64>) -> Truth {

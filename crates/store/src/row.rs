@@ -66,6 +66,8 @@ pub struct OpenRow {
     pub needs_left: i32,
     pub children_left: i32,
     pub dead_end_barrier: i16,
+    pub gated: i16,
+    pub hooked: i16,
     /// Whether a row of `dedupe` must go with it.
     pub dedupe: i16,
 }
@@ -78,7 +80,7 @@ pub struct Fixed {
 }
 
 /// The columns of `task_open` in the order of `OpenRow`; `progress` is written by heartbeats alone.
-pub const OPEN_COLUMNS: [&str; 48] = [
+pub const OPEN_COLUMNS: [&str; 50] = [
     "id",
     "lane",
     "execution_id",
@@ -126,6 +128,8 @@ pub const OPEN_COLUMNS: [&str; 48] = [
     "needs_left",
     "children_left",
     "dead_end_barrier",
+    "gated",
+    "hooked",
     "dedupe",
 ];
 
@@ -194,12 +198,26 @@ pub struct FixedRow {
     pub submitted_at: i64,
     pub timeout_ms: Option<i64>,
     pub attempt_deadline_ms: Option<i64>,
+    pub start_at: Option<i64>,
+    pub expires_at: Option<i64>,
     pub hard_deadline: i16,
     pub dead_end_barrier: i16,
+    pub gated: i16,
+    pub hooked: i16,
 }
 
-pub const FIXED_COLUMNS: [&str; 6] =
-    ["priority", "submitted_at", "timeout_ms", "attempt_deadline_ms", "hard_deadline", "dead_end_barrier"];
+pub const FIXED_COLUMNS: [&str; 10] = [
+    "priority",
+    "submitted_at",
+    "timeout_ms",
+    "attempt_deadline_ms",
+    "start_at",
+    "expires_at",
+    "hard_deadline",
+    "dead_end_barrier",
+    "gated",
+    "hooked",
+];
 
 /// One row of `history`.
 #[derive(Clone, Debug, Default)]
@@ -255,6 +273,20 @@ pub fn columns(alias: &str, names: &[&str]) -> String {
 pub fn oldest_id(before: Timestamp) -> Uuid {
     let millis = before.0.clamp(0, (1 << 48) - 1).cast_unsigned();
     Uuid::from_u128(u128::from(millis) << 80)
+}
+
+/// As many executions, given with their sizes, as have no more than `limit` tasks together, but one at least; and whether there
+/// may be more.
+pub fn whole_ones<T>(found: Vec<(T, i32)>, limit: u32) -> (Vec<T>, bool) {
+    let (all, mut room) = (found.len(), i64::from(limit));
+    let fits = |(_, total): &(T, i32)| {
+        let first = room == i64::from(limit);
+        room -= i64::from((*total).max(1));
+        first || room >= 0
+    };
+    let chosen: Vec<T> = found.into_iter().take_while(fits).map(|(id, _)| id).collect();
+    let more = chosen.len() < all || all >= limit as usize;
+    (chosen, more)
 }
 
 pub fn corrupt(what: impl Into<String>) -> StoreError {
@@ -348,6 +380,8 @@ impl OpenRow {
             needs_left: int(task.needs_left),
             children_left: int(task.children_left),
             dead_end_barrier: i16::from(task.dead_end_barrier),
+            gated: i16::from(task.gated),
+            hooked: i16::from(task.hooked),
             dedupe: i16::from(fixed.dedupe),
         }
     }
@@ -397,6 +431,7 @@ impl OpenRow {
             attempt_deadline: span(self.attempt_deadline_ms),
             timeout_at: time(self.timeout_at),
             expires_at: time(self.expires_at),
+            lifetime: None,
             first_failed_at: time(self.first_failed_at),
             started_at: time(self.started_at),
             ended_at: None,
@@ -415,6 +450,8 @@ impl OpenRow {
             needs_left: uint(self.needs_left),
             children_left: uint(self.children_left),
             dead_end_barrier: self.dead_end_barrier != 0,
+            gated: self.gated != 0,
+            hooked: self.hooked != 0,
         })
     }
 }
@@ -468,7 +505,10 @@ impl DoneRow {
         task.lease_number = uint(self.lease_no);
         task.timeout = span(fixed.timeout_ms);
         task.attempt_deadline = span(fixed.attempt_deadline_ms);
+        // What never ran may come back, and then it still has its own time.
+        task.start_at = time(fixed.start_at).filter(|_| task.run == 0);
         task.expires_at = time(self.expires_at);
+        task.lifetime = time(fixed.expires_at).map(|at| at.since(task.submitted_at)).filter(|_| task.cycle > 0);
         task.first_failed_at = time(self.first_failed_at);
         task.started_at = time(self.started_at);
         task.ended_at = Some(Timestamp(self.ended_at));
@@ -479,6 +519,8 @@ impl DoneRow {
         task.tally =
             Tally { expected: self.expected.map(uint), success: uint(self.success), failures: uint(self.failures) };
         task.dead_end_barrier = fixed.dead_end_barrier != 0;
+        task.gated = fixed.gated != 0;
+        task.hooked = fixed.hooked != 0;
         Ok(task)
     }
 }

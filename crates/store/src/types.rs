@@ -10,7 +10,7 @@ use comeback_core::{
 use crate::page::{FeedCursor, ListCursor};
 
 /// A request to create tasks, all of them or none.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Submission {
     pub namespace: String,
     pub tasks: Vec<NewTask>,
@@ -18,6 +18,12 @@ pub struct Submission {
     pub execution: Option<NewExecution>,
     pub edges: Vec<Edge>,
     pub idempotency: Option<Idempotency>,
+}
+
+impl Submission {
+    pub fn in_namespace(namespace: &str) -> Submission {
+        Submission { namespace: namespace.to_owned(), ..Submission::default() }
+    }
 }
 
 /// A task as it will first be: its present, and the body that never changes.
@@ -39,6 +45,8 @@ pub struct Body {
     /// The executor's settings and the hooks, as JSON text.
     pub executor: Option<String>,
     pub hooks: Option<String>,
+    /// What makes it a step of a workflow, as JSON text.
+    pub step: Option<String>,
     pub account: Option<String>,
     pub cost: Option<u32>,
     pub dedupe_key: Option<String>,
@@ -53,6 +61,20 @@ pub struct NewExecution {
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
+    pub origin: Origin,
+}
+
+/// Where an execution came from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Origin {
+    /// The path and version of a workflow.
+    pub workflow: Option<(String, u32)>,
+    /// JSON text.
+    pub input: Option<Arc<str>>,
+    /// A task that stands for it, and the run of that task that it is.
+    pub parent: Option<(TaskId, u32)>,
+    /// The one that is done again from its start.
+    pub retry_of: Option<ExecutionId>,
 }
 
 /// Who asks for the same thing again gets the same answer.
@@ -131,6 +153,7 @@ pub struct Claimed {
     pub payload: Option<Arc<str>>,
     pub labels: BTreeMap<String, String>,
     pub executor: Option<String>,
+    pub step: Option<String>,
     pub traceparent: Option<String>,
     /// Its retry was due, and became ready in the same step.
     pub promoted: bool,
@@ -147,6 +170,16 @@ pub enum Applied {
     KeyTaken,
     /// Its idempotency key was used before; nothing was written.
     Used(Used),
+}
+
+/// Who stands behind a change.
+#[derive(Clone, Copy, Debug)]
+pub enum Behalf<'a> {
+    Caller,
+    /// Nothing happens while it is paused.
+    Loop(Loop),
+    /// In a namespace, and once.
+    Key(&'a str, &'a Idempotency),
 }
 
 /// What an idempotency key was used for.
@@ -202,11 +235,21 @@ pub struct Promoted {
     pub lanes: Vec<Arc<Lane>>,
 }
 
+/// What was forgotten in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub tasks: u64,
+    /// The limit was reached somewhere: tasks, the feed or keys.
+    pub more: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Leases,
     Timeouts,
     Deadlines,
+    /// Tasks whose needs are met and that stand at their gate, whatever the time.
+    Gates,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,11 +259,13 @@ pub struct NextDue {
     pub lease: Option<Timestamp>,
     pub timeout: Option<Timestamp>,
     pub deadline: Option<Timestamp>,
+    /// Since when somebody has stood at a gate.
+    pub gate: Option<Timestamp>,
 }
 
 impl NextDue {
     pub fn earliest(&self) -> Option<Timestamp> {
-        [self.retry, self.start, self.lease, self.timeout, self.deadline].into_iter().flatten().min()
+        [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate].into_iter().flatten().min()
     }
 }
 
@@ -234,8 +279,87 @@ pub struct Graph {
 #[derive(Clone, Debug)]
 pub struct GraphTask {
     pub stored: Stored,
+    /// Its edges both ways, where it was asked for itself and not as a neighbour.
+    pub edges: Option<TaskEdges>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct TaskEdges {
     pub out: Vec<Edge>,
     pub into: Vec<Edge>,
+}
+
+/// A step of an execution as others see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepView {
+    pub task: TaskId,
+    pub key: Option<String>,
+    pub state: State,
+    pub step: Option<String>,
+    /// JSON text, of one that succeeded.
+    pub result: Option<Arc<str>>,
+}
+
+/// Which steps.
+#[derive(Clone, Debug)]
+pub enum StepsOf<'a> {
+    Keys(&'a [String]),
+    Tasks(&'a [TaskId]),
+}
+
+/// The same, to be taken along.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnedSteps {
+    Keys(Vec<String>),
+    Tasks(Vec<TaskId>),
+}
+
+impl StepsOf<'_> {
+    pub(crate) fn owned(&self) -> OwnedSteps {
+        match self {
+            StepsOf::Keys(keys) => OwnedSteps::Keys(keys.to_vec()),
+            StepsOf::Tasks(tasks) => OwnedSteps::Tasks(tasks.to_vec()),
+        }
+    }
+}
+
+/// A task that stands for an execution, and how that execution ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallEnd {
+    pub task: Stored,
+    pub execution: ExecutionId,
+    pub state: comeback_core::ExecutionState,
+}
+
+/// Executions to list, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct ExecutionQuery {
+    /// None means any.
+    pub states: Vec<comeback_core::ExecutionState>,
+    pub workflow: Option<String>,
+    pub parent: Option<TaskId>,
+    /// Behind this one.
+    pub after: Option<ExecutionId>,
+    /// So many more are left out.
+    pub skip: u32,
+    pub limit: u32,
+}
+
+/// A text under a name, with versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    pub namespace: String,
+    pub name: String,
+    pub version: u32,
+    pub body: String,
+    pub at: Timestamp,
+}
+
+/// Where documents stand: names on different shelves do not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shelf<'a> {
+    pub namespace: &'a str,
+    pub shelf: &'a str,
 }
 
 /// Everything about one task.
@@ -261,6 +385,8 @@ pub struct Listed {
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
     pub last_error: Option<String>,
+    /// What it judged, where it succeeded and judged.
+    pub verdict: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -298,6 +424,7 @@ pub struct ExecutionView {
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
+    pub origin: Origin,
     /// How many of its tasks are in each state.
     pub counts: BTreeMap<State, u64>,
     pub kinds: BTreeSet<String>,
@@ -345,14 +472,6 @@ impl ExecutionPart {
     }
 }
 
-/// Which executions: the newest first, from one on or after so many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExecutionPage {
-    pub before: Option<ExecutionId>,
-    pub skip: u32,
-    pub limit: u32,
-}
-
 /// What somebody at work on a hook's task has counted since they last told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
@@ -370,6 +489,7 @@ impl ExecutionView {
         name: Option<String>,
         labels: BTreeMap<String, String>,
         external_id: Option<String>,
+        origin: Origin,
     ) -> ExecutionView {
         ExecutionView {
             changed_at: execution.updated_at,
@@ -377,6 +497,7 @@ impl ExecutionView {
             name,
             labels,
             external_id,
+            origin,
             counts: BTreeMap::new(),
             kinds: BTreeSet::new(),
             counted: Counted { expected: Some(0), ..Counted::default() },
@@ -510,6 +631,8 @@ loops! {
     Timeout "timeout",
     /// Ends tasks whose deadline has passed.
     Expire "expire",
+    /// Works out what stands at gates, and hears how called executions ended.
+    Flow "flow",
     /// Deletes what is over and old.
     Prune "prune",
 }

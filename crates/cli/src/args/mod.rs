@@ -1,6 +1,7 @@
 //! What can be said to the binary.
 
 mod operate;
+mod runs;
 mod server;
 mod work;
 
@@ -10,7 +11,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
-pub use server::{DemoArgs, ServeArgs};
+pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
+pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
 use crate::output::TimeFormat;
@@ -117,6 +119,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
+    /// Run the server with kinds of its own: commands and policies from a file
+    Daemon(DaemonArgs),
     /// Run a command durably: it is retried until it succeeds or its policy gives up
     Run(RunArgs),
     /// Create a task
@@ -143,6 +147,12 @@ pub enum Command {
         #[command(flatten)]
         watch: Watch,
     },
+    /// The runs of a daemon, in its words
+    #[command(subcommand)]
+    Query(QueryCommand),
+    /// Put runs right by hand
+    #[command(subcommand)]
+    Admin(AdminCommand),
     /// Follow what happens, line by line
     Tail(TailArgs),
     /// Whether anything needs a person; exits 8 when it does

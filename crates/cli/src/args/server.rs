@@ -24,6 +24,22 @@ pub struct DemoArgs {
 }
 
 #[derive(Args)]
+pub struct DaemonArgs {
+    /// Kinds, their commands and policies, the database and the address, in TOML
+    #[arg(long, short, value_name = "FILE")]
+    pub config: PathBuf,
+    /// system, virtual (moved by POST /clock/advance), or x60 and the like
+    #[arg(long, env = "COMEBACK_CLOCK", hide_env_values = true, default_value = "system")]
+    pub clock: String,
+    /// Names this process among others
+    #[arg(long, env = "INSTANCE_ID", hide_env_values = true)]
+    pub instance: Option<String>,
+    /// human or json
+    #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
+    pub log_format: String,
+}
+
+#[derive(Args)]
 pub struct ServeArgs {
     /// Address to listen on
     #[arg(

@@ -1,6 +1,7 @@
 //! One file per noun.
 
 mod config;
+mod daemon;
 mod db;
 mod demo;
 mod doctor;
@@ -10,6 +11,7 @@ mod keys;
 mod loops;
 mod numbers;
 mod policy;
+mod query;
 mod run;
 mod serve;
 mod status;
@@ -28,6 +30,7 @@ use crate::complete;
 use crate::config::{Said, Settings};
 use crate::failure::{Failure, code};
 use crate::output::{self, Output, instant};
+use serve::Beside;
 
 /// What every command that talks to a server has.
 pub struct Context {
@@ -90,13 +93,16 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
     let out = || Output::new(&global);
     match arguments.command {
         Command::Demo(args) => demo::run(&global, args).await,
-        Command::Serve(args) => serve::run(args).await,
+        Command::Serve(args) => serve::run(args, Beside::default()).await,
+        Command::Daemon(args) => daemon::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,
         Command::Policy(command) => policy::run(&out(), command),
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
+        Command::Query(command) => query::run(&context()?, command).await,
+        Command::Admin(command) => query::admin(&context()?, command).await,
         Command::Tail(args) => tail::run(&context()?, args).await,
         Command::Status { watch } => status::run(&context()?, &watch).await,
         Command::Loop(command) => loops::run(&context()?, command).await,

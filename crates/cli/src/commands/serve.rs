@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use comeback_core::{Millis, Timestamp};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
 use comeback_engine::store::{OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
@@ -16,7 +17,23 @@ use crate::failure::{Failure, code};
 use crate::output::{grouped, say, span};
 use crate::telemetry::Telemetry;
 
-pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
+/// What a server has beside what every server has.
+pub struct Beside {
+    /// Kinds that it runs itself.
+    pub kinds: Kinds,
+    /// How long what was begun may go on after the word to stop.
+    pub grace: Duration,
+    /// Said when it starts.
+    pub lines: Vec<String>,
+}
+
+impl Default for Beside {
+    fn default() -> Self {
+        Beside { kinds: Kinds::default(), grace: Duration::from_secs(10), lines: Vec::new() }
+    }
+}
+
+pub async fn run(args: ServeArgs, beside: Beside) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let (limits, gate, serving) = limits(&args.limit)?;
@@ -29,6 +46,7 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let config = EngineConfig {
         instance: instance.clone(),
         executors,
+        kinds: beside.kinds,
         limits,
         retention,
         watching: telemetry.attempts(),
@@ -39,12 +57,22 @@ pub async fn run(args: ServeArgs) -> Result<u8, Failure> {
     let found = store.open_work(now).await.map_err(wrong)?;
     let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
     let executors = start_executors(&args, &engine)?;
+    let ending = executors.as_ref().map(Executors::ending);
     let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
     let app = App::new(engine.clone(), options).await.map_err(wrong)?;
     let listener = listen(&args.listen, &app).await.inspect_err(|_| app.drain())?;
     banner(&args, &place, &app, &listener);
+    beside.lines.iter().for_each(|line| say!("  {line}"));
     say!("  {}", resumed(&found, now));
-    let served = comeback_server::serve(app.clone(), listener, stop(), serving).await;
+    let (closing, grace) = (ending.clone(), beside.grace);
+    let stopped = async move {
+        stop(grace).await;
+        closing.inspect(Ending::close);
+    };
+    let served = comeback_server::serve(app.clone(), listener, stopped, serving).await;
+    if let Some(ending) = ending {
+        ending.finish(grace).await;
+    }
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
     drop(app);
     engine.close().await;
@@ -88,7 +116,7 @@ fn retention(text: &str) -> Result<Millis, Failure> {
 }
 
 /// Limits of the engine, of the door, and of the connections.
-fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failure> {
+pub(super) fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failure> {
     let (mut limits, mut gate, mut serving) = (Limits::default(), GateOptions::default(), ServeOptions::default());
     for text in given {
         let wrong = |why: String| {
@@ -189,7 +217,7 @@ fn resumed(found: &OpenWork, now: Timestamp) -> String {
 }
 
 /// SIGTERM, or Ctrl-C.
-async fn stop() {
+async fn stop(grace: Duration) {
     let interrupt = async {
         let _ = tokio::signal::ctrl_c().await;
     };
@@ -205,7 +233,7 @@ async fn stop() {
         () = interrupt => {}
         () = terminate => {}
     }
-    eprintln!("stopping: finishing what was begun (at most 10 s)");
+    eprintln!("stopping: finishing what was begun (at most {} s)", grace.as_secs());
 }
 
 #[cfg(test)]

@@ -56,10 +56,8 @@ async fn list(context: &Context, query: &Query) -> Result<View, Failure> {
 }
 
 fn row(task: &Value, now: Timestamp, out: &Output) -> Vec<Cell> {
-    // A pipe gets the whole id: it must still be unique tomorrow.
-    let id = if out.terminal { output::short(&task["id"]) } else { output::text(task, "id").to_owned() };
     vec![
-        id.into(),
+        id(task, out),
         output::state(task),
         output::text(task, "kind").into(),
         output::text(task, "queue").into(),
@@ -70,8 +68,13 @@ fn row(task: &Value, now: Timestamp, out: &Output) -> Vec<Cell> {
     ]
 }
 
+/// A pipe gets the whole id: it must still be unique tomorrow.
+pub fn id(task: &Value, out: &Output) -> Cell {
+    if out.terminal { output::short(&task["id"]).into() } else { output::text(task, "id").into() }
+}
+
 /// When it may run next, where that is not now.
-fn due(task: &Value) -> &Value {
+pub fn due(task: &Value) -> &Value {
     if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] }
 }
 
@@ -94,7 +97,7 @@ async fn get(context: &Context, id: &str, watch: &Watch) -> Result<u8, Failure> 
 }
 
 /// Everything about a task that a person asks for first; the rest is in the JSON.
-fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
+pub fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
     let mut view = View::new(task.clone());
     view.line(headline(task, out));
     let mut field = |name: &str, words: String| {
@@ -128,6 +131,7 @@ fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
     let runs = task["total_attempts"].as_u64().unwrap_or(0);
     field("runs", if counts.is_empty() { runs.to_string() } else { format!("{runs} ({})", counts.join(", ")) });
     field("last error", error_words(task));
+    field("verdict", text("verdict"));
     let labels = task["labels"].as_object().into_iter().flatten();
     let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();
     field("labels", labels.join(" "));
@@ -260,11 +264,20 @@ async fn blocked(context: &Context, task: &Value) -> Result<String, Failure> {
 }
 
 async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
-    let (id, out) = (context.resolve(id).await?, &context.out);
-    let listed = context.client.get(&format!("/api/v1/tasks/{id}/attempts?limit=500")).await?;
-    let now = context.now().await?;
+    let listed = attempts_of(context, &context.resolve(id).await?).await?;
+    let table = attempts_table(&listed, context.now().await?, &context.out);
+    let empty = table.rows.is_empty();
+    let view = View::table(listed, table);
+    if empty { view.with_hint("it has not run yet").print(&context.out) } else { view.print(&context.out) }
+}
+
+pub async fn attempts_of(context: &Context, id: &str) -> Result<Value, Failure> {
+    Ok(context.client.get(&format!("/api/v1/tasks/{id}/attempts?limit=500")).await?)
+}
+
+pub fn attempts_table(listed: &Value, now: Timestamp, out: &Output) -> Table {
     let mut table = Table::new(&["RUN", "ATTEMPT", "OUTCOME", "STARTED", "TOOK", "WORKER", "THEN", "ERROR"]);
-    for it in output::items(&listed) {
+    for it in output::items(listed) {
         let took = it["duration_ms"].as_u64().map_or_else(|| "–".into(), |ms| span(Millis(ms)));
         let delay = it["decision"]["delay"]["total_ms"].as_u64().map(|ms| format!("retry {}", soon(Millis(ms))));
         table.rows.push(vec![
@@ -278,12 +291,10 @@ async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
             it["error"]["message"].as_str().unwrap_or("").into(),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(listed, table);
-    if empty { view.with_hint("it has not run yet").print(out) } else { view.print(out) }
+    table
 }
 
-async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
+pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
     let id = context.resolve(id).await?;
     let body = match body {
         Value::Object(fields) => {

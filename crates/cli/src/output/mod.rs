@@ -13,7 +13,7 @@ use crate::args::{Format, Global};
 
 pub use table::{Cell, Paint, Table};
 pub use time::{TimeFormat, instant, soon, span};
-pub use view::View;
+pub use view::{Block, View};
 
 /// A line of data. Whoever reads it may stop reading, as `head` does; then there is nothing left to do.
 macro_rules! say {

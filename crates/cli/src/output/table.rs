@@ -104,13 +104,9 @@ impl Table {
     }
 
     pub fn csv(&self) -> Vec<String> {
-        let quoted = |text: &str| {
-            let special = text.contains([',', '"', '\n', '\r']);
-            if special { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
-        };
-        let head = self.head.iter().map(|head| quoted(&head.to_lowercase().replace(' ', "_"))).collect::<Vec<_>>();
-        let rows = self.rows.iter().map(|row| row.iter().map(|cell| quoted(&cell.text)).collect::<Vec<_>>());
-        std::iter::once(head).chain(rows).map(|cells| cells.join(",")).collect()
+        let head: Vec<String> = self.head.iter().map(|head| head.to_lowercase().replace(' ', "_")).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(|cell| cell.text.clone()).collect());
+        std::iter::once(head).chain(rows).map(csv_line).collect()
     }
 
     /// As wide as what is in them; the widest gives way until all fit.
@@ -131,6 +127,14 @@ impl Table {
             *widest = (*widest - over.min(*widest - NARROWEST)).max(NARROWEST);
         }
     }
+}
+
+fn csv_line(cells: Vec<String>) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    // Memory takes all that it is given.
+    let _ = writer.write_record(&cells);
+    let written = writer.into_inner().unwrap_or_default();
+    String::from_utf8_lossy(&written).trim_end_matches('\n').to_owned()
 }
 
 fn laid_out(

@@ -1,7 +1,7 @@
 //! What the tests say to a server, and wait for.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use comeback_client::Client;
@@ -13,6 +13,13 @@ impl Server {
     pub fn start(db: &str, more: &[&str]) -> Server {
         let mut command = Server::command(db, "127.0.0.1:0");
         command.args(more);
+        Server::from(command).expect("the binary serves")
+    }
+
+    /// A daemon, told by a file.
+    pub fn daemon(config: &Path, more: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+        command.args(["daemon", "--config"]).arg(config).args(more).env("RUST_LOG", "warn").stdout(Stdio::piped());
         Server::from(command).expect("the binary serves")
     }
 
@@ -54,10 +61,15 @@ pub async fn report(client: &Client, lease: &Value, mut report: Value) -> Value 
 }
 
 pub async fn until_over(client: &Client, id: &str) -> Value {
+    until(client, id, |task| !task["ended_at"].is_null()).await
+}
+
+/// Waits until a task is as it should be.
+pub async fn until(client: &Client, id: &str, holds: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
         let task = client.task(id).await.expect("shown");
-        if !task["ended_at"].is_null() {
+        if holds(&task) {
             return task;
         }
         assert!(begun.elapsed() < Duration::from_secs(20), "{task}");

@@ -1,6 +1,7 @@
 //! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
 
 mod command_line;
+mod daemon;
 mod database;
 mod door;
 mod executors;

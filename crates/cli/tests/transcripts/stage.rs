@@ -54,7 +54,11 @@ impl Stage {
         let (verb, rest) = direction.split_once(' ').unwrap_or((direction, ""));
         match verb {
             // A server whose clock only moves when it is told to; what it says when it starts.
-            "serve" => self.serve(rest),
+            "serve" => self.start("serve --listen 127.0.0.1:0", rest),
+            // The same with kinds of its own, from a file.
+            "daemon" => self.start("daemon --config", rest),
+            // So many runs are there, and all but those of one name have come to an end or to a wait.
+            "runs" => self.runs(rest),
             "stop" => {
                 self.server = None;
                 Ok(String::new())
@@ -104,11 +108,28 @@ impl Stage {
         }
     }
 
-    fn serve(&mut self, more: &str) -> Result<String, String> {
+    fn runs(&self, said: &str) -> Result<String, String> {
+        let (count, left) = said.split_once(' ').ok_or("% runs COUNT NAME")?;
+        let count: usize = count.parse().map_err(|_| "% runs COUNT NAME")?;
+        for _ in 0..1_000 {
+            let listed = self.get("/api/v1/tasks?limit=500")?;
+            let runs = listed["items"].as_array().cloned().unwrap_or_default();
+            let busy =
+                |run: &Value| ["pending", "running"].iter().any(|it| run["state"] == *it) && run["external_id"] != left;
+            if runs.len() == count && !runs.iter().any(busy) {
+                return Ok(String::new());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Err("something still runs after ten seconds".into())
+    }
+
+    fn start(&mut self, what: &str, more: &str) -> Result<String, String> {
         self.server = None;
         let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--clock", "virtual", "--instance", "test"])
+            .args(what.split_whitespace())
             .args(more.split_whitespace())
+            .args(["--clock", "virtual", "--instance", "test"])
             .current_dir(self.folder.path())
             .env("RUST_LOG", "off")
             .stdout(Stdio::piped())

@@ -53,6 +53,11 @@ pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     parse_object(&value, Dialect::Native)?.ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
 }
 
+/// A span as every document may write it: a number of seconds, or a text such as `90s`, `1h30m` or `PT5M`.
+pub fn duration(value: &Value) -> Result<Millis, String> {
+    fields::duration(value, 1e3)
+}
+
 fn parse_object(value: &Value, outer: Dialect) -> Result<Option<Policy>, Invalid> {
     let mut fields = Fields::new(value)?;
     let dialect = match fields.word("dialect", Dialect::from_word, Dialect::list) {

@@ -2,7 +2,7 @@
 
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
-use comeback_store::{Idempotency, Stored, Used};
+use comeback_store::{Idempotency, StoreError, Stored, Used};
 
 use crate::road::{Behind, Changed, Met, Verb, Wish};
 use crate::{CommandError, Engine};
@@ -114,5 +114,6 @@ fn answered(met: Met) -> Result<Changed, CommandError> {
         Met::KeyTaken => Err(CommandError::KeyTaken),
         Met::Used(_) => Err(CommandError::IdempotencyMismatch),
         Met::Stale | Met::Paused => Err(CommandError::Conflict),
+        Met::Damaged(what) => Err(StoreError::Corrupt(what).into()),
     }
 }

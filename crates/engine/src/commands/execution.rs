@@ -1,15 +1,17 @@
 //! Cancel, pause, resume and retry a whole execution.
 
+use std::time::Duration;
+
 use comeback_core::execution::ExecutionRejection;
-use comeback_core::transition::Act;
-use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Reason, Timestamp, Working};
-use comeback_store::{Applied, Subject};
+use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
+use comeback_store::{Applied, Idempotency, Subject, Used};
 
+use crate::flow::{Start, Started};
 use crate::road::open_graph;
-use crate::{CommandError, Engine};
+use crate::{CommandError, Core, Deed, Engine};
 
-/// How often a change of a whole execution is tried on facts that moved.
-const ROUNDS: usize = 8;
+/// How long a change of a whole execution is tried on facts that move.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// E6: everything in it that is open is canceled.
@@ -17,13 +19,9 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: Act,
+        deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, &act, |working, now| {
-            working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
-            working.cancel(Reason::ExecutionCanceled, &act, now).map_err(|_| CommandError::Conflict)
-        })
-        .await
+        cancel_execution(&self.core, namespace, id, deed.into()).await
     }
 
     /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
@@ -31,33 +29,34 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: Act,
+        deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, act, Execution::pause).await
+        self.set_execution_paused(namespace, id, deed.into(), Execution::pause).await
     }
 
     pub async fn resume_execution(
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: Act,
+        deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, act, Execution::resume).await
+        self.set_execution_paused(namespace, id, deed.into(), Execution::resume).await
     }
 
     async fn set_execution_paused(
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: Act,
+        deed: Deed,
         change: fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, &act, |working, now| {
-            let after = change(working.execution(), now).map_err(CommandError::WrongExecutionState)?;
-            working.set_paused(after, &act, now);
-            Ok(())
-        })
-        .await
+        self.core
+            .change_execution(namespace, id, &deed, |working, now| {
+                let after = change(working.execution(), now).map_err(CommandError::WrongExecutionState)?;
+                working.set_paused(after, &deed.act, now);
+                Ok(())
+            })
+            .await
     }
 
     /// E7: every task that failed is tried again, and what was given up because of them goes on. Results are kept.
@@ -65,44 +64,45 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: Act,
+        deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.change_execution(namespace, id, &act, |working, now| {
-            working.execution().may_be_retried().map_err(CommandError::WrongExecutionState)?;
-            working.retry_failed(&act, now).map_err(|_| CommandError::Conflict)
-        })
-        .await
+        let deed = deed.into();
+        self.core
+            .change_execution(namespace, id, &deed, |working, now| {
+                working.execution().may_be_retried().map_err(CommandError::WrongExecutionState)?;
+                working.retry_failed(&deed.act, now).map_err(|_| CommandError::Conflict)
+            })
+            .await
     }
 
-    async fn change_execution(
+    /// A new execution of the same version of the same workflow, with the same input.
+    pub async fn restart_execution(
         &self,
         namespace: &str,
         id: ExecutionId,
-        act: &Act,
-        change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
-    ) -> Result<ExecutionState, CommandError> {
-        let core = &self.core;
-        core.config.limits.check_act(act)?;
-        for _ in 0..ROUNDS {
-            let graph = core.store.graph(id, None).await?;
-            let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
-                return Err(CommandError::NotFound("execution"));
-            };
-            let now = core.clock.now();
-            let (mut working, _) = open_graph(graph);
-            change(&mut working, now)?;
-            let state = working.execution().state;
-            let commit: Commit = working.into_commit();
-            match core.store.apply(std::slice::from_ref(&commit), None, now).await?.first() {
-                Some(Applied::Done) => {
-                    core.tell(&commit);
-                    return Ok(state);
-                }
-                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
-                _ => {}
-            }
-        }
-        Err(CommandError::Conflict)
+        once: Option<Idempotency>,
+    ) -> Result<Started, CommandError> {
+        let view = self.core.store.execution(namespace, id).await?.ok_or(CommandError::NotFound("execution"))?;
+        let Some((workflow, version)) = view.origin.workflow else {
+            return Err(
+                Invalid::one("from", "it came from no workflow, so it can only be retried from `failed`").into()
+            );
+        };
+        let input = view.origin.input.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let start = Start {
+            namespace: namespace.to_owned(),
+            workflow,
+            version: Some(version),
+            input,
+            name: view.name,
+            labels: view.labels,
+            external_id: view.external_id,
+            // What stood for it goes on standing for that one.
+            retry: Some(None),
+            retry_of: Some(id),
+            idempotency: once,
+        };
+        self.start_workflow(start).await
     }
 
     /// The log of an execution, from an event on.
@@ -118,5 +118,74 @@ impl Engine {
         }
         let records = self.core.store.history(Subject::Execution(id), after, limit).await?;
         Ok(records.iter().flat_map(comeback_core::Record::expand).filter(|event| event.seq > after).collect())
+    }
+}
+
+/// E6, on behalf of whoever.
+pub(crate) async fn cancel_execution(
+    core: &Core,
+    namespace: &str,
+    id: ExecutionId,
+    deed: Deed,
+) -> Result<ExecutionState, CommandError> {
+    core.change_execution(namespace, id, &deed, |working, now| {
+        working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
+        working.cancel(Reason::ExecutionCanceled, &deed.act, now).map_err(|_| CommandError::Conflict)
+    })
+    .await
+}
+
+impl Core {
+    /// Under a key it is done once: who comes again is told how it stands now.
+    pub(crate) async fn change_execution(
+        &self,
+        namespace: &str,
+        id: ExecutionId,
+        deed: &Deed,
+        change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
+    ) -> Result<ExecutionState, CommandError> {
+        self.config.limits.check_act(&deed.act)?;
+        let give_up = tokio::time::Instant::now() + PATIENCE;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let graph = self.store.graph(id, None).await?;
+            let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
+                return Err(CommandError::NotFound("execution"));
+            };
+            let as_it_is = graph.execution.state;
+            if let Some(key) = &deed.once
+                && let Some(used) = self.store.used(namespace, key).await?
+            {
+                return as_used(used, as_it_is);
+            }
+            let now = self.clock.now();
+            let (mut working, _) = open_graph(graph);
+            change(&mut working, now)?;
+            let state = working.execution().state;
+            let commit: Commit = working.into_commit();
+            let applied = match &deed.once {
+                None => self.store.apply(std::slice::from_ref(&commit), None, now).await?.pop(),
+                Some(key) => Some(self.store.apply_once(namespace, key, Some(&commit), now).await?),
+            };
+            match applied {
+                Some(Applied::Done) => {
+                    self.tell(&commit);
+                    return Ok(state);
+                }
+                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
+                Some(Applied::Used(used)) => return as_used(used, as_it_is),
+                _ if tokio::time::Instant::now() > give_up => return Err(CommandError::Conflict),
+                // Its tasks end one after the other; between two of them there is room.
+                _ => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(Duration::from_millis(100));
+        }
+    }
+}
+
+fn as_used(used: Used, state: ExecutionState) -> Result<ExecutionState, CommandError> {
+    match used {
+        Used::ForThis => Ok(state),
+        Used::ForAnother => Err(CommandError::IdempotencyMismatch),
     }
 }

@@ -68,7 +68,7 @@ pub struct Leased {
 }
 
 impl Leased {
-    fn of(claimed: Claimed) -> Leased {
+    pub(crate) fn of(claimed: Claimed) -> Leased {
         let task = &claimed.stored.task;
         Leased {
             lease: LeaseRef { task: task.id, number: task.lease_number },
@@ -103,7 +103,7 @@ impl Engine {
                 core.wake.look();
             }
             if !claimed.is_empty() || request.wait.is_zero() {
-                return Ok(claimed.into_iter().map(Leased::of).collect());
+                return self.dress(claimed).await;
             }
             if tokio::time::timeout_at(give_up, place.told()).await.is_err() {
                 return Ok(Vec::new());

@@ -48,6 +48,9 @@ pub enum ReportError {
     /// It was changed again and again while we looked; nothing was written.
     #[error("the task was changed by somebody else at the same moment")]
     Conflict,
+    /// What the database holds about it contradicts itself; nothing was written.
+    #[error("the database holds what it should not: {0}")]
+    Damaged(String),
 }
 
 impl Engine {
@@ -86,6 +89,7 @@ impl Engine {
                     *answer = Some(Err(ReportError::TaskCanceled));
                 }
                 Met::Rejected(_) | Met::NotFound => lost.push(index),
+                Met::Damaged(what) => *answer = Some(Err(ReportError::Damaged(what))),
                 Met::Stale | Met::KeyTaken | Met::Paused | Met::Used(_) => *answer = Some(Err(ReportError::Conflict)),
             }
         }

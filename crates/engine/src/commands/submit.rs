@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    fn tell_submitted(&self, batch: &[Submission]) {
+    pub(crate) fn tell_submitted(&self, batch: &[Submission]) {
         let tasks = batch.iter().flat_map(|submission| &submission.tasks).map(|new| &new.task);
         self.tell_of(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
     }

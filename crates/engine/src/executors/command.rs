@@ -1,28 +1,46 @@
-//! Commands: a process here. Exit 0 succeeds, the last line of JSON on standard output is the result, and the exit code says what
-//! sort of failure it was.
+//! Commands: a process here. Exit 0 succeeds, the last line of JSON on standard output is the result, and how it ended badly says
+//! what sort of failure it was.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use comeback_core::{Class, Failure, Invalid, Trigger};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
-use tokio::process::Command;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
 
+use super::CATEGORY;
+use super::classify::{BadEnd, Classify, ClassifyIn};
+use super::listen::{Lines, both_ends};
 use crate::{Json, Leased, ReportEnd};
 
-/// A process as a task describes it.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A process to start.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
+    pub run: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    pub cwd: Option<String>,
+    pub classify: Classify,
+    /// What it can read.
+    pub stdin: Option<Arc<str>>,
+}
+
+/// A process as a task describes it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProcessIn {
     #[serde(rename = "type", default)]
     _type: String,
-    pub run: Vec<String>,
+    run: Vec<String>,
     #[serde(default)]
-    pub env: BTreeMap<String, String>,
+    env: BTreeMap<String, String>,
     #[serde(default)]
-    pub cwd: Option<String>,
+    cwd: Option<String>,
+    #[serde(default)]
+    classify: Option<ClassifyIn>,
 }
 
 impl Process {
@@ -31,44 +49,92 @@ impl Process {
     }
 
     pub fn read(settings: &str) -> Result<Process, Invalid> {
-        let process: Process = serde_json::from_str(settings).map_err(|error| {
-            let message = error.to_string();
-            Invalid::one("", message.split(" at line ").next().unwrap_or_default())
+        let mut reader = serde_json::Deserializer::from_str(settings);
+        let given: ProcessIn = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let path = Some(error.path().to_string()).filter(|path| path != ".").unwrap_or_default();
+            let message = error.inner().to_string();
+            Invalid::one(path, message.split(" at line ").next().unwrap_or_default())
         })?;
+        let process = Process { run: given.run, env: given.env, cwd: given.cwd, ..Process::default() };
+        process.with(given.classify)
+    }
+
+    /// Checked, with what its bad ends mean.
+    pub fn with(self, classify: Option<ClassifyIn>) -> Result<Process, Invalid> {
         let mut faults = Invalid::default();
-        if process.run.first().is_none_or(String::is_empty) {
+        if self.run.first().is_none_or(String::is_empty) {
             faults.push("run", "names the program and its arguments");
         }
-        if process.run.iter().any(|part| part.contains('\0')) {
+        if self.run.iter().any(|part| part.contains('\0')) {
             faults.push("run", "may not contain a zero character");
         }
-        for (name, value) in &process.env {
+        for (name, value) in &self.env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
                 faults.push(format!("env.{name}"), "cannot be the name of a variable");
             }
         }
-        faults.or(process)
+        let classify = classify.unwrap_or_default().check().unwrap_or_else(|part| {
+            faults.absorb("classify", part);
+            Classify::default()
+        });
+        faults.or(Process { classify, ..self })
+    }
+
+    /// Told what it is to do: the payload on its standard input, and all that is short in its environment.
+    fn about(mut self, task: &Leased) -> Process {
+        let mut tell = |name: &str, value: &str| {
+            if value.len() <= LONGEST_VARIABLE && !value.contains('\0') {
+                self.env.insert(format!("COMEBACK_{name}"), value.to_owned());
+            }
+        };
+        tell("TASK", &task.lease.task.to_string());
+        tell("KIND", &task.kind);
+        tell("RUN", &task.run.to_string());
+        if let Some(key) = &task.key {
+            tell("TASK_KEY", key);
+        }
+        if let Some(category) = task.labels.get(CATEGORY) {
+            tell("CATEGORY", category);
+        }
+        if let Some(payload) = &task.payload {
+            tell("PAYLOAD", payload);
+            if let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(payload) {
+                for (name, value) in fields.iter().filter(|(name, _)| is_variable(name)) {
+                    let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                    tell(&format!("PAYLOAD_{}", name.to_ascii_uppercase()), &value);
+                }
+            }
+            self.stdin = Some(payload.clone());
+        }
+        self
     }
 }
 
-/// What of the standard error is kept with a failure.
-const MOST_KEPT: u64 = 8 * 1024;
+/// A longer one would keep the process from starting.
+const LONGEST_VARIABLE: usize = 64 * 1024;
 
-pub async fn run_task(task: &Leased) -> ReportEnd {
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// One try of a task that brings its own settings.
+pub async fn run_own(task: &Leased) -> ReportEnd {
     match Process::read(task.executor.as_deref().unwrap_or("{}")) {
-        Ok(mut process) => {
-            process.env.insert("COMEBACK_TASK".into(), task.lease.task.to_string());
-            if let Some(payload) = &task.payload {
-                process.env.insert("COMEBACK_PAYLOAD".into(), payload.to_string());
-            }
-            run(&process, task.attempt_number, |_| {}).await
-        }
-        Err(invalid) => ReportEnd::Failed(Failure {
-            class: Some(Class::Final),
-            error_type: Some("settings".into()),
-            ..Failure::new(Trigger::Error, invalid.to_string())
-        }),
+        Ok(process) => run_task(process, task).await,
+        Err(invalid) => never("settings", invalid.to_string()),
     }
+}
+
+pub async fn run_task(process: Process, task: &Leased) -> ReportEnd {
+    run(&process.about(task), task.attempt_number, |_| {}).await
+}
+
+fn never(error_type: &str, message: String) -> ReportEnd {
+    ReportEnd::Failed(Failure {
+        class: Some(Class::Final),
+        error_type: Some(error_type.into()),
+        ..Failure::new(Trigger::Error, message)
+    })
 }
 
 /// One try. Every line of standard output is passed on.
@@ -78,65 +144,79 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
         .args(&process.run[1..])
         .envs(&process.env)
         .env("COMEBACK_ATTEMPT", attempt_number.to_string())
-        .stdin(Stdio::null())
+        .stdin(if process.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        // Ctrl-C at our terminal is said to us, and we say what becomes of it.
+        .process_group(0)
         .kill_on_drop(true);
     if let Some(folder) = &process.cwd {
         command.current_dir(folder);
     }
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => {
-            return ReportEnd::Failed(Failure {
-                class: Some(Class::Final),
-                error_type: Some("spawn".into()),
-                ..Failure::new(Trigger::Error, format!("{}: {error}", process.run[0]))
-            });
-        }
+        Err(error) => return never("spawn", format!("{}: {error}", process.run[0])),
     };
+    let mut family = Family::of(&child);
     let mut result = None;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let listen = async {
         let Some(out) = out else { return };
-        let mut lines = BufReader::new(out).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
+        let mut lines = Lines::of(out);
+        while let Some(line) = lines.next().await {
             told(&line);
             if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(&line) {
                 result = Some(value);
             }
         }
     };
-    let ((), complaint, status) = tokio::join!(listen, beginning(err), child.wait());
+    let ((), (), complaint, status) =
+        tokio::join!(feed(input, process.stdin.as_deref()), listen, both_ends(err), child.wait());
+    family.is_over();
     match status {
         Ok(status) if status.success() => ReportEnd::Succeeded { result: result.map(Json::from) },
         Ok(status) => {
             let words = status.code().map_or_else(|| status.to_string(), |code| format!("exit {code}"));
-            let message = if complaint.is_empty() { words } else { format!("{words}: {complaint}") };
-            ReportEnd::Failed(Failure {
-                class: status.code().and_then(Class::of_exit),
-                code: status.code().map(|code| code.to_string()),
-                error_type: Some("exit".into()),
-                result,
-                ..Failure::new(Trigger::Error, message)
-            })
+            let end = BadEnd { code: status.code(), words, result, complaint };
+            ReportEnd::Failed(process.classify.failure(end))
         }
         Err(error) => ReportEnd::Failed(Failure::new(Trigger::Error, error.to_string())),
     }
 }
 
-/// The first of what a stream says; the rest is read and forgotten, so that nobody waits for us.
-async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> String {
-    let Some(mut stream) = stream else { return String::new() };
-    let mut kept = Vec::new();
-    let _ = (&mut stream).take(MOST_KEPT).read_to_end(&mut kept).await;
-    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
-    String::from_utf8_lossy(&kept).trim().to_owned()
+/// Who does not want to hear it need not.
+async fn feed(input: Option<ChildStdin>, text: Option<&str>) {
+    if let (Some(mut input), Some(text)) = (input, text) {
+        let _ = input.write_all(text.as_bytes()).await;
+        let _ = input.shutdown().await;
+    }
+}
+
+/// A process and all it has started: when it is given up, none of them goes on.
+struct Family(Option<Pid>);
+
+impl Family {
+    fn of(child: &Child) -> Family {
+        Family(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
+    }
+
+    fn is_over(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if let Some(id) = self.0 {
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     async fn sh(script: &str) -> ReportEnd {
         let process = Process::new(vec!["sh".into(), "-c".into(), script.into()]);
@@ -153,6 +233,7 @@ mod tests {
             ("exit 64", Some(Class::Final), "exit 64"),
             ("exit 75", Some(Class::Retryable), "exit 75"),
             ("test $COMEBACK_ATTEMPT = 2 || exit 9; exit 4", None, "exit 4"),
+            ("kill -9 $$", None, "signal: 9 (SIGKILL)"),
         ] {
             let ReportEnd::Failed(failure) = sh(script).await else { panic!("{script} fails") };
             assert_eq!((failure.class, failure.message.as_str()), (class, message), "{script}");
@@ -161,5 +242,67 @@ mod tests {
             panic!("it cannot start")
         };
         assert_eq!(failure.class, Some(Class::Final));
+    }
+
+    #[tokio::test]
+    async fn a_verdict_is_a_result_whatever_it_says() {
+        for verdict in ["passed", "needs_review", "failed"] {
+            let script = format!("echo '{{\"verdict\": \"{verdict}\"}}'");
+            let ReportEnd::Succeeded { result } = sh(&script).await else { panic!("{verdict} is no failure") };
+            assert_eq!(&**result.expect("a result").text(), format!("{{\"verdict\":\"{verdict}\"}}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_reads_its_payload_and_need_not() {
+        let text: Arc<str> = format!("[\"{}\"]", "x".repeat(200_000)).into();
+        let with = |script: &str| Process {
+            stdin: Some(text.clone()),
+            ..Process::new(vec!["sh".into(), "-c".into(), script.into()])
+        };
+        let ReportEnd::Succeeded { result } = run(&with("cat; echo"), 1, |_| {}).await else { panic!("it reads") };
+        assert_eq!(result.expect("a result").text(), &text);
+        assert!(matches!(run(&with("exit 0"), 1, |_| {}).await, ReportEnd::Succeeded { .. }), "it does not read");
+    }
+
+    #[tokio::test]
+    async fn what_is_given_up_leaves_nobody_behind() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mark = folder.path().join("alive");
+        let script = format!("(while true; do touch {0}; sleep 0.02; done) & wait", mark.display());
+        let process = Process::new(vec!["sh".into(), "-c".into(), script]);
+        let begun = async {
+            while !mark.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = run(&process, 1, |_| {}) => panic!("it has no end"),
+            () = begun => {}
+        }
+        // A moment for those that were told to end; then the mark must not come back.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let _ = std::fs::remove_file(&mark);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!mark.exists(), "a child goes on");
+    }
+
+    #[test]
+    fn settings_are_checked_by_their_path() {
+        let fault = |text: &str| Process::read(text).expect_err(text).to_string();
+        assert!(
+            Process::read(r#"{"type": "command", "run": ["x"], "classify": {"exit_codes": {"2": "final"}}}"#).is_ok()
+        );
+        assert!(fault(r#"{"type": "command", "run": []}"#).starts_with("run: "));
+        assert!(fault(r#"{"type": "command", "run": [1]}"#).starts_with("run[0]: "));
+        assert!(
+            fault(r#"{"run": ["x"], "classify": {"exit_codes": {"2": "no"}}}"#).starts_with("classify.exit_codes.2: ")
+        );
+        assert!(
+            fault(r#"{"run": ["x"], "classify": {"stderr": [{"pattern": "(", "class": "final"}]}}"#)
+                .starts_with("classify.stderr[0].pattern: ")
+        );
+        assert!(fault(r#"{"run": ["x"], "colour": 1}"#).contains("colour"));
+        assert!(fault(r#"{"run": ["x"], "env": {"a=b": "c"}}"#).starts_with("env.a=b"));
     }
 }

@@ -4,6 +4,7 @@
 //! and now and then in any case. None of them remembers anything that a restart would miss.
 
 mod expire;
+mod flow;
 mod promote;
 mod prune;
 mod reap;
@@ -43,6 +44,7 @@ impl Core {
             Loop::Reap => reap::tick(self).await,
             Loop::Timeout => timeout::tick(self).await,
             Loop::Expire => expire::tick(self).await,
+            Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
         }
     }
@@ -54,6 +56,7 @@ impl Core {
             Loop::Reap => &self.alarms.leases,
             Loop::Timeout => &self.alarms.timeouts,
             Loop::Expire => &self.alarms.deadlines,
+            Loop::Flow => &self.alarms.flow,
             Loop::Prune => return None,
         })
     }
@@ -73,6 +76,7 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Reap => next.lease,
         Loop::Timeout => next.timeout,
         Loop::Expire => next.deadline,
+        Loop::Flow => next.gate,
         Loop::Prune => None,
     }
 }
@@ -111,9 +115,10 @@ impl Running {
 /// One loop, for ever: sleep, look, work until there is no more, find out what is next.
 async fn drive(core: Weak<Core>, name: Loop) {
     let mut troubled = false;
+    let mut patience = Patience::default();
     loop {
         let Some(core) = core.upgrade() else { return };
-        let outcome = run_until_done(&core, name).await;
+        let outcome = run_until_done(&core, name, &mut patience).await;
         let rest = match outcome {
             Ok(next) => {
                 troubled = false;
@@ -133,8 +138,24 @@ async fn drive(core: Weak<Core>, name: Loop) {
     }
 }
 
+/// How long something that is due is left to the workers. Most often one of them has it in its hands and the next is due the next time
+/// we look; what stays where it is, because its deadline has passed say, is looked at less and less often.
+#[derive(Default)]
+struct Patience {
+    waits_for: Option<Timestamp>,
+    rest: Millis,
+}
+
+impl Patience {
+    fn with(&mut self, due: Timestamp, grace: Millis) -> Millis {
+        let same = self.waits_for.replace(due) == Some(due);
+        self.rest = if same { Millis(self.rest.0.saturating_mul(2)) } else { grace };
+        self.rest
+    }
+}
+
 /// Works off what is due and answers when to look again.
-async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError> {
+async fn run_until_done(core: &Core, name: Loop, patience: &mut Patience) -> Result<Timestamp, StoreError> {
     loop {
         if let Some(alarm) = core.alarm_of(name) {
             alarm.clear();
@@ -142,7 +163,8 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
         let grace = if name == Loop::Retries { promote::grace(core) } else { Millis::ZERO };
         let looked_at = core.clock.now() - grace;
         let progress = core.tick_after(name, grace).await?;
-        if progress.more && progress.moved > 0 {
+        // What is pruned beside tasks is not counted, and when there is more of it some of it went.
+        if progress.more && (progress.moved > 0 || name == Loop::Prune) {
             continue;
         }
         let now = core.clock.now();
@@ -165,7 +187,7 @@ async fn run_until_done(core: &Core, name: Loop) -> Result<Timestamp, StoreError
             // A worker holds it in its hands at this moment, or it was left for us by now.
             Some(next) if next <= now && grace > Millis::ZERO && !is_paused(core, name, now).await? => {
                 core.wake.look();
-                return Ok(now + grace);
+                return Ok((now + patience.with(next, grace)).min(safety));
             }
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.
             Some(next) if next <= now => return Ok(safety),
@@ -204,6 +226,7 @@ async fn look_now_and_then(core: Weak<Core>) {
         let hinted = tokio::time::timeout(Duration::from_millis(500), hints.changed()).await;
         let Some(core) = core.upgrade() else { return };
         core.wake.look();
+        core.ring(Loop::Flow);
         if let Ok(Err(_)) = hinted {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
@@ -246,4 +269,43 @@ impl Engine {
 /// A span as real time.
 pub(crate) fn real(span: Millis) -> Duration {
     Duration::from_millis(span.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use comeback_core::{Dialect, PolicyLimits, dialect};
+    use comeback_store::{SqliteOptions, SqliteStore};
+
+    use super::*;
+    use crate::{Clock, EngineConfig, LeaseRequest, Moment, Report, ReportEnd, Submit, TaskSpec, VirtualClock};
+
+    /// A retry past its deadline is nobody's while deadlines are paused.
+    #[tokio::test]
+    async fn a_retry_that_nobody_may_take_does_not_keep_its_loop_awake() {
+        let clock = VirtualClock::new(Timestamp(1_800_000_000_000));
+        let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).unwrap());
+        let engine = Engine::without_loops(store, clock.clone(), EngineConfig::default()).await.unwrap();
+        let policy = serde_json::json!({"strategy": "fixed", "delay": "1s", "max_retries": 9});
+        let policy = dialect::parse(&policy, Dialect::Native, &PolicyLimits::default()).unwrap().unwrap();
+        let spec = TaskSpec { deadline: Some(Moment::After(Millis(1_500))), ..TaskSpec::new("a").retry(policy) };
+        engine.submit(Submit::one("default", spec)).await.unwrap();
+        let lease = engine.lease(LeaseRequest::new("default", "w")).await.unwrap()[0].lease;
+        let end = ReportEnd::Failed(comeback_core::Failure::new(comeback_core::Trigger::Error, "x"));
+        engine.report(vec![Report { lease, end }]).await.unwrap().remove(0).unwrap();
+        engine.pause_loop(Loop::Expire, None, None, None).await.unwrap();
+        clock.advance(Millis(2_000));
+        let mut patience = Patience::default();
+        let mut rests = Vec::new();
+        for _ in 0..12 {
+            // Workers ask all the time.
+            engine.core.asked_at.store(clock.now().0, Ordering::Relaxed);
+            let next = run_until_done(&engine.core, Loop::Retries, &mut patience).await.unwrap();
+            rests.push(next.since(clock.now()));
+            clock.set(next);
+        }
+        assert_eq!(rests[0], Millis(5), "at first it may be in somebody's hands");
+        assert_eq!(*rests.last().unwrap(), engine.core.config.safety_interval, "{rests:?}");
+    }
 }

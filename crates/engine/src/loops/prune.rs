@@ -16,5 +16,5 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
         return Ok(Progress::default());
     }
     let pruned = core.store.prune(now - retention, BATCH).await?;
-    Ok(Progress { moved: u32::try_from(pruned).unwrap_or(u32::MAX), more: pruned >= u64::from(BATCH) })
+    Ok(Progress { moved: u32::try_from(pruned.tasks).unwrap_or(u32::MAX), more: pruned.more })
 }

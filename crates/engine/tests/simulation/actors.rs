@@ -280,6 +280,7 @@ async fn report(sim: &Sim, rng: &mut Rng, lease: LeaseRef, end: ReportEnd, word:
         }
         Err(ReportError::Conflict) => ledger.counts.refused += 1,
         Err(ReportError::Invalid(fault)) => return Err(format!("a good report was refused: {fault}")),
+        Err(error @ ReportError::Damaged(_)) => return Err(error.to_string()),
     }
     Ok(())
 }
@@ -488,8 +489,9 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
                         let Some(id) = task.execution else { continue };
                         let graph = sim.truth.graph(id, None).await.map_err(|error| error.to_string())?;
                         for it in graph.into_iter().flat_map(|graph| graph.tasks) {
+                            let out = it.edges.unwrap_or_default().out;
                             let edges: Vec<String> =
-                                it.out.iter().map(|edge| format!("{}>{}", edge.when, edge.to.short())).collect();
+                                out.iter().map(|edge| format!("{}>{}", edge.when, edge.to.short())).collect();
                             let task = it.stored.task;
                             story.push_str(&format!(
                                 "\n  {} {} {:?} -> {edges:?}",

@@ -209,11 +209,12 @@ async fn check_execution(sim: &Sim, id: ExecutionId, tasks: &[Stored]) -> Result
     let mut unhandled = 0;
     for task in &graph.tasks {
         let (state, it) = (task.stored.task.state, &task.stored.task);
-        if state.is_failure() && !task.out.iter().any(|edge| edge.is_met_by(state)) {
+        let edges = task.edges.clone().unwrap_or_default();
+        if state.is_failure() && !edges.out.iter().any(|edge| edge.is_met_by(state)) {
             unhandled += 1;
         }
         if it.paused_from.unwrap_or(state) == State::Waiting {
-            let left = task
+            let left = edges
                 .into
                 .iter()
                 .filter(|edge| !states.get(&edge.from).is_some_and(|end| end.is_terminal() && edge.is_met_by(*end)))

@@ -171,6 +171,7 @@ impl Store for FaultyStore {
                     payload: None,
                     labels: Default::default(),
                     executor: None,
+                    step: None,
                     traceparent: None,
                     promoted: false,
                 });
@@ -280,12 +281,61 @@ impl Store for FaultyStore {
         self.through(self.truth.feed_end()).await
     }
 
-    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
-        self.through(self.truth.execution(namespace, id)).await
+    async fn apply_spawning(
+        &self,
+        commit: &Commit,
+        spawn: &Submission,
+        behalf: Behalf<'_>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        self.through(self.truth.apply_spawning(commit, spawn, behalf, now)).await
     }
 
-    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
-        self.through(self.truth.executions(namespace, page)).await
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        self.through(self.truth.executions(namespace, query)).await
+    }
+
+    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+        self.through(self.truth.steps(execution, which)).await
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        self.through(self.truth.call_ends(limit)).await
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        self.through(self.truth.orphans(limit)).await
+    }
+
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        self.through(self.truth.document(at, name, version)).await
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        self.through(self.truth.documents(at, after, limit)).await
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        self.through(self.truth.versions(at, name, limit)).await
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.through(self.truth.put_document(at, name, known, body, now)).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        self.through(self.truth.delete_document(at, name)).await
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        self.through(self.truth.execution(namespace, id)).await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
@@ -300,7 +350,7 @@ impl Store for FaultyStore {
         self.through(self.truth.retried(namespace)).await
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.through(self.truth.prune(before, limit)).await
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::stories;
 use crate::world::*;
 use comeback_core::{Millis, State, TaskId};
-use comeback_engine::{Engine, LeaseRequest, Moment, Report, Submit, TaskSpec};
+use comeback_engine::store::Idempotency;
+use comeback_engine::{Engine, EngineConfig, LeaseRequest, Moment, Report, Submit, SystemClock, TaskSpec};
 use serde_json::json;
 
 async fn work(engine: Engine, name: &str, fail_first: bool) -> Vec<TaskId> {
@@ -116,6 +117,31 @@ stories! {
         let ids: HashSet<TaskId> = callers.join_all().await.into_iter().collect();
         assert_eq!(ids.len(), 50);
         assert_eq!(work(engine, "w", false).await.len(), 50);
+    }
+
+    /// What is old goes as fast as it can, not one batch every half minute: also where nothing but keys is left to forget.
+    fn retention_keeps_up(place) {
+        let quiet = place.live_engine().await;
+        let mut callers = tokio::task::JoinSet::new();
+        for n in 0..2_100 {
+            let engine = quiet.clone();
+            let key = Idempotency { scope: "submit".into(), key: format!("k{n}"), digest: [1; 32] };
+            let submit = Submit { idempotency: Some(key), ..Submit::one("default", TaskSpec::new("a")) };
+            callers.spawn(async move { engine.submit(submit).await.map(|_| ()) });
+        }
+        for submitted in callers.join_all().await {
+            submitted.unwrap();
+        }
+        let config = EngineConfig { retention: Some(Millis(1)), ..EngineConfig::default() };
+        let forgets = Engine::start(place.store().await, SystemClock::new(), config).await.unwrap();
+        let began = std::time::Instant::now();
+        for n in 0..2_100 {
+            let key = Idempotency { scope: "submit".into(), key: format!("k{n}"), digest: [1; 32] };
+            while forgets.is_done("default", &key).await.unwrap() {
+                assert!(began.elapsed() < Duration::from_secs(20), "key {n} is still there");
+                tokio::task::yield_now().await;
+            }
+        }
     }
 
     fn a_closed_engine_lets_go_of_its_database(place) {

@@ -1,6 +1,7 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod bad_input;
+mod flow;
 mod hooks;
 mod lively;
 mod long;
@@ -33,6 +34,7 @@ fn main() {
     let rooms = [
         ("tasks", tasks::STORIES),
         ("hooks", hooks::STORIES),
+        ("flow", flow::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),

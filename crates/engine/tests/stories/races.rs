@@ -138,6 +138,28 @@ stories! {
         }
     }
 
+    /// Many instances report into one execution at once, task by task: whoever loses a race looks again, and nobody is sent away.
+    fn no_report_on_a_wide_execution_is_given_up(place) {
+        let mut engines = Vec::new();
+        for _ in 0..6 {
+            engines.push(place.engine().await);
+        }
+        let tasks = (0..60).map(|_| TaskSpec::new("step")).collect();
+        let wide = comeback_engine::Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), idempotency: None };
+        engines[0].submit(wide).await.unwrap();
+        let mut leased = lease(&engines[0], 60).await;
+        let mut workers = tokio::task::JoinSet::new();
+        for engine in engines {
+            let share = leased.split_off(leased.len() - 10);
+            workers.spawn(async move {
+                for it in share {
+                    report(&engine, &it, succeeded()).await.expect("nobody is sent away");
+                }
+            });
+        }
+        workers.join_all().await;
+    }
+
     fn an_execution_is_stopped_while_it_is_promoted(place) {
         let (one, two) = (place.engine().await, place.engine().await);
         for _ in 0..ROUNDS / 2 {

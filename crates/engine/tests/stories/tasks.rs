@@ -314,6 +314,28 @@ stories! {
         assert_eq!(state(&engine, answer.tasks[1].id).await, State::Succeeded);
     }
 
+    /// What contradicts itself is told to who asks for it; the others of the same batch go on, and so do the loops.
+    fn one_damaged_execution_does_not_hold_up_the_others(place) {
+        let engine = place.engine().await;
+        let broken = engine.submit(linked(&[("a", "b")], &["a", "b"], json!({}))).await.unwrap();
+        let whole = engine.submit(linked(&[("a", "b")], &["a", "b"], json!({}))).await.unwrap();
+        let leased = lease(&engine, 10).await;
+        assert_eq!(leased.len(), 2);
+        let child = place.literal(broken.tasks[1].id);
+        place.damage(&format!("delete from task where id = {child}; delete from task_open where id = {child}")).await;
+        let reports = leased.iter().map(|it| Report { lease: it.lease, end: succeeded() }).collect();
+        let answers = engine.report(reports).await.unwrap();
+        assert!(matches!(answers[0], Err(ReportError::Damaged(_))), "{answers:?}");
+        assert!(answers[1].is_ok(), "{answers:?}");
+        assert_eq!(state(&engine, whole.tasks[1].id).await, State::Pending);
+        let canceled = engine.cancel("default", broken.tasks[0].id, nobody()).await;
+        assert!(matches!(canceled, Err(CommandError::Store(_))), "{canceled:?}");
+        let other = lease_one(&engine).await;
+        place.pass(3_600_000);
+        engine.tick().await.unwrap();
+        assert_eq!(state(&engine, other.lease.task).await, State::RetryPending, "its lease was lost, as it should");
+    }
+
     /// A fan of reports of one execution in one call, whatever their order.
     fn a_fan_in_of_two_hundred_is_settled_in_one_call(place) {
         let engine = place.engine().await;

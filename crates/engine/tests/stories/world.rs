@@ -86,6 +86,30 @@ impl Place {
         }
     }
 
+    /// Does something to the database that no engine would do.
+    pub async fn damage(&self, sql: &str) {
+        match self.backend {
+            Backend::Sqlite => {
+                let connection = rusqlite::Connection::open(self.folder.path().join("story.db")).expect("opens");
+                connection.execute_batch(sql).expect("damaged");
+            }
+            Backend::Postgres => {
+                let database = self.database.lock().take().expect("a story for PostgreSQL");
+                let client = database.connect().await;
+                client.batch_execute(&format!("set search_path = comeback; {sql}")).await.expect("damaged");
+                self.database.lock().replace(database);
+            }
+        }
+    }
+
+    /// An id as its database writes it.
+    pub fn literal(&self, id: TaskId) -> String {
+        match self.backend {
+            Backend::Sqlite => format!("x'{}'", id.0.simple()),
+            Backend::Postgres => format!("'{}'::uuid", id.0),
+        }
+    }
+
     /// Everything in memory is forgotten, as when all processes end.
     pub fn forget(&self) {
         self.shared.lock().take();

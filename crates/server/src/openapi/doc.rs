@@ -63,6 +63,8 @@ pub struct Doc {
     /// Bodies that a server takes as they are.
     pub examples: Vec<Value>,
     pub status: u16,
+    /// Another status for the same answer.
+    pub also: Option<u16>,
     pub media: &'static str,
     pub answer: Option<Value>,
     pub links: Vec<Link>,
@@ -90,6 +92,7 @@ impl Doc {
             body_needed: false,
             examples: Vec::new(),
             status: 200,
+            also: None,
             media: "application/json",
             answer: None,
             links: Vec::new(),
@@ -132,6 +135,10 @@ impl Doc {
 
     pub fn creates(self, answer: Value) -> Doc {
         Doc { status: 201, ..self.answers(answer) }
+    }
+
+    pub fn also(self, status: u16) -> Doc {
+        Doc { also: Some(status), ..self }
     }
 
     pub fn answers_nothing(self) -> Doc {

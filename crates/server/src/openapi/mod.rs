@@ -35,6 +35,8 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("tasks", "Tasks", "Submit tasks, look at them, and act on them."),
     ("leases", "Leases", "How workers get work, keep it, and say how it ended."),
     ("events", "Events", "What happened, and what happens."),
+    ("workflows", "Workflows", "The catalog: workflows in versions that never change."),
+    ("executions", "Executions", "Execute workflows, look at executions, and act on them as a whole."),
     ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
     ("stats", "Statistics", "Numbers about now and about what is to come."),
     ("upcoming", "Statistics", ""),
@@ -223,7 +225,8 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         };
         success["links"] = doc.links.iter().map(link).collect::<Map<_, _>>().into();
     }
-    let mut all: BTreeMap<String, Value> = BTreeMap::from([(doc.status.to_string(), success)]);
+    let mut all: BTreeMap<String, Value> = BTreeMap::from([(doc.status.to_string(), success.clone())]);
+    all.extend(doc.also.map(|status| (status.to_string(), success)));
     if let Some(why) = doc.or_nothing {
         let headers = json!({"x-request-id": {"$ref": "#/components/headers/RequestId"}});
         all.insert("204".into(), json!({"description": why, "headers": headers}));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::schema::{count, list, object, text, word};
+use super::schema::{count, list, nullable, object, partial, text, word};
 
 pub struct Sort {
     /// The word in `type`.
@@ -39,11 +39,17 @@ impl Sort {
     }
 }
 
+/// What is wrong, and where: by its path, and in a document by its line too.
+fn fault() -> Value {
+    let place = [("line", nullable(count())), ("column", nullable(count())), ("snippet", nullable(text()))];
+    partial(&["path", "message"], [("path", text()), ("message", text())].into_iter().chain(place))
+}
+
 /// What a problem tells beside what all of them do, and whether it always does.
 fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
     match slug {
         "validation-failed" => vec![
-            ("errors", list(object([("path", text()), ("message", text())])), true),
+            ("errors", list(fault()), true),
             ("position", super::schema::about(count(), "Where in the filter, in bytes from 0."), false),
         ],
         "wrong-state" => vec![("state", text(), true)],

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod clock;
 pub mod events;
+mod executions;
 mod health;
 mod keys;
 pub mod leases;
@@ -11,6 +12,7 @@ mod metrics;
 mod policies;
 mod stats;
 mod tasks;
+mod workflows;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -89,7 +91,8 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
+        .chain([workflows::lines(), executions::lines(), compat::lines()])
+        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines()])
         .flatten()
         .collect()
 }
@@ -156,12 +159,16 @@ async fn only_json(request: Request, next: Next) -> Result<Response, Problem> {
     if carries && !is_empty {
         let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        if kind != "application/json" && !kind.ends_with("+json") {
+        // Workflows are written in YAML; no web page can send that without being asked for leave first.
+        let is_yaml = *request.method() == Method::PUT && YAML.contains(&kind.as_str());
+        if kind != "application/json" && !kind.ends_with("+json") && !is_yaml {
             return Err(Problem::not_json());
         }
     }
     Ok(next.run(request).await)
 }
+
+const YAML: [&str; 3] = ["application/yaml", "application/x-yaml", "text/yaml"];
 
 /// A route without parameters refuses every one by its name.
 async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem> {

@@ -1,5 +1,6 @@
 //! Policies: how one is read, in words, and what it would do.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
@@ -8,7 +9,7 @@ use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::Assumed;
-use comeback_core::{Failure, Invalid, Millis, TaskId, Trigger, dialect, explain, forecast};
+use comeback_core::{Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -170,25 +171,40 @@ async fn show(
     Path(kind): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let found = app.bound.look(|bound| bound.get(&caller.namespace).and_then(|kinds| kinds.get(&kind)).cloned());
-    let (text, dialect) = found.ok_or_else(|| Problem::not_found("policy"))?;
-    shown(&app, &kind, &text, &dialect).map(Json)
+    match (found, app.engine.config().kinds.retry(&caller.namespace, &kind)) {
+        (Some((text, dialect)), _) => shown(&app, &kind, &text, &dialect).map(Json),
+        (None, Some(policy)) => Ok(Json(in_words(&kind, "native", Some(policy)))),
+        (None, None) => Err(Problem::not_found("policy")),
+    }
 }
 
 fn shown(app: &App, kind: &str, text: &str, dialect: &str) -> Result<Value, Problem> {
     let policy = app.policies.read(text, task::read_dialect(Some(dialect))?, &app.engine.config().policy_limits)?;
-    Ok(json!({
+    Ok(in_words(kind, dialect, policy.as_deref()))
+}
+
+fn in_words(kind: &str, dialect: &str, policy: Option<&Policy>) -> Value {
+    json!({
         "kind": kind,
         "dialect": dialect,
-        "policy": policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json()),
-        "words": explain::policy(policy.as_deref()),
-    }))
+        "policy": policy.map_or(Value::Bool(false), Policy::to_json),
+        "words": explain::policy(policy),
+    })
 }
 
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let kinds = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
-    let items: Result<Vec<Value>, Problem> =
-        kinds.iter().map(|(kind, (text, dialect))| shown(&app, kind, text, dialect)).collect();
-    Ok(Json(json!({"items": items?, "next_cursor": null})))
+    let mut items = BTreeMap::new();
+    for kind in app.engine.config().kinds.iter().filter(|kind| kind.namespace == caller.namespace) {
+        if let Some(policy) = &kind.retry {
+            items.insert(kind.name.clone(), in_words(&kind.name, "native", Some(policy)));
+        }
+    }
+    for (kind, (text, dialect)) in kinds {
+        items.insert(kind.clone(), shown(&app, &kind, &text, &dialect)?);
+    }
+    let items: Vec<Value> = items.into_values().collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 async fn unbind(

@@ -137,8 +137,9 @@ async fn submit(
     let (tasks, execution, is_many) = read_tasks(&body)?;
     let limits = &app.engine.config().policy_limits;
     let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
-    let context =
-        Context { policies: &app.policies, limits, traceparent: header_text(&headers, "traceparent")?, bound };
+    let traceparent = header_text(&headers, "traceparent")?;
+    let (kinds, namespace) = (&app.engine.config().kinds, caller.namespace.as_str());
+    let context = Context { policies: &app.policies, limits, traceparent, bound, kinds, namespace };
     let mut faults = Invalid::default();
     let count = tasks.len();
     let specs: Vec<_> = tasks

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
+use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
 use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
 use parking_lot::Mutex;
@@ -86,6 +87,7 @@ impl From<ExecutionIn> for ExecutionSpec {
             external_id: it.external_id,
             fail_fast: it.fail_fast,
             dead_end_cancel: it.dead_end_cancel,
+            ..ExecutionSpec::default()
         }
     }
 }
@@ -198,6 +200,9 @@ pub struct Context<'a> {
     pub traceparent: Option<String>,
     /// Policies of kinds, for tasks that say nothing about retries: their text and their dialect.
     pub bound: BTreeMap<String, (String, String)>,
+    /// Kinds that this server runs itself: their policies count where nothing else is bound to a kind.
+    pub kinds: &'a Kinds,
+    pub namespace: &'a str,
 }
 
 impl TaskIn {
@@ -210,7 +215,7 @@ impl TaskIn {
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
             (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
-            (None, None) => None,
+            (None, None) => context.kinds.retry(context.namespace, &self.kind).cloned(),
         };
         let executor = read_executor(self.executor, &mut part);
         let needs = read_needs(self.needs, &mut part);
@@ -246,6 +251,8 @@ impl TaskIn {
             hooks: self.hooks.map(Json::from),
             traceparent: context.traceparent.clone(),
             dead_end_barrier: self.dead_end_barrier,
+            step: None,
+            submitted_at: None,
             expected: None,
         }
     }
@@ -329,11 +336,13 @@ pub fn whole(view: &TaskView) -> Value {
     let body = &view.body;
     let failure = view.last_failure.as_ref().and_then(|record| record.failure.as_ref());
     let text = |text: &Option<Arc<str>>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let result = text(&view.result);
     let more = json!({
         "key": body.key,
         "name": body.name,
         "payload": text(&body.payload),
-        "result": text(&view.result),
+        "verdict": result.as_ref().and_then(|result| result.get("verdict")).and_then(Value::as_str),
+        "result": result,
         "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
         "labels": body.labels,
         "executor": executor_shown(task.lane.executor, body.executor.as_deref()),
@@ -363,6 +372,7 @@ pub fn line(listed: &Listed) -> Value {
             "labels": listed.labels,
             "external_id": listed.external_id,
             "last_error": listed.last_error.as_ref().map(|message| json!({"message": message})),
+            "verdict": listed.verdict,
         }),
     );
     shown

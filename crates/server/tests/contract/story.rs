@@ -1,5 +1,7 @@
 //! Every route at its best, and every problem, on both databases: each answer is held against the document.
 
+mod flow;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,9 +42,10 @@ impl World {
     async fn ask(&self, operation: &str, ask: Ask<'_>) -> Answer {
         let route = route(operation);
         let mut address = route.path.to_owned();
-        for name in ["{id}", "{name}", "{kind}"] {
+        for name in ["{id}", "{name}", "{kind}", "{path}"] {
             address = address.replace(name, ask.part);
         }
+        address = address.replace("{version}", "1");
         if !ask.query.is_empty() {
             address = format!("{address}?{}", ask.query);
         }
@@ -131,6 +134,7 @@ async fn every_answer_is_as_the_document_says() {
 
         hooks(&world).await;
 
+        flow::flow(&world).await;
         compat::batches(&world).await;
         compat::queue(&world).await;
         compat::schedules(&world).await;
@@ -431,6 +435,7 @@ async fn contradictions(world: &World) {
                 "countBatchTask" => Some(json!({"new_success": 1}).to_string()),
                 "settleTask" => Some(json!({"status": "succeeded"}).to_string()),
                 "snoozeTask" | "rescheduleTask" => Some(json!({"delay": 1}).to_string()),
+                "startExecution" => Some(json!({"workflow": nobody}).to_string()),
                 _ => None,
             };
             let query = if doc.id.ends_with("Schedules") { format!("target_id={nobody}") } else { String::new() };
@@ -463,7 +468,9 @@ async fn readable_problems(world: &World) {
         }
         let part = if route.path.contains("{name}") { "reap" } else { "00000000-0000-7000-8000-000000000000" };
         let with = |body: String| Ask { part, body: Some(body), ..Ask::default() };
-        assert_eq!(world.bad(doc.id, with("{".into())).await, "bad-request", "{}", doc.id);
+        // A workflow is read as YAML, which says for itself what it cannot read.
+        let unread = if doc.id == "putWorkflow" { "validation-failed" } else { "bad-request" };
+        assert_eq!(world.bad(doc.id, with("{".into())).await, unread, "{}", doc.id);
         assert_eq!(
             world.bad(doc.id, with(json!({"nonsense": 1}).to_string())).await,
             "validation-failed",

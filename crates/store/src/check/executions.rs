@@ -77,28 +77,41 @@ fn counts(row: &ExecutionRow, members: &[MemberRow], edges: &[EdgeRow]) -> Fault
         faults.push((row.id, "counts", format!("it is {state}, and {unhandled} of its failures were not handled")));
     }
     for member in members {
-        faults.extend(needs(member, &edges, &states));
+        faults.extend(needs(member, row.dead_end_cancel != 0, &edges, &states));
+        let is_open = states.get(&member.id).is_some_and(|state| state.is_open());
+        let paused = state == ExecutionState::Paused;
+        if is_open && (member.hold == 1) != paused {
+            let words =
+                if paused { "its execution is paused, and it is not" } else { "it is held, and nothing is paused" };
+            faults.push((member.id, "hold", words.into()));
+        }
     }
     faults
 }
 
 /// What a task still waits for, and how many wait for it.
-fn needs(member: &MemberRow, edges: &[Edge], states: &HashMap<Uuid, State>) -> Faults {
+fn needs(member: &MemberRow, counts_children: bool, edges: &[Edge], states: &HashMap<Uuid, State>) -> Faults {
     let mut faults = Faults::new();
     let Some(state) = states.get(&member.id) else { return faults };
     let was = member.paused_from.and_then(State::from_code).unwrap_or(*state);
     if was == State::Waiting {
-        let met = |edge: &&Edge| states.get(&edge.from.0).is_some_and(|end| end.is_terminal() && edge.is_met_by(*end));
+        let end = |edge: &Edge| states.get(&edge.from.0).copied().filter(|state| state.is_terminal());
+        let met = |edge: &&Edge| end(edge).is_some_and(|end| edge.is_met_by(end));
         let into: Vec<&Edge> = edges.iter().filter(|edge| edge.to.0 == member.id).collect();
         let left = into.len() - into.iter().filter(|edge| met(edge)).count();
         if usize::try_from(member.needs_left).ok() != Some(left) {
             let words = format!("it waits for {} tasks, and {left} are not over", member.needs_left);
             faults.push((member.id, "needs", words));
-        } else if left == 0 && member.start_at.is_none() && *state == State::Waiting {
+        } else if left == 0 && member.start_at.is_none() && member.gated == 0 && *state == State::Waiting {
             faults.push((member.id, "needs", "it waits, and there is nothing to wait for".into()));
         }
+        if let Some(parent) = into.iter().find(|edge| end(edge).is_some_and(|end| !edge.is_met_by(end))) {
+            let words = format!("it waits for {}, which is over and has not met it", parent.from);
+            faults.push((member.id, "needs", words));
+        }
     }
-    if state.is_open() {
+    // Nobody else looks at them, so nobody else counts.
+    if state.is_open() && counts_children {
         let children = edges.iter().filter(|edge| edge.from.0 == member.id);
         let left = children.filter(|edge| states.get(&edge.to.0).is_some_and(|child| child.is_open())).count();
         if usize::try_from(member.children_left).ok() != Some(left) {

@@ -1,4 +1,4 @@
-//! The feed tells every event of everything that is not pruned, once, and in order.
+//! The feed tells every event of everything that is not pruned, once, and in order: each task's own, and each execution's log.
 
 use std::collections::HashMap;
 
@@ -26,12 +26,24 @@ impl Check<'_> {
         let passes = (self.look.count("task").await? + self.look.count("execution").await?).div_ceil(AT_A_TIME).max(1);
         self.report.looked_at(rows);
         for pass in 0..passes {
-            let in_turn = |id: Uuid| id >= horizon && id.as_u128() % u128::from(passes) == u128::from(pass);
+            let in_pass = |id: Uuid| id.as_u128() % u128::from(passes) == u128::from(pass);
+            let in_turn = |id: Uuid| id >= horizon && in_pass(id);
+            let homes = self.homes(in_pass).await?;
+            let mut logs: HashMap<Uuid, u32> = HashMap::new();
             let mut told: HashMap<Uuid, Told> = HashMap::new();
             let (mut after, mut done) = ((-1, -1), 0);
             loop {
                 let page = self.look.feed(after).await?;
                 done += page.rows;
+                for (id, first, last) in &page.items {
+                    let Some(log) = homes.get(id) else { continue };
+                    let end = logs.entry(*log).or_default();
+                    if *first <= *end {
+                        let words = format!("the feed tells event {first} of its log after event {end}");
+                        self.report.found("feed-order", Some(*log), words);
+                    }
+                    *end = (*end).max(*last);
+                }
                 for (id, first, last) in page.items.into_iter().filter(|(id, _, _)| in_turn(*id)) {
                     let it = told.entry(id).or_default();
                     if first <= it.last && it.disorder.is_none() {
@@ -68,6 +80,21 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whose log each task writes into, for the executions of this turn; an execution writes into its own.
+    async fn homes(&mut self, in_turn: impl Fn(Uuid) -> bool) -> Result<HashMap<Uuid, Uuid>, StoreError> {
+        let mut homes = HashMap::new();
+        let mut after = Uuid::nil();
+        loop {
+            let page = self.look.shared_tasks(after, PAGE).await?;
+            let Some((last, _)) = page.last() else { return Ok(homes) };
+            after = *last;
+            for (task, execution) in page.into_iter().filter(|(_, execution)| in_turn(*execution)) {
+                homes.insert(task, execution);
+                homes.insert(execution, execution);
+            }
+        }
     }
 
     fn compare(&mut self, id: Uuid, events: i64, told: Told) {

@@ -102,6 +102,7 @@ pub struct ExecutionRow {
     pub total: i32,
     pub open: i32,
     pub unhandled: i32,
+    pub dead_end_cancel: i16,
 }
 
 /// What an execution must know of each of its tasks.
@@ -112,6 +113,8 @@ pub struct MemberRow {
     pub start_at: Option<i64>,
     pub needs_left: i32,
     pub children_left: i32,
+    pub gated: i32,
+    pub hold: i32,
 }
 
 pub struct EdgeRow {
@@ -183,6 +186,8 @@ pub trait Look: Send {
     async fn lone_events(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, i64)>, StoreError>;
     /// The same of executions and the tasks inside.
     async fn shared_events(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, i64)>, StoreError>;
+    /// The tasks that share a log, and the executions whose log it is.
+    async fn shared_tasks(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, Uuid)>, StoreError>;
     /// Kept answers by the place after which to go on.
     async fn answers(&mut self, after: &AnswerPlace, limit: u32) -> Result<Vec<(AnswerPlace, String)>, StoreError>;
     /// Which of these are tasks or executions.
@@ -194,10 +199,9 @@ pub type AnswerPlace = (i32, String, String);
 
 /// The statements that both databases read, with `$1` for the first parameter.
 pub mod sql {
-    pub const EXECUTIONS: &str =
-        "select id, state, seq, total, open, unhandled from execution where id > $1 order by id limit $2";
+    pub const EXECUTIONS: &str = "select id, state, seq, total, open, unhandled, dead_end_cancel from execution where id > $1 order by id limit $2";
     pub const MEMBERS: &str = "select t.id, coalesce(o.state, d.state), o.paused_from, o.start_at,
-           coalesce(o.needs_left, 0), coalesce(o.children_left, 0)
+           coalesce(o.needs_left, 0), coalesce(o.children_left, 0), coalesce(o.gated, 0), coalesce(o.hold, 0)
          from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id
          where t.execution_id = $1 and (o.id is not null or d.id is not null) order by t.id";
     pub const EDGES: &str =
@@ -210,6 +214,8 @@ pub mod sql {
          where t.id > $1 and t.execution_id is null order by t.id limit $2";
     pub const SHARED_EVENTS: &str = "select h.subject, cast(sum(length(h.events)) as bigint) from history h
          where h.subject > $1 and h.execution_id is not null group by h.subject order by h.subject limit $2";
+    pub const SHARED_TASKS: &str =
+        "select id, execution_id from task where id > $1 and execution_id is not null order by id limit $2";
     pub const ANSWERS: &str = "select namespace, scope, key, answer from idempotency
          where (namespace, scope, key) > ($1, $2, $3) order by namespace, scope, key limit $4";
     pub const NAMESPACES: &str = "select id, name from namespace";

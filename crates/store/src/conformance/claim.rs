@@ -299,6 +299,34 @@ cases! { "claim";
         assert_eq!(ids(&w.claim(10).await), [tasks["y"]]);
     }
 
+    /// A command may have asked the clock before another one changed the task: by the task's own time it is over.
+    fn what_is_past_its_deadline_by_its_own_time_is_left_out(w) {
+        let early = w.now();
+        w.pass(5_000);
+        let (mut submission, _, tasks) = w.new_execution(&["late", "x"], &[]);
+        submission.tasks[0].task.expires_at = Some(early + Millis(4_000));
+        w.submit_one(submission).await;
+        let claimed = w.store.claim(&[w.request(10)], early).await.unwrap().remove(0);
+        assert_eq!(ids(&claimed), [tasks["x"]]);
+        assert_eq!(w.state(tasks["late"]).await, State::Pending);
+    }
+
+    /// Those who lose a race for one task find another while there is one.
+    fn nobody_goes_empty_beside_ready_work(w) {
+        let names: Vec<String> = (0..30).map(|n| format!("t{n:02}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        w.execution(&names, &[]).await;
+        for round in 0..5 {
+            let mut claimers = tokio::task::JoinSet::new();
+            for _ in 0..6 {
+                let w = w.clone();
+                claimers.spawn(async move { w.claim(1).await.len() });
+            }
+            let given = claimers.join_all().await;
+            assert_eq!(given, [1; 6], "in round {round}");
+        }
+    }
+
     fn what_waits_for_its_retry_is_not_given(w) {
         let claimed = w.running(w.retrying_task("a", json!({"initial_delay": "5s"}))).await;
         w.fail(&claimed.stored).await;

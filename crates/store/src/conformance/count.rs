@@ -71,16 +71,16 @@ cases! { "count";
             all.push(w.execution(&["a", "b"], &["a>b"]).await);
             w.pass(1_000);
         }
-        let page = |before, skip, limit| ExecutionPage { before, skip, limit };
-        let ids = async |page| -> Vec<ExecutionId> {
-            let views = w.store.executions("default", page).await.unwrap();
+        let page = |after, skip, limit| ExecutionQuery { after, skip, limit, ..ExecutionQuery::default() };
+        let ids = async |page: ExecutionQuery| -> Vec<ExecutionId> {
+            let views = w.store.executions("default", &page).await.unwrap();
             views.iter().map(|view| view.execution.id).collect()
         };
         let newest: Vec<ExecutionId> = all.iter().rev().map(|(id, _)| *id).collect();
         assert_eq!(ids(page(None, 0, 10)).await, newest);
         assert_eq!(ids(page(None, 1, 1)).await, newest[1..2]);
         assert_eq!(ids(page(Some(newest[0]), 0, 10)).await, newest[1..]);
-        assert!(w.store.executions("elsewhere", page(None, 0, 10)).await.unwrap().is_empty());
+        assert!(w.store.executions("elsewhere", &page(None, 0, 10)).await.unwrap().is_empty());
         let claimed = w.claim(1).await.remove(0);
         let task = claimed.stored.task.id;
         count(&w, task, 3, 2, Some(9)).await;

@@ -117,15 +117,17 @@ cases! { "due";
 
     /// Where each step is a row of history, the promotion comes first as ever.
     fn an_executions_retry_waits_for_its_promotion(w) {
-        let (execution, tasks) = w.execution(&["x"], &[]).await;
+        let (mut submission, execution, tasks) = w.new_execution(&["x"], &[]);
+        let policy = json!({"strategy": "fixed", "delay_ms": 1_000, "max_retries": 9});
+        submission.tasks[0].policy = w.retrying_task("x", policy).policy;
+        w.submit_one(submission).await;
         w.claim(1).await;
         w.settle_in(execution, tasks["x"], End::Failed(Failure::new(Trigger::Error, "x"))).await;
-        w.pass(60_000_000);
-        if w.state(tasks["x"]).await == State::RetryPending {
-            assert!(w.claim_with(due(&w, 10)).await.is_empty());
-            w.promote().await;
-            assert_eq!(ids(&w.claim_with(due(&w, 10)).await), [tasks["x"]]);
-        }
+        w.pass(2_000);
+        assert_eq!(w.state(tasks["x"]).await, State::RetryPending);
+        assert!(w.claim_with(due(&w, 10)).await.is_empty());
+        w.promote().await;
+        assert_eq!(ids(&w.claim_with(due(&w, 10)).await), [tasks["x"]]);
     }
 
     /// R-I4.

@@ -203,6 +203,24 @@ cases! { "list";
         check(&w, &format!("execution:{id},{lone}"), &[tasks["a"], tasks["b"], lone]).await;
     }
 
+    fn verdicts_are_shown_and_found(w) {
+        let mut judged = Vec::new();
+        for result in [r#"{"verdict": "needs_review"}"#, r#"{"verdict": "failed", "n": 1}"#, r#"{"verdict": 7}"#, "[1]", "\"x\""] {
+            let claimed = w.running(w.new_task("run")).await;
+            w.end(&claimed.stored, End::Succeeded { result: Some(result.into()) }).await;
+            judged.push(claimed.stored.task.id);
+        }
+        let silent = w.running(w.new_task("run")).await;
+        w.succeed(&silent.stored).await;
+        let open = w.submit_many("run", 1).await[0];
+        check(&w, "verdict:needs_review", &judged[..1]).await;
+        check(&w, "verdict:needs_review,failed", &judged[..2]).await;
+        check(&w, "state:succeeded -verdict:needs_review,failed", &[judged[2], judged[3], judged[4], silent.stored.task.id]).await;
+        check(&w, "-verdict:failed -state:succeeded", &[open]).await;
+        let found = w.store.list("default", &w.query("verdict:failed")).await.unwrap().items;
+        assert_eq!(found[0].verdict.as_deref(), Some("failed"));
+    }
+
     fn a_list_shows_the_last_error_and_no_payload(w) {
         let mut new = w.retrying_task("a", json!({}));
         new.body.payload = Some("\"secret\"".into());

@@ -4,9 +4,11 @@ mod apply;
 mod claim;
 mod control;
 mod count;
+mod documents;
 mod due;
 mod execution;
 mod feed;
+mod flow;
 mod heartbeat;
 mod history;
 mod list;
@@ -49,6 +51,8 @@ pub fn all() -> Vec<Case> {
         prune::CASES,
         control::CASES,
         once::CASES,
+        documents::CASES,
+        flow::CASES,
     ]
     .concat()
 }

@@ -183,6 +183,7 @@ cases! { "promote";
             lease: Some(t0 + Millis(60_000)),
             timeout: Some(t0 + Millis(30_000)),
             deadline: Some(t0 + Millis(90_000)),
+            gate: None,
         });
         assert_eq!(next.earliest(), Some(t0 + Millis(30_000)));
     }

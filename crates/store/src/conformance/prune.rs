@@ -13,7 +13,7 @@ cases! { "prune";
         w.succeed(&claimed.stored).await;
         let id = claimed.stored.task.id;
         w.pass(1_000);
-        assert_eq!(w.store.prune(w.now(), 100).await.unwrap(), 1);
+        assert_eq!(w.store.prune(w.now(), 100).await.unwrap().tasks, 1);
         assert!(w.store.load(&[id]).await.unwrap()[0].is_none());
         assert!(w.records(id).await.is_empty());
         assert!(w.list("").await.is_empty());
@@ -24,7 +24,7 @@ cases! { "prune";
         let claimed = w.running(w.new_task("a")).await;
         w.pass(1_000);
         w.succeed(&claimed.stored).await;
-        assert_eq!(w.store.prune(w.now(), 100).await.unwrap(), 0);
+        assert_eq!(w.store.prune(w.now(), 100).await.unwrap().tasks, 0);
         assert_eq!(w.state(claimed.stored.task.id).await, State::Succeeded);
         w.check_log(claimed.stored.task.id).await;
     }
@@ -41,7 +41,7 @@ cases! { "prune";
         let task = w.load(paused).await.task;
         w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
         w.pass(86_400_000 * 200);
-        assert_eq!(w.store.prune(w.now(), 1_000).await.unwrap(), 0);
+        assert_eq!(w.store.prune(w.now(), 1_000).await.unwrap().tasks, 0);
         for id in [running, claimed.stored.task.id, delayed, pending, paused] {
             w.check_log(id).await;
         }
@@ -53,10 +53,10 @@ cases! { "prune";
             w.succeed(&it.stored).await;
         }
         w.pass(1);
-        assert_eq!(w.store.prune(w.now(), 4).await.unwrap(), 4);
-        assert_eq!(w.store.prune(w.now(), 4).await.unwrap(), 4);
-        assert_eq!(w.store.prune(w.now(), 4).await.unwrap(), 2);
-        assert_eq!(w.store.prune(w.now(), 4).await.unwrap(), 0);
+        assert_eq!(w.store.prune(w.now(), 4).await.unwrap().tasks, 4);
+        assert_eq!(w.store.prune(w.now(), 4).await.unwrap().tasks, 4);
+        assert_eq!(w.store.prune(w.now(), 4).await.unwrap().tasks, 2);
+        assert_eq!(w.store.prune(w.now(), 4).await.unwrap().tasks, 0);
     }
 
     /// A finished task of an execution that goes on is still part of its story.
@@ -65,15 +65,39 @@ cases! { "prune";
         w.claim(1).await;
         w.settle_in(id, tasks["a"], End::Succeeded { result: None }).await;
         w.pass(1_000);
-        assert_eq!(w.store.prune(w.now(), 100).await.unwrap(), 0);
+        assert_eq!(w.store.prune(w.now(), 100).await.unwrap().tasks, 0);
         assert_eq!(w.state(tasks["a"]).await, State::Succeeded);
         w.claim(1).await;
         w.settle_in(id, tasks["b"], End::Succeeded { result: None }).await;
         w.pass(1);
-        assert_eq!(w.store.prune(w.now(), 100).await.unwrap(), 2);
+        assert_eq!(w.store.prune(w.now(), 100).await.unwrap().tasks, 2);
         assert!(w.store.execution("default", id).await.unwrap().is_none());
         assert!(w.execution_log(id).await.is_empty());
         assert!(w.store.load(&[tasks["a"], tasks["b"]]).await.unwrap().iter().all(Option::is_none));
+    }
+
+    /// What is small goes as fast as lone tasks do, and whoever prunes is told whether there is more.
+    fn small_executions_are_counted_by_their_tasks(w) {
+        for _ in 0..9 {
+            let (id, tasks) = w.execution(&["a", "b"], &[]).await;
+            w.claim(2).await;
+            w.settle_in(id, tasks["a"], End::Succeeded { result: None }).await;
+            w.settle_in(id, tasks["b"], End::Succeeded { result: None }).await;
+        }
+        w.pass(1_000);
+        assert_eq!(w.store.prune(w.now(), 10).await.unwrap(), Pruned { tasks: 10, more: true });
+        assert_eq!(w.store.prune(w.now(), 1).await.unwrap(), Pruned { tasks: 2, more: true }, "one at least, and whole");
+        assert_eq!(w.store.prune(w.now(), 1_000).await.unwrap(), Pruned { tasks: 6, more: false });
+    }
+
+    fn whoever_forgets_keys_or_the_feed_is_told_whether_there_is_more(w) {
+        for key in ["a", "b", "c"] {
+            let key = Some(Idempotency { scope: "s".into(), key: key.into(), digest: [1; 32] });
+            w.submit_one(Submission { idempotency: key, ..w.submission(vec![w.new_task("a")]) }).await;
+        }
+        w.pass(1_000);
+        assert_eq!(w.store.prune(w.now(), 2).await.unwrap(), Pruned { tasks: 0, more: true });
+        assert_eq!(w.store.prune(w.now(), 2).await.unwrap(), Pruned { tasks: 0, more: false });
     }
 
     fn the_keys_of_what_was_asked_long_ago_are_forgotten(w) {
@@ -93,11 +117,11 @@ cases! { "prune";
         let limit = w.now();
         let dead = w.load(id).await.task;
         w.apply(transition::manual_retry(&dead, false, &Act::default(), w.now()).unwrap()).await;
-        assert_eq!(w.store.prune(limit, 100).await.unwrap(), 0, "it is open again");
+        assert_eq!(w.store.prune(limit, 100).await.unwrap().tasks, 0, "it is open again");
         let claimed = w.claim(1).await.remove(0);
         w.pass(1_000);
         w.succeed(&claimed.stored).await;
-        assert_eq!(w.store.prune(limit, 100).await.unwrap(), 0);
+        assert_eq!(w.store.prune(limit, 100).await.unwrap().tasks, 0);
         w.check_log(id).await;
     }
 }

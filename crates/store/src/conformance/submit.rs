@@ -42,6 +42,7 @@ cases! { "submit";
             labels: [("tenant".to_owned(), "acme".to_owned()), ("x.y".to_owned(), "'; drop table task; --".to_owned())].into(),
             executor: Some("{\"type\":\"worker\"}".into()),
             hooks: Some("{}".into()),
+            step: Some("{\"output\":1}".into()),
             account: Some("acme".into()),
             cost: Some(3),
             dedupe_key: Some("d".into()),

@@ -262,6 +262,7 @@ impl World {
                 name: Some("test".into()),
                 labels: BTreeMap::new(),
                 external_id: None,
+                origin: Origin::default(),
             }),
             edges,
             idempotency: None,
@@ -273,7 +274,8 @@ impl World {
         let graph = self.store.graph(id, None).await.unwrap().expect("the execution exists");
         let mut working = Working::new(graph.execution);
         for task in graph.tasks {
-            working.add(task.stored.task, task.out, task.into);
+            let edges = task.edges.expect("the whole was asked for");
+            working.add(task.stored.task, edges.out, edges.into);
         }
         working
     }
@@ -283,6 +285,14 @@ impl World {
         let mut working = self.working(id).await;
         let stored = self.load(task).await;
         working.apply(self.decide(&stored, end), self.now()).unwrap();
+        self.apply(working.into_commit()).await
+    }
+
+    pub async fn cancel_in(&self, id: ExecutionId, task: TaskId) -> Applied {
+        let mut working = self.working(id).await;
+        let task = self.load(task).await.task;
+        let change = transition::cancel(&task, Reason::Canceled, &transition::Act::default(), self.now()).unwrap();
+        working.apply(change, self.now()).unwrap();
         self.apply(working.into_commit()).await
     }
 

@@ -214,6 +214,7 @@ impl Look for Snapshot<'_> {
             total: row.get(3),
             open: row.get(4),
             unhandled: row.get(5),
+            dead_end_cancel: row.get(6),
         };
         Ok(rows.iter().map(execution).collect())
     }
@@ -227,6 +228,8 @@ impl Look for Snapshot<'_> {
             start_at: row.get(3),
             needs_left: row.get(4),
             children_left: row.get(5),
+            gated: row.get(6),
+            hold: row.get(7),
         };
         Ok(rows.iter().map(member).collect())
     }
@@ -266,6 +269,10 @@ impl Look for Snapshot<'_> {
 
     async fn shared_events(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, i64)>, StoreError> {
         Ok(pairs(&self.rows(sql::SHARED_EVENTS, &[&after, &i64::from(limit)]).await?))
+    }
+
+    async fn shared_tasks(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, Uuid)>, StoreError> {
+        Ok(pairs(&self.rows(sql::SHARED_TASKS, &[&after, &i64::from(limit)]).await?))
     }
 
     async fn answers(&mut self, after: &AnswerPlace, limit: u32) -> Result<Vec<(AnswerPlace, String)>, StoreError> {

@@ -21,14 +21,17 @@ use crate::types::{ClaimRequest, Claimed, Loop};
 /// Tasks looked at in one claim over many lanes, at most.
 const MOST_CANDIDATES: u32 = 4_000;
 
-const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.traceparent";
+/// How often a claim looks when others are faster.
+const LOOKS: usize = 8;
+
+const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.step, t.traceparent";
 
 /// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
 const LEASED: &str =
     "o.id, o.lane, o.policy, o.prio, o.submitted_at, o.version, o.seq, o.unwritten, o.ready_at, o.attempt,
     o.lost, o.throttled, o.snoozed, o.rule_counts, o.cycle, o.run, o.lease_no, o.timeout_ms, o.attempt_deadline_ms,
     o.timeout_at, o.expires_at, o.hard_deadline, o.first_failed_at, o.updated_at, o.class, o.fingerprint, o.expected,
-    o.success, o.failures, o.dead_end_barrier";
+    o.success, o.failures, o.dead_end_barrier, o.hooked";
 
 fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow, tokio_postgres::Error> {
     let mut row = OpenRow {
@@ -62,6 +65,7 @@ fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow,
         success: from.get()?,
         failures: from.get()?,
         dead_end_barrier: from.get()?,
+        hooked: from.get()?,
         state: State::Running.code(),
         worker: Some(request.worker.clone()),
         ..OpenRow::default()
@@ -260,10 +264,11 @@ async fn read_claimed(
     for from in &mut readers {
         open.push(read(from)?);
     }
-    let stored = learn::stored_open(store, open).await?;
+    let stored = learn::readable_open(store, open).await?;
     stored
         .into_iter()
         .zip(&mut readers)
+        .filter_map(|(stored, from)| Some((stored?, from)))
         .map(|(stored, from)| {
             Ok(Claimed {
                 stored,
@@ -272,6 +277,7 @@ async fn read_claimed(
                 payload: from.text()?,
                 labels: labels_from_json(from.get::<Option<&str>>()?),
                 executor: from.get()?,
+                step: from.get()?,
                 traceparent: from.get()?,
                 promoted: false,
             })
@@ -304,20 +310,36 @@ static LOCK: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Where each step is a row of history: executions are locked first and in order, then the tasks that are still free.
+/// Where each step is a row of history. While a claim waits for its turn, others may take all that it has looked at; then it looks
+/// again.
 async fn claim_step_by_step(
     store: &PostgresStore,
     request: &ClaimRequest,
     lanes: &[i32],
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
+    for _ in 0..LOOKS {
+        if let Some(claimed) = claim_looked_at(store, request, lanes, now).await? {
+            return Ok(claimed);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Executions are locked first and in order, then the tasks that are still free; nothing when there were some and none is.
+async fn claim_looked_at(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    lanes: &[i32],
+    now: Timestamp,
+) -> Result<Option<Vec<Claimed>>, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     let statement = tx.prepare_cached(&CANDIDATES).await?;
     let each = i64::from(per_lane(request.limit, lanes.len()));
     let candidates = tx.query(&statement, &[&lanes, &i64::from(request.limit), &each, &now.0]).await?;
     if candidates.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Some(Vec::new()));
     }
     let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
     let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
@@ -328,17 +350,21 @@ async fn claim_step_by_step(
     let mut locked = lock_executions(store, &tx, &executions).await?;
     let statement = tx.prepare_cached(&LOCK).await?;
     let rows = tx.query(&statement, &[&ids, &versions]).await?;
-    let mut claimed = read_claimed(store, &rows, read_open).await?;
-    sort(&mut claimed);
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let mut found = read_claimed(store, &rows, read_open).await?;
+    sort(&mut found);
 
-    let mut writes: Vec<(OpenRow, u32)> = Vec::with_capacity(claimed.len());
+    let mut claimed = Vec::with_capacity(found.len());
+    let mut writes: Vec<(OpenRow, u32)> = Vec::with_capacity(found.len());
     let mut told: Vec<(i32, Record, u32)> = Vec::new();
     let mut lone: BTreeMap<Uuid, (i32, u32)> = BTreeMap::new();
     let dedupe: BTreeMap<Uuid, i16> = rows.iter().map(|row| (row.get(0), row.get("dedupe"))).collect();
-    for it in &mut claimed {
+    for mut it in found {
         let before = &it.stored.task;
-        let step = transition::lease(before, &request.worker, request.lease, now)
-            .map_err(|rejection| corrupt(format!("a ready task that cannot be leased: {rejection}")))?;
+        // By the task's own time, which may be ahead of the caller's, its deadline may have passed.
+        let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { continue };
         let lane = store.dictionary.lane_id(&before.lane).ok_or_else(|| corrupt("a task's lane"))?;
         let namespace = namespace_of(store, lane)?;
         match step.record {
@@ -370,6 +396,7 @@ async fn claim_step_by_step(
         };
         writes.push((OpenRow::new(&step.after, lane, it.stored.policy_id, fixed), before.version));
         it.stored.task = step.after;
+        claimed.push(it);
     }
     update_open(&tx, &writes).await?;
     write_executions(&tx, locked.values().map(|(execution, log)| (execution, log.last))).await?;
@@ -382,5 +409,5 @@ async fn claim_step_by_step(
     write_feed(&tx, &told, now).await?;
     super::apply::write_plain_feed(&tx, &lone, now).await?;
     tx.commit().await?;
-    Ok(claimed)
+    Ok(Some(claimed))
 }

@@ -99,6 +99,8 @@ columns! {
         needs_left: i32, "int4" = row.needs_left;
         children_left: i32, "int4" = row.children_left;
         dead_end_barrier: i16, "int2" = row.dead_end_barrier;
+        gated: i16, "int2" = row.gated;
+        hooked: i16, "int2" = row.hooked;
     }
 }
 
@@ -239,6 +241,10 @@ columns! {
         needs_left: i32, "int4" = row.open.needs_left;
         children_left: i32, "int4" = row.open.children_left;
         dead_end_barrier: i16, "int2" = row.open.dead_end_barrier;
+        gated: i16, "int2" = row.open.gated;
+        hooked: i16, "int2" = row.open.hooked;
+        expected: Option<i32>, "int4" = row.open.expected;
+        step: Option<&'a str>, "text" = row.new.body.step.as_deref();
         key: Option<&'a str>, "text" = row.new.body.key.as_deref();
         name: Option<&'a str>, "text" = row.new.body.name.as_deref();
         executor: Option<&'a str>, "text" = row.new.body.executor.as_deref();
@@ -274,6 +280,7 @@ impl BodyRow<'_> {
             &body.name,
             &body.executor,
             &body.hooks,
+            &body.step,
             &body.account,
             &body.dedupe_key,
             &body.external_id,
@@ -282,6 +289,7 @@ impl BodyRow<'_> {
         open.execution_id.is_none()
             && open.state == comeback_core::State::Pending.code()
             && open.timeout_ms.or(open.attempt_deadline_ms).or(open.expires_at).is_none()
+            && open.expected.is_none()
             && open.hard_deadline == 0
             && open.dead_end_barrier == 0
             && body.cost.is_none()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use comeback_core::{Executor, Lane};
 use deadpool_postgres::Pool;
+use tokio_postgres::Row;
 
 use super::PostgresStore;
 use crate::StoreError;
@@ -11,7 +12,11 @@ use crate::dictionary::Dictionary;
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::types::{Stored, Submission};
 
-/// Reads everything that other instances may have added. The tables are small and only grow.
+/// Reads the namespaces and lanes that other instances may have added. The tables are small and only grow. Policies may be many:
+/// each is read when somebody first speaks of it.
+///
+/// Beside an instance of a newer build there may be lanes that mean nothing here. They are passed over, and what is in them is left
+/// to those who know it.
 pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreError> {
     let client = pool.get().await?;
     for row in client.query("select id, name from namespace", &[]).await? {
@@ -26,28 +31,40 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreEr
         .await?;
     for row in lanes {
         let id: i32 = row.get(0);
-        if dictionary.lane(id).is_some() {
+        if dictionary.has_seen_lane(id) {
             continue;
         }
-        let executor: i16 = row.get(5);
+        let code: i16 = row.get(5);
+        let Some(executor) = Executor::from_code(code) else {
+            if dictionary.note_strange_lane(id) {
+                tracing::warn!(lane = id, executor = code, "a lane of a newer version is left alone");
+            }
+            continue;
+        };
         let dependency: String = row.get(6);
         let lane = Lane {
             namespace: row.get(2),
             queue: row.get(3),
             kind: row.get(4),
-            executor: Executor::from_code(executor).ok_or_else(|| corrupt(format!("executor {executor}")))?,
+            executor,
             dependency: (!dependency.is_empty()).then_some(dependency),
             shared: row.get::<_, i16>(7) != 0,
         };
         dictionary.learn_lane(id, row.get(1), lane);
     }
-    for row in client.query("select id, body from policy", &[]).await? {
+    Ok(())
+}
+
+/// Learns policies from rows of number and text. One that cannot be read is passed over like a lane.
+fn learn_policies(dictionary: &Dictionary, rows: &[Row]) {
+    for row in rows {
         let id: i32 = row.get(0);
-        if dictionary.policy(id).is_none() {
-            dictionary.learn_policy(id, row.get(1))?;
+        if let Err(error) = dictionary.learn_policy(id, row.get(1))
+            && dictionary.note_strange_policy(id)
+        {
+            tracing::warn!(policy = id, %error, "a policy cannot be read; its tasks are left alone");
         }
     }
-    Ok(())
 }
 
 /// Whether another instance has made lanes that are not known here; then they are learnt.
@@ -95,23 +112,46 @@ pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<
             )
             .await?;
     }
+    if !news.policies.is_empty() {
+        let digests: Vec<&[u8]> = news.policies.iter().map(|policy| policy.digest.as_slice()).collect();
+        let rows = client.query("select id, body from policy where digest = any($1)", &[&digests]).await?;
+        learn_policies(dictionary, &rows);
+    }
     drop(client);
-    refresh(&store.pools.learn, dictionary).await?;
-    store.wake.dictionary_grew();
+    if !news.namespaces.is_empty() || !news.lanes.is_empty() {
+        refresh(&store.pools.learn, dictionary).await?;
+        store.wake.dictionary_grew();
+    }
     Ok(())
 }
 
 /// Rows as tasks; what another instance has just added to the dictionary is looked up first.
 pub async fn stored_open(store: &PostgresStore, rows: Vec<OpenRow>) -> Result<Vec<Stored>, StoreError> {
     know(store, rows.iter().map(|row| (row.lane, row.policy))).await?;
-    rows.into_iter()
-        .map(|row| {
-            let lane = store.dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
-            let (policy_id, hard_deadline) = (row.policy, row.hard_deadline != 0);
-            let policy = policy_of(store, policy_id)?;
-            Ok(Stored { task: row.into_task(lane)?, policy_id, policy, hard_deadline })
-        })
-        .collect()
+    rows.into_iter().map(|row| open_task(store, row)).collect()
+}
+
+/// The same, for those who go on without what cannot be read: one row of a newer build must not hold up all others.
+pub async fn readable_open(store: &PostgresStore, rows: Vec<OpenRow>) -> Result<Vec<Option<Stored>>, StoreError> {
+    know(store, rows.iter().map(|row| (row.lane, row.policy))).await?;
+    let read = |row: OpenRow| {
+        let id = row.id;
+        match open_task(store, row) {
+            Ok(stored) => Some(stored),
+            Err(error) => {
+                tracing::warn!(task = %id, %error, "a task cannot be read; it is left alone");
+                None
+            }
+        }
+    };
+    Ok(rows.into_iter().map(read).collect())
+}
+
+fn open_task(store: &PostgresStore, row: OpenRow) -> Result<Stored, StoreError> {
+    let lane = store.dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
+    let (policy_id, hard_deadline) = (row.policy, row.hard_deadline != 0);
+    let policy = policy_of(store, policy_id)?;
+    Ok(Stored { task: row.into_task(lane)?, policy_id, policy, hard_deadline })
 }
 
 pub async fn stored_done(store: &PostgresStore, rows: Vec<(DoneRow, FixedRow)>) -> Result<Vec<Stored>, StoreError> {
@@ -131,10 +171,23 @@ fn policy_of(store: &PostgresStore, id: Option<i32>) -> Result<Option<Arc<comeba
     id.map(|id| store.dictionary.policy(id).ok_or_else(|| corrupt(format!("policy {id}")))).transpose()
 }
 
-async fn know(store: &PostgresStore, mut numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<(), StoreError> {
+async fn know(store: &PostgresStore, numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
-    let unknown = numbers.any(|(lane, policy)| {
-        dictionary.lane(lane).is_none() || policy.is_some_and(|id| dictionary.policy(id).is_none())
-    });
-    if unknown { refresh(&store.pools.learn, dictionary).await } else { Ok(()) }
+    let mut lanes = false;
+    let mut policies: Vec<i32> = Vec::new();
+    for (lane, policy) in numbers {
+        lanes |= !dictionary.has_seen_lane(lane);
+        policies.extend(policy.filter(|id| !dictionary.has_seen_policy(*id)));
+    }
+    if lanes {
+        refresh(&store.pools.learn, dictionary).await?;
+    }
+    if !policies.is_empty() {
+        policies.sort_unstable();
+        policies.dedup();
+        let client = store.pools.learn.get().await?;
+        let rows = client.query("select id, body from policy where id = any($1)", &[&policies]).await?;
+        learn_policies(dictionary, &rows);
+    }
+    Ok(())
 }

@@ -39,8 +39,8 @@ impl Words for PostgresWords {
         format!("replace({column}::text, '-', '')")
     }
 
-    fn message(&self, error: &str) -> String {
-        format!("{error}::json ->> 'message'")
+    fn member(&self, json: &str, name: &str) -> String {
+        format!("({json}::json ->> '{name}')")
     }
 }
 
@@ -69,9 +69,10 @@ async fn half_list(
     };
     let sql = format!(
         "select {own}, ({key})::int8, t.key, t.name, t.labels::text, t.external_id,
-           {last_error}
+           {last_error}, {verdict}
          from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
         last_error = query::last_error(&PostgresWords),
+        verdict = query::verdict(&PostgresWords, half),
         key = statement.key,
         condition = statement.condition,
         order = statement.order,
@@ -116,6 +117,7 @@ async fn half_list(
                 labels: labels_from_json(from.get::<Option<&str>>()?),
                 external_id: from.get()?,
                 last_error: from.get()?,
+                verdict: from.get()?,
             };
             Ok((key, id, item))
         })

@@ -7,7 +7,9 @@ mod apply;
 mod check;
 mod claim;
 mod columns;
+mod documents;
 mod feed;
+mod flow;
 mod health;
 mod learn;
 mod list;
@@ -119,6 +121,16 @@ impl Store for PostgresStore {
         apply::apply_once(self, namespace, key, commit, now).await
     }
 
+    async fn apply_spawning(
+        &self,
+        commit: &Commit,
+        spawn: &Submission,
+        behalf: Behalf<'_>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        apply::apply_spawning(self, commit, spawn, behalf, now).await
+    }
+
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
         read::used(self, namespace, key).await.map_err(StoreError::of_a_read)
     }
@@ -176,11 +188,50 @@ impl Store for PostgresStore {
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
-        read::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
+        flow::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
-    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
-        read::executions(self, namespace, page).await.map_err(StoreError::of_a_read)
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        flow::executions(self, namespace, query).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+        flow::steps(self, execution, which).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        flow::call_ends(self, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        flow::orphans(self, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        documents::one(self, at, name, version).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        documents::newest(self, at, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        documents::versions(self, at, name, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        documents::put(self, at, name, known, body, now).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        documents::delete(self, at, name).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -195,7 +246,7 @@ impl Store for PostgresStore {
         read::open_work(self, now).await.map_err(StoreError::of_a_read)
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         tend::prune(self, before, limit).await
     }
 

@@ -76,6 +76,9 @@ pub async fn due(store: &PostgresStore, what: Due, now: Timestamp, limit: u32) -
             "o.expires_at is not null and (o.state in (0, 1, 4) or (o.hard_deadline = 1 and o.state in (2, 3)))
              and o.expires_at <= $1 order by o.expires_at, o.id"
         }
+        Due::Gates => {
+            "o.gated = 1 and o.state = 0 and o.needs_left = 0 and o.hold = 0 and $1::int8 is not null order by o.id"
+        }
     };
     let sql = format!("select {} from task_open o where {condition} limit $2", columns("o", &OPEN_COLUMNS));
     let client = store.reader().await?;
@@ -83,7 +86,7 @@ pub async fn due(store: &PostgresStore, what: Due, now: Timestamp, limit: u32) -
     let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
     let open = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<Vec<_>, _>>()?;
     drop(client);
-    learn::stored_open(store, open).await
+    Ok(learn::readable_open(store, open).await?.into_iter().flatten().collect())
 }
 
 pub const NEXT_DUE: &str = "select
@@ -92,14 +95,15 @@ pub const NEXT_DUE: &str = "select
                (select lease_expires from task_open where lease_expires is not null order by lease_expires, id limit 1),
                (select timeout_at from task_open where timeout_at is not null order by timeout_at, id limit 1),
                (select expires_at from task_open where expires_at is not null
-                 and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1)";
+                 and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1),
+               (select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1)";
 
 pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     let client = store.reader().await?;
     let statement = client.prepare_cached(NEXT_DUE).await?;
     let row = client.query_one(&statement, &[]).await?;
     let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
-    Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4) })
+    Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4), gate: at(5) })
 }
 
 pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
@@ -120,7 +124,7 @@ pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork
     Ok(work)
 }
 
-async fn execution_in(
+pub async fn execution_in(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     id: ExecutionId,
@@ -151,6 +155,7 @@ pub async fn graph(
     let tx = snapshot(&mut client).await?;
     let Some(execution) = execution_in(store, &tx, id).await? else { return Ok(None) };
     let mut ids: BTreeSet<Uuid> = BTreeSet::new();
+    let mut touching: Option<Vec<Edge>> = None;
     match around {
         None => {
             let rows = tx.query("select id from task where execution_id = $1", &[&id.0]).await?;
@@ -158,9 +163,9 @@ pub async fn graph(
         }
         Some(around) => {
             let seeds: Vec<Uuid> = around.iter().map(|id| id.0).collect();
-            for edge in edges(&tx, &seeds).await? {
-                ids.extend([edge.from.0, edge.to.0]);
-            }
+            let found = edges(&tx, &seeds).await?;
+            ids.extend(found.iter().flat_map(|edge| [edge.from.0, edge.to.0]));
+            touching = Some(found);
             ids.extend(seeds);
         }
     }
@@ -169,16 +174,23 @@ pub async fn graph(
     found.retain(|_, stored| stored.task.execution == Some(id));
     let mut out: HashMap<Uuid, Vec<Edge>> = HashMap::new();
     let mut into: HashMap<Uuid, Vec<Edge>> = HashMap::new();
-    for edge in edges(&tx, &ids).await? {
+    let touching = match touching {
+        Some(found) => found,
+        None => edges(&tx, &ids).await?,
+    };
+    for edge in touching {
         out.entry(edge.from.0).or_default().push(edge);
         into.entry(edge.to.0).or_default().push(edge);
     }
     let mut tasks: Vec<GraphTask> = found
         .into_iter()
-        .map(|(id, stored)| GraphTask {
-            stored,
-            out: out.remove(&id).unwrap_or_default(),
-            into: into.remove(&id).unwrap_or_default(),
+        .map(|(id, stored)| {
+            let asked = around.is_none_or(|around| around.contains(&TaskId(id)));
+            let edges = asked.then(|| TaskEdges {
+                out: out.remove(&id).unwrap_or_default(),
+                into: into.remove(&id).unwrap_or_default(),
+            });
+            GraphTask { stored, edges }
         })
         .collect();
     tasks.sort_unstable_by_key(|task| task.stored.task.id);
@@ -213,7 +225,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
     let row = tx
         .query_one(
             "select key, name, payload, labels::text, executor, hooks, account, cost, dedupe_key, external_id,
-               traceparent, hard_deadline, (select progress from task_open o where o.id = t.id)
+               traceparent, hard_deadline, step, (select progress from task_open o where o.id = t.id)
              from task t where id = $1",
             &[&id.0],
         )
@@ -232,6 +244,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
         external_id: from.get()?,
         traceparent: from.get()?,
         hard_deadline: from.get::<i16>()? != 0,
+        step: from.get()?,
     };
     let progress = from.get()?;
     let result = last_record(&tx, id.0, "outcome = 0").await?.and_then(|record| record.result);
@@ -321,70 +334,6 @@ pub async fn history(
     }
     records.truncate(limit as usize);
     Ok(records)
-}
-
-pub async fn execution_view(
-    store: &PostgresStore,
-    namespace: &str,
-    id: ExecutionId,
-) -> Result<Option<ExecutionView>, StoreError> {
-    let mut client = store.reader().await?;
-    let tx = snapshot(&mut client).await?;
-    let found = execution_in(store, &tx, id).await?;
-    let Some(execution) = found.filter(|execution| &*execution.namespace == namespace) else { return Ok(None) };
-    view_in(store, &tx, execution).await.map(Some)
-}
-
-async fn view_in(
-    store: &PostgresStore,
-    tx: &Transaction<'_>,
-    execution: Execution,
-) -> Result<ExecutionView, StoreError> {
-    let id = execution.id.0;
-    let row = tx.query_one("select name, labels::text, external_id from execution where id = $1", &[&id]).await?;
-    let mut view = ExecutionView::new(execution, row.get(0), labels_from_json(row.get(1)), row.get(2));
-    let statement = tx.prepare_cached(&ExecutionPart::query("$1")).await?;
-    for row in tx.query(&statement, &[&id]).await? {
-        let part = ExecutionPart {
-            state: row.get(0),
-            lane: row.get(1),
-            tasks: row.get(2),
-            changed_at: row.get(3),
-            success: row.get(4),
-            failures: row.get(5),
-            expected: row.get(6),
-            expecting: row.get(7),
-        };
-        if store.dictionary.lane(part.lane).is_none() {
-            learn::refresh(&store.pools.learn, &store.dictionary).await?;
-        }
-        view.add(&part, store.dictionary.lane(part.lane).as_deref());
-    }
-    Ok(view)
-}
-
-pub async fn executions(
-    store: &PostgresStore,
-    namespace: &str,
-    page: ExecutionPage,
-) -> Result<Vec<ExecutionView>, StoreError> {
-    let Some(number) = store.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
-    let mut client = store.reader().await?;
-    let tx = snapshot(&mut client).await?;
-    let before = page.before.map_or(Uuid::max(), |id| id.0);
-    let ids = tx
-        .query(
-            "select id from execution where namespace = $1 and id < $2 order by id desc limit $3 offset $4",
-            &[&number, &before, &i64::from(page.limit), &i64::from(page.skip)],
-        )
-        .await?;
-    let mut views = Vec::with_capacity(ids.len());
-    for row in ids {
-        if let Some(execution) = execution_in(store, &tx, ExecutionId(row.get(0))).await? {
-            views.push(view_in(store, &tx, execution).await?);
-        }
-    }
-    Ok(views)
 }
 
 fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> Result<(), StoreError> {

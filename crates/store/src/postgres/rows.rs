@@ -79,6 +79,8 @@ pub fn read_open(from: &mut Reader<'_>) -> Result<OpenRow, tokio_postgres::Error
         needs_left: from.get()?,
         children_left: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
         dedupe: from.get()?,
     })
 }
@@ -119,8 +121,12 @@ pub fn read_fixed(from: &mut Reader<'_>) -> Result<FixedRow, tokio_postgres::Err
         submitted_at: from.get()?,
         timeout_ms: from.get()?,
         attempt_deadline_ms: from.get()?,
+        start_at: from.get()?,
+        expires_at: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
     })
 }
 

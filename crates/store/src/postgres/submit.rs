@@ -29,16 +29,16 @@ pub static CREATE: LazyLock<String> = LazyLock::new(|| {
         "with i as materialized (select * from unnest({arrays}) as i({names})),
          t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
              executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
-             account, cost, dedupe_key, external_id, traceparent, submitted_at)
+             account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked)
            select id, namespace, lane, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
              timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
-             dedupe_key, external_id, traceparent, submitted_at from i),
+             dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked from i),
          o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
              timeout_ms, attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
-             dedupe, {NEW_COLUMNS})
+             gated, hooked, expected, dedupe, {NEW_COLUMNS})
            select id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at, timeout_ms,
-             attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
-             case when dedupe_key is null then 0 else 1 end, {NEW_VALUES} from i)
+             attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier, gated,
+             hooked, expected, case when dedupe_key is null then 0 else 1 end, {NEW_VALUES} from i)
          insert into feed (at, namespace, ids, firsts, lasts)
            select ${now}, namespace, array_agg(id), array_agg(1), array_agg(seq)
            from i where execution_id is null group by namespace",
@@ -211,6 +211,21 @@ async fn submit_in(
     answers.into_iter().map(|answer| answer.ok_or_else(|| corrupt("a submission without an answer"))).collect()
 }
 
+/// Tasks that a verdict makes: those of its execution are told by its own records.
+pub async fn spawn(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    spawn: &Submission,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let tasks: Vec<&NewTask> = spawn.tasks.iter().collect();
+    let rows = body_rows(store, &tasks)?;
+    if !rows.is_empty() {
+        create(tx, &rows, now).await?;
+    }
+    insert_edges(tx, &spawn.edges).await
+}
+
 fn namespace_of(store: &PostgresStore, submission: &Submission) -> Result<i32, StoreError> {
     let known = store.dictionary.namespace(&submission.namespace);
     known.ok_or_else(|| corrupt("a namespace that was just learnt"))
@@ -349,7 +364,8 @@ async fn insert_execution(
     seq: u32,
 ) -> Result<(), StoreError> {
     let it = &new.execution;
-    let params: [&(dyn ToSql + Sync); 17] = [
+    let origin = &new.origin;
+    let params: [&(dyn ToSql + Sync); 23] = [
         &it.id.0,
         &namespace,
         &it.state.code(),
@@ -367,12 +383,20 @@ async fn insert_execution(
         &it.started_at.map(|at| at.0),
         &it.ended_at.map(|at| at.0),
         &it.updated_at.0,
+        &origin.workflow.as_ref().map(|(path, _)| path),
+        &origin.workflow.as_ref().map(|(_, version)| version.cast_signed()),
+        &origin.input.as_deref(),
+        &origin.parent.map(|(task, _)| task.0),
+        &origin.parent.map(|(_, run)| run.cast_signed()),
+        &origin.retry_of.map(|id| id.0),
     ];
     let statement = tx
         .prepare_cached(
             "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast,
-               dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17)",
+               dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow,
+               workflow_version, input, parent_task, parent_run, retry_of)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19,
+               $20, $21, $22, $23)",
         )
         .await?;
     tx.execute(&statement, &params).await?;

@@ -15,7 +15,7 @@ use super::learn;
 use super::rows::{Reader, read_open};
 use crate::StoreError;
 use crate::check::PRUNED_BEFORE;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id, whole_ones};
 use crate::types::*;
 
 /// Extends what is still held by the number it names. The expiry is compared in a way that no index offers itself for:
@@ -121,7 +121,9 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
     let mut promoted = Promoted::default();
     let mut client = store.writer().await?;
     let (most, word) = (i64::from(limit), name.word());
-    let rows = unless_paused(&client, name, sql, &[&now.0, &most, &slow, &word]).await?;
+    let mut left = store.dictionary.strange_lanes();
+    left.extend(&slow);
+    let rows = unless_paused(&client, name, sql, &[&now.0, &most, &left, &word]).await?;
     for row in &rows {
         promoted.count += u32::try_from(row.get::<_, i64>(1)).unwrap_or(0);
         promoted.lanes.extend(store.dictionary.lane(row.get(0)));
@@ -209,7 +211,8 @@ async fn promote_step_by_step(
     let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
     let mut writes = Vec::new();
     let mut told: Vec<(i32, Record, u32)> = Vec::new();
-    for (stored, dedupe) in learn::stored_open(store, open).await?.into_iter().zip(dedupe) {
+    for (stored, dedupe) in learn::readable_open(store, open).await?.into_iter().zip(dedupe) {
+        let Some(stored) = stored else { continue };
         let task = stored.task;
         let Ok(step) = transition::promote(&task, now) else { continue };
         let lane = store.dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
@@ -284,7 +287,7 @@ pub async fn set_pause(store: &PostgresStore, name: Loop, pause: Option<&Pause>)
 }
 
 /// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
-pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     let lone = tx
@@ -296,18 +299,21 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
         )
         .await?;
     let mut ids: Vec<Uuid> = lone.iter().map(|row| row.get(0)).collect();
-    let executions: Vec<Uuid> = tx
+    let at_limit = |count: u64| count >= u64::from(limit);
+    let mut more = at_limit(lone.len() as u64);
+    let found = tx
         .query(
-            "delete from execution where id = any(array(select id from execution
-               where id < $3 and state in (3, 4, 5) and ended_at < $1 and open = 0 order by id limit $2
-               for update skip locked)) returning id",
-            &[&before.0, &i64::from(limit.div_ceil(100)), &oldest_id(before)],
+            "select id, total from execution
+             where id < $3 and state in (3, 4, 5) and ended_at < $1 and open = 0 order by id limit $2
+             for update skip locked",
+            &[&before.0, &i64::from(limit), &oldest_id(before)],
         )
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
+        .await?;
+    let (executions, more_of_them): (Vec<Uuid>, bool) =
+        whole_ones(found.iter().map(|row| (row.get(0), row.get(1))).collect(), limit);
+    more |= more_of_them;
     if !executions.is_empty() {
+        tx.execute("delete from execution where id = any($1)", &[&executions]).await?;
         let inside = tx.query("select id from task where execution_id = any($1)", &[&executions]).await?;
         let inside: Vec<Uuid> = inside.iter().map(|row| row.get(0)).collect();
         tx.execute("delete from task_done where id = any($1)", &[&inside]).await?;
@@ -324,12 +330,13 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
             &[&before.0, &i64::from(limit)],
         )
         .await?;
-    tx.execute(
-        "delete from idempotency where (namespace, scope, key) in
-           (select namespace, scope, key from idempotency where at < $1 order by at limit $2)",
-        &[&before.0, &i64::from(limit)],
-    )
-    .await?;
+    let keys = tx
+        .execute(
+            "delete from idempotency where (namespace, scope, key) in
+               (select namespace, scope, key from idempotency where at < $1 order by at limit $2)",
+            &[&before.0, &i64::from(limit)],
+        )
+        .await?;
     if !ids.is_empty() || told > 0 {
         tx.execute(
             "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value
@@ -339,7 +346,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
         .await?;
     }
     tx.commit().await?;
-    Ok(ids.len() as u64)
+    Ok(Pruned { tasks: ids.len() as u64, more: more || at_limit(told) || at_limit(keys) })
 }
 
 pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {

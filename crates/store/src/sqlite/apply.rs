@@ -8,14 +8,14 @@ use super::statements::{
     INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
     insert_open, update_open, update_open_with,
 };
-use super::submit::{keep_key, namespace_id, take_key};
+use super::submit::{self, keep_key, namespace_id, take_key};
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
-use crate::types::{Applied, Idempotency, Loop, Used};
+use crate::types::{Applied, Idempotency, Loop, Submission, Used};
 
 /// Verdicts with everything worked out that does not need the writer: it is the one thread that all wait for.
 pub enum Prepared {
@@ -107,6 +107,14 @@ pub fn apply_once(
     if applied == Applied::Done {
         let namespace = namespace_id(tx.connection, namespace)?;
         keep_key(tx.connection, namespace, key, "", now)?;
+    }
+    Ok(applied)
+}
+
+/// What a verdict makes is written with it.
+pub fn spawn_if_done(tx: &mut Tx<'_>, applied: Applied, spawn: &Submission) -> Result<Applied, StoreError> {
+    if applied == Applied::Done {
+        submit::spawn(tx, spawn)?;
     }
     Ok(applied)
 }
@@ -313,7 +321,7 @@ pub fn write_execution(connection: &Connection, after: &Execution, seq: u32) -> 
     connection
         .prepare_cached(
             "update execution set state = ?2, version = ?3, seq = ?4, open = ?5, unhandled = ?6, started_at = ?7,
-               ended_at = ?8, updated_at = ?9
+               ended_at = ?8, updated_at = ?9, total = ?10
              where id = ?1",
         )?
         .execute((
@@ -326,6 +334,7 @@ pub fn write_execution(connection: &Connection, after: &Execution, seq: u32) -> 
             after.started_at.map(|at| at.0),
             after.ended_at.map(|at| at.0),
             after.updated_at.0,
+            after.total,
         ))
         .map(|_| ())
 }

@@ -152,6 +152,7 @@ impl Look for Snapshot {
                 total: row.get(3)?,
                 open: row.get(4)?,
                 unhandled: row.get(5)?,
+                dead_end_cancel: row.get(6)?,
             })
         })
     }
@@ -165,6 +166,8 @@ impl Look for Snapshot {
                 start_at: row.get(3)?,
                 needs_left: row.get(4)?,
                 children_left: row.get(5)?,
+                gated: row.get(6)?,
+                hold: row.get(7)?,
             })
         })
     }
@@ -194,6 +197,10 @@ impl Look for Snapshot {
 
     async fn shared_events(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, i64)>, StoreError> {
         self.rows(sql::SHARED_EVENTS, &[&after.as_bytes().as_slice(), &limit], |row| Ok((id(row, 0)?, row.get(1)?)))
+    }
+
+    async fn shared_tasks(&mut self, after: Uuid, limit: u32) -> Result<Vec<(Uuid, Uuid)>, StoreError> {
+        self.rows(sql::SHARED_TASKS, &[&after.as_bytes().as_slice(), &limit], |row| Ok((id(row, 0)?, id(row, 1)?)))
     }
 
     async fn answers(&mut self, after: &AnswerPlace, limit: u32) -> Result<Vec<(AnswerPlace, String)>, StoreError> {

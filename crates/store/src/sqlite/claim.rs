@@ -40,7 +40,7 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
         given.rows = lease_rows(tx, &LEASE_READY, lane, request.limit, request, now)?;
     } else {
         for id in choose(tx.connection, &numbers, request.limit, now)? {
-            given.tasks.push(lease(tx, id, request, now)?);
+            given.tasks.extend(lease(tx, id, request, now)?);
         }
     }
     let room = request.limit.saturating_sub(u32::try_from(given.tasks.len() + given.rows.len()).unwrap_or(u32::MAX));
@@ -60,6 +60,7 @@ pub struct LeasedRow {
     payload: Option<Arc<str>>,
     labels: Option<Arc<str>>,
     executor: Option<String>,
+    step: Option<String>,
     traceparent: Option<String>,
     promoted: bool,
 }
@@ -107,7 +108,8 @@ fn lease_statement(steps: u32, more: &str, picked: &str) -> String {
          where id in (select id from task_open {picked} limit ?2)
          returning id, lane, policy, prio, submitted_at, version, seq, unwritten, ready_at, attempt, lost, throttled,
            snoozed, rule_counts, cycle, run, lease_no, timeout_ms, attempt_deadline_ms, timeout_at, expires_at,
-           hard_deadline, first_failed_at, updated_at, class, fingerprint, expected, success, failures, dead_end_barrier"
+           hard_deadline, first_failed_at, updated_at, class, fingerprint, expected, success, failures, dead_end_barrier,
+           hooked"
     )
 }
 
@@ -122,7 +124,7 @@ fn lease_rows(
     let mut statement = tx.connection.prepare_cached(&how.sql)?;
     let mut body = tx
         .connection
-        .prepare_cached("select key, name, payload, labels, executor, traceparent from task where id = ?1")?;
+        .prepare_cached("select key, name, payload, labels, executor, step, traceparent from task where id = ?1")?;
     let mut leased = Vec::new();
     let mut rows =
         statement.query((lanes, limit, &*request.worker, now.0, request.lease.0.cast_signed(), how.events))?;
@@ -141,6 +143,7 @@ fn lease_rows(
             row.payload = from.text()?;
             row.labels = from.text()?;
             row.executor = from.get()?;
+            row.step = from.get()?;
             row.traceparent = from.get()?;
             row.promoted = how.count > 1;
             Ok(())
@@ -183,6 +186,7 @@ fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::R
         success: from.get()?,
         failures: from.get()?,
         dead_end_barrier: from.get()?,
+        hooked: from.get()?,
         state: State::Running.code(),
         worker: Some(request.worker.clone()),
         ..OpenRow::default()
@@ -197,6 +201,7 @@ fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::R
         payload: None,
         labels: None,
         executor: None,
+        step: None,
         traceparent: None,
         promoted: false,
     })
@@ -213,6 +218,7 @@ pub fn finish(dictionary: &Dictionary, given: Given) -> Result<Vec<Claimed>, Sto
             payload: row.payload,
             labels: labels_from_json(row.labels.as_deref()),
             executor: row.executor,
+            step: row.step,
             traceparent: row.traceparent,
             promoted: row.promoted,
         });
@@ -277,13 +283,14 @@ fn next_in_lane(
 
 static SELECT_CLAIMED: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "select {}, t.key, t.name, t.payload, t.labels, t.executor, t.traceparent
+        "select {}, t.key, t.name, t.payload, t.labels, t.executor, t.step, t.traceparent
          from task_open o join task t on t.id = o.id where o.id = ?1",
         columns("o", &OPEN_COLUMNS)
     )
 });
 
-fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Claimed, StoreError> {
+/// Nothing where the core refuses: by the task's own time, which may be ahead of the caller's, its deadline has passed.
+fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Option<Claimed>, StoreError> {
     let (row, mut claimed) = {
         let mut statement = tx.connection.prepare_cached(&SELECT_CLAIMED)?;
         let mut rows = statement.query([id.as_bytes().as_slice()])?;
@@ -298,14 +305,14 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
             payload: from.text()?,
             labels: labels_from_json(from.text()?.as_deref()),
             executor: from.get()?,
+            step: from.get()?,
             traceparent: from.get()?,
             promoted: false,
         };
         (open, claimed)
     };
     let before = &claimed.stored.task;
-    let step = transition::lease(before, &request.worker, request.lease, now)
-        .map_err(|rejection| corrupt(format!("a ready task that cannot be leased: {rejection}")))?;
+    let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { return Ok(None) };
     let namespace = tx.dictionary.lane_namespace(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
     match step.record {
         None => {
@@ -320,7 +327,7 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
         }
     }
     claimed.stored.task = step.after;
-    Ok(claimed)
+    Ok(Some(claimed))
 }
 
 /// The few columns that a lease changes in a lone task's row.

@@ -33,8 +33,8 @@ impl Words for SqliteWords {
         format!("hex({column})")
     }
 
-    fn message(&self, error: &str) -> String {
-        format!("{error} ->> '$.message'")
+    fn member(&self, json: &str, name: &str) -> String {
+        format!("cast({json} ->> '$.{name}' as text)")
     }
 }
 
@@ -66,9 +66,10 @@ fn half_list(
     };
     let sql = format!(
         "select {own}, {key}, t.key, t.name, t.labels, t.external_id,
-           {last_error}
+           {last_error}, {verdict}
          from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
         last_error = query::last_error(&SqliteWords),
+        verdict = query::verdict(&SqliteWords, half),
         key = statement.key,
         condition = statement.condition,
         order = statement.order,
@@ -98,6 +99,7 @@ fn half_list(
             labels: labels_from_json(from.text()?.as_deref()),
             external_id: from.get()?,
             last_error: from.get()?,
+            verdict: from.get()?,
         };
         found.push((key, id, item));
     }

@@ -7,6 +7,8 @@ mod apply;
 mod backup;
 mod check;
 mod claim;
+mod documents;
+mod flow;
 mod list;
 mod read;
 mod setup;
@@ -142,6 +144,36 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| apply::apply_once(tx, &namespace, &key, &prepared, now)).await
     }
 
+    async fn apply_spawning(
+        &self,
+        commit: &Commit,
+        spawn: &Submission,
+        behalf: Behalf<'_>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        submit::learn(self, std::slice::from_ref(spawn)).await?;
+        let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
+        let spawn = spawn.clone();
+        match behalf {
+            Behalf::Key(namespace, key) => {
+                let (namespace, key) = (namespace.to_owned(), key.clone());
+                let applied = move |tx: &mut writer::Tx<'_>| {
+                    let applied = apply::apply_once(tx, &namespace, &key, &prepared, now)?;
+                    apply::spawn_if_done(tx, applied, &spawn)
+                };
+                self.writer.run(applied).await
+            }
+            Behalf::Caller | Behalf::Loop(_) => {
+                let on_behalf_of = if let Behalf::Loop(name) = behalf { Some(name) } else { None };
+                let applied = move |tx: &mut writer::Tx<'_>| {
+                    let applied = apply::apply(tx, &prepared, on_behalf_of, now)?.pop().unwrap_or(Applied::Done);
+                    apply::spawn_if_done(tx, applied, &spawn)
+                };
+                self.writer.run(applied).await
+            }
+        }
+    }
+
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
         let (namespace, key) = (namespace.to_owned(), key.clone());
         self.read(move |connection, _| apply::used(connection, &namespace, &key)).await
@@ -208,12 +240,57 @@ impl Store for SqliteStore {
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::execution_view(connection, dictionary, &namespace, id)).await
+        self.read(move |connection, dictionary| flow::execution_view(connection, dictionary, &namespace, id)).await
     }
 
-    async fn executions(&self, namespace: &str, page: ExecutionPage) -> Result<Vec<ExecutionView>, StoreError> {
-        let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::executions(connection, dictionary, &namespace, page)).await
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        let (namespace, query) = (namespace.to_owned(), query.clone());
+        self.read(move |connection, dictionary| flow::executions(connection, dictionary, &namespace, &query)).await
+    }
+
+    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+        let which = which.owned();
+        self.read(move |connection, _| flow::steps(connection, execution, &which)).await
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        self.read(move |connection, dictionary| flow::call_ends(connection, dictionary, limit)).await
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        self.read(move |connection, dictionary| flow::orphans(connection, dictionary, limit)).await
+    }
+
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        let (place, name) = (documents::Place::of(at), name.to_owned());
+        self.read(move |connection, _| documents::one(connection, &place, &name, version)).await
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        let (place, after) = (documents::Place::of(at), after.to_owned());
+        self.read(move |connection, _| documents::newest(connection, &place, &after, limit)).await
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        let (place, name) = (documents::Place::of(at), name.to_owned());
+        self.read(move |connection, _| documents::versions(connection, &place, &name, limit)).await
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let (place, name, body) = (documents::Place::of(at), name.to_owned(), body.to_owned());
+        self.writer.run(move |tx| documents::put(tx.connection, &place, &name, known, &body, now)).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        let (place, name) = (documents::Place::of(at), name.to_owned());
+        self.writer.run(move |tx| documents::delete(tx.connection, &place, &name)).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -230,7 +307,7 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::open_work(connection, now)).await
     }
 
-    async fn prune(&self, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.writer.run(move |tx| tend::prune(tx, before, limit)).await
     }
 

@@ -37,6 +37,7 @@ pub fn due(
             "o.expires_at is not null and (o.state in (0, 1, 4) or (o.hard_deadline = 1 and o.state in (2, 3)))
              and o.expires_at <= ?1 order by o.expires_at, o.id"
         }
+        Due::Gates => "o.gated = 1 and o.state = 0 and o.needs_left = 0 and o.hold = 0 and ?1 = ?1 order by o.id",
     };
     let sql = format!("select {} from task_open o where {condition} limit ?2", columns("o", &OPEN_COLUMNS));
     let rows: Vec<_> = connection
@@ -63,6 +64,9 @@ pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
         deadline: first(
             "select expires_at from task_open where expires_at is not null
                and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at limit 1",
+        )?,
+        gate: first(
+            "select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1",
         )?,
     })
 }
@@ -126,6 +130,7 @@ pub fn graph(
 ) -> Result<Option<Graph>, StoreError> {
     let Some((execution, _)) = execution(connection, dictionary, id)? else { return Ok(None) };
     let mut ids: BTreeSet<Uuid> = BTreeSet::new();
+    let asked: Option<BTreeSet<Uuid>> = around.map(|around| around.iter().map(|task| task.0).collect());
     match around {
         None => {
             let mut statement = connection.prepare_cached("select id from task where execution_id = ?1")?;
@@ -146,8 +151,11 @@ pub fn graph(
     let mut tasks = Vec::with_capacity(ids.len());
     for task in ids {
         if let Some(stored) = load_one(connection, dictionary, task)?.filter(|it| it.task.execution == Some(id)) {
-            let (out, into) = (edges(connection, task, true)?, edges(connection, task, false)?);
-            tasks.push(GraphTask { stored, out, into });
+            let edges = match asked.as_ref().is_none_or(|asked| asked.contains(&task)) {
+                true => Some(TaskEdges { out: edges(connection, task, true)?, into: edges(connection, task, false)? }),
+                false => None,
+            };
+            tasks.push(GraphTask { stored, edges });
         }
     }
     Ok(Some(Graph { execution, tasks }))
@@ -188,7 +196,7 @@ pub fn task(
     let body = connection
         .prepare_cached(
             "select key, name, payload, labels, executor, hooks, account, cost, dedupe_key, external_id, traceparent,
-               hard_deadline from task where id = ?1",
+               hard_deadline, step from task where id = ?1",
         )?
         .query_row([id.0.as_bytes().as_slice()], |row| {
             let mut from = Reader { row, next: 0 };
@@ -205,6 +213,7 @@ pub fn task(
                 external_id: from.get()?,
                 traceparent: from.get()?,
                 hard_deadline: from.get::<i16>()? != 0,
+                step: from.get()?,
             })
         })?;
     let result = last_record(connection, id.0, "outcome = 0")?.and_then(|record| record.result);
@@ -380,59 +389,6 @@ fn sources(
         sources.open.insert(subject, stored.task);
     }
     Ok(sources)
-}
-
-pub fn execution_view(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    namespace: &str,
-    id: ExecutionId,
-) -> Result<Option<ExecutionView>, StoreError> {
-    let Some((execution, _)) =
-        execution(connection, dictionary, id)?.filter(|(execution, _)| &*execution.namespace == namespace)
-    else {
-        return Ok(None);
-    };
-    let (name, labels, external_id): (Option<String>, Option<String>, Option<String>) = connection
-        .prepare_cached("select name, labels, external_id from execution where id = ?1")?
-        .query_row([id.0.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let mut view = ExecutionView::new(execution, name, labels_from_json(labels.as_deref()), external_id);
-    let mut statement = connection.prepare_cached(&ExecutionPart::query("?1"))?;
-    let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
-    while let Some(row) = rows.next()? {
-        let mut from = Reader { row, next: 0 };
-        let part = ExecutionPart {
-            state: from.get()?,
-            lane: from.get()?,
-            tasks: from.get()?,
-            changed_at: from.get()?,
-            success: from.get()?,
-            failures: from.get()?,
-            expected: from.get()?,
-            expecting: from.get()?,
-        };
-        view.add(&part, dictionary.lane(part.lane).as_deref());
-    }
-    Ok(Some(view))
-}
-
-pub fn executions(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    namespace: &str,
-    page: ExecutionPage,
-) -> Result<Vec<ExecutionView>, StoreError> {
-    let Some(number) = dictionary.namespace(namespace) else { return Ok(Vec::new()) };
-    let before = page.before.map_or([0xff; 16], |id| *id.0.as_bytes());
-    let ids: Vec<[u8; 16]> = connection
-        .prepare_cached(
-            "select id from execution where namespace = ?1 and id < ?2 order by id desc limit ?3 offset ?4",
-        )?
-        .query_map((number, before.as_slice(), page.limit, page.skip), |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    let views =
-        ids.into_iter().map(|id| execution_view(connection, dictionary, namespace, ExecutionId(Uuid::from_bytes(id))));
-    views.filter_map(Result::transpose).collect()
 }
 
 pub fn counts(

@@ -114,6 +114,8 @@ fn bind_open(statement: &mut Statement<'_>, row: &OpenRow) -> rusqlite::Result<u
     to.bind(row.needs_left)?;
     to.bind(row.children_left)?;
     to.bind(row.dead_end_barrier)?;
+    to.bind(row.gated)?;
+    to.bind(row.hooked)?;
     Ok(to.next)
 }
 
@@ -278,6 +280,8 @@ pub fn read_open(from: &mut Reader<'_, '_>) -> rusqlite::Result<OpenRow> {
         needs_left: from.get()?,
         children_left: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
         dedupe: from.get()?,
     })
 }
@@ -318,8 +322,12 @@ pub fn read_fixed(from: &mut Reader<'_, '_>) -> rusqlite::Result<FixedRow> {
         submitted_at: from.get()?,
         timeout_ms: from.get()?,
         attempt_deadline_ms: from.get()?,
+        start_at: from.get()?,
+        expires_at: from.get()?,
         hard_deadline: from.get()?,
         dead_end_barrier: from.get()?,
+        gated: from.get()?,
+        hooked: from.get()?,
     })
 }
 

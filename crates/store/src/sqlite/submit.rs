@@ -1,6 +1,6 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
-use comeback_core::{EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
+use comeback_core::{Edge, EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
@@ -110,16 +110,7 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
     }
     if let Some(new) = &submission.execution {
         insert_execution(tx.connection, namespace, new, log.last)?;
-        for edge in &submission.edges {
-            tx.connection
-                .prepare_cached("insert into edge (from_id, to_id, met_when, on_unmet) values (?1, ?2, ?3, ?4)")?
-                .execute((
-                    edge.from.0.as_bytes().as_slice(),
-                    edge.to.0.as_bytes().as_slice(),
-                    edge.when.code(),
-                    edge.on_unmet.code(),
-                ))?;
-        }
+        insert_edges(tx.connection, &submission.edges)?;
         for (record, seq) in &log.records {
             insert_history(tx.connection, &HistoryRow::new(record, *seq))?;
             tx.feed.push_record(namespace, record, *seq);
@@ -131,6 +122,30 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
         keep_key(tx.connection, namespace, key, &answer, now)?;
     }
     Ok(Submitted::Created(tasks))
+}
+
+/// Tasks that a verdict makes: those of its execution are told by its own records.
+pub fn spawn(tx: &mut Tx<'_>, spawn: &Submission) -> Result<(), StoreError> {
+    let namespace =
+        tx.dictionary.namespace(&spawn.namespace).ok_or_else(|| corrupt("a namespace that was just learnt"))?;
+    for new in &spawn.tasks {
+        insert_task(tx, namespace, new)?;
+        if new.task.execution.is_none() {
+            tx.feed.push(namespace, new.task.id.0, 1, new.task.seq);
+        }
+    }
+    insert_edges(tx.connection, &spawn.edges)?;
+    Ok(())
+}
+
+fn insert_edges(connection: &Connection, edges: &[Edge]) -> rusqlite::Result<()> {
+    let mut statement =
+        connection.prepare_cached("insert into edge (from_id, to_id, met_when, on_unmet) values (?1, ?2, ?3, ?4)")?;
+    for edge in edges {
+        let (from, to) = (edge.from.0.as_bytes().as_slice(), edge.to.0.as_bytes().as_slice());
+        statement.execute((from, to, edge.when.code(), edge.on_unmet.code()))?;
+    }
+    Ok(())
 }
 
 pub fn keep_key(
@@ -190,9 +205,9 @@ fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreEr
     let mut statement = tx.connection.prepare_cached(
         "insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels, executor,
            hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
-           dedupe_key, external_id, traceparent, submitted_at)
+           dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked)
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24)",
+           ?23, ?24, ?25, ?26, ?27)",
     )?;
     statement.execute(rusqlite::params![
         row.id.as_bytes().as_slice(),
@@ -219,6 +234,9 @@ fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreEr
         body.external_id,
         body.traceparent,
         row.submitted_at,
+        body.step,
+        row.gated,
+        row.hooked,
     ])?;
     insert_open(tx.connection, &row)?;
     if let Some(key) = &body.dedupe_key {
@@ -240,8 +258,10 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
     let ExecutionId(id) = it.id;
     connection.execute(
         "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel,
-           name, labels, external_id, created_at, started_at, ended_at, updated_at)
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+           name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow, workflow_version, input,
+           parent_task, parent_run, retry_of)
+         values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
+           ?23)",
         rusqlite::params![
             id.as_bytes().as_slice(),
             namespace,
@@ -260,6 +280,12 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
             it.started_at.map(|at| at.0),
             it.ended_at.map(|at| at.0),
             it.updated_at.0,
+            new.origin.workflow.as_ref().map(|(path, _)| path),
+            new.origin.workflow.as_ref().map(|(_, version)| version),
+            new.origin.input.as_deref(),
+            new.origin.parent.as_ref().map(|(task, _)| task.0.as_bytes().as_slice()),
+            new.origin.parent.map(|(_, run)| run),
+            new.origin.retry_of.as_ref().map(|id| id.0.as_bytes().as_slice()),
         ],
     )?;
     Ok(())

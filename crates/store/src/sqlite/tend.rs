@@ -8,7 +8,7 @@ use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
 use crate::StoreError;
 use crate::check::PRUNED_BEFORE;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id, whole_ones};
 use crate::types::*;
 
 pub fn heartbeat(tx: &mut Tx<'_>, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
@@ -187,7 +187,7 @@ fn promote_one(tx: &mut Tx<'_>, row: OpenRow, now: Timestamp, promoted: &mut Pro
 }
 
 /// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
-pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
     let lone: Vec<[u8; 16]> = tx
         .connection
         .prepare_cached(
@@ -195,19 +195,22 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
         )?
         .query_map((before.0, limit, oldest_id(before).as_bytes().as_slice()), |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let mut pruned = 0;
+    let at_limit = |count: usize| count >= limit as usize;
+    let (mut pruned, mut more) = (0, at_limit(lone.len()));
     for id in &lone {
         forget_task(tx.connection, id)?;
         pruned += 1;
     }
-    let executions: Vec<[u8; 16]> = tx
+    let found: Vec<([u8; 16], i32)> = tx
         .connection
         .prepare_cached(
-            "select id from execution
+            "select id, total from execution
              where id < ?3 and state in (3, 4, 5) and ended_at < ?1 and open = 0 order by id limit ?2",
         )?
-        .query_map((before.0, limit.div_ceil(100), oldest_id(before).as_bytes().as_slice()), |row| row.get(0))?
+        .query_map((before.0, limit, oldest_id(before).as_bytes().as_slice()), |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
+    let (executions, more_of_them) = whole_ones(found, limit);
+    more |= more_of_them;
     for execution in &executions {
         let tasks: Vec<[u8; 16]> = tx
             .connection
@@ -229,7 +232,8 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
                (select id from (select id, at from feed order by id limit ?2) where at < ?1)",
         )?
         .execute((before.0, limit))?;
-    tx.connection
+    let keys = tx
+        .connection
         .prepare_cached(
             "delete from idempotency where (namespace, scope, key) in
                (select namespace, scope, key from idempotency where at < ?1 order by at limit ?2)",
@@ -242,7 +246,7 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<u64, Stor
             (PRUNED_BEFORE, before.0.to_string()),
         )?;
     }
-    Ok(pruned)
+    Ok(Pruned { tasks: pruned, more: more || at_limit(told) || at_limit(keys) })
 }
 
 fn forget_task(connection: &Connection, id: &[u8; 16]) -> rusqlite::Result<()> {

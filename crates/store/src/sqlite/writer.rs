@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use comeback_core::Record;
 use parking_lot::Mutex;
 use rusqlite::Connection;
+use rusqlite::ffi::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -228,7 +229,10 @@ fn transact(
     if all_worked {
         return commit(connection, feed);
     }
-    connection.execute_batch("rollback")?;
+    // What found no room may have taken the whole transaction back with it.
+    if !connection.is_autocommit() {
+        connection.execute_batch("rollback")?;
+    }
     if commands.len() == 1 {
         return Ok(());
     }
@@ -267,11 +271,43 @@ fn commit(connection: &Connection, mut feed: FeedBuffer) -> Result<(), StoreErro
     if let Err(error) = committed {
         let unknown = connection.is_autocommit();
         let _ = connection.execute_batch("rollback");
+        // There was no room or no turn for the commit, so it is not in the log: SQLite has taken it all back.
+        let known = matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy));
         return Err(match StoreError::from(error) {
             // Still inside the transaction: it was taken back, and nothing of it happened.
-            StoreError::Unavailable(what) if !unknown => StoreError::Unavailable(what),
+            StoreError::Unavailable(what) if known || !unknown => StoreError::Unavailable(what),
             other => StoreError::Unknown(other.to_string()),
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R-I26: only an outcome that nobody knows stops the writer.
+    #[tokio::test]
+    async fn a_full_disk_is_a_known_rollback_and_the_writer_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full.db");
+        let mut connection = setup::connect(Some(&path)).unwrap();
+        setup::migrate(&mut connection).unwrap();
+        let pages: i64 = connection.query_row("pragma page_count", (), |row| row.get(0)).unwrap();
+        connection.query_row(&format!("pragma max_page_count = {}", pages + 8), (), |_| Ok(())).unwrap();
+        let writer = Writer::spawn(connection, Arc::default(), Some(path), None).unwrap();
+        // What a transaction tells is written last, as a part of its commit.
+        let told = |events: u32| {
+            writer.run(move |tx| {
+                (0..events).for_each(|n| tx.feed.push(1, Uuid::nil(), n, n));
+                Ok(())
+            })
+        };
+        let full = told(100_000).await;
+        assert!(matches!(full, Err(StoreError::Unavailable(_))), "{full:?}");
+        told(1).await.expect("there is room for a little");
+        let count = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let rows = writer.run(move |tx| Ok(tx.connection.query_row("select count(*) from feed", (), count)?));
+        assert_eq!(rows.await.unwrap(), 1, "and nothing of the other is there");
+    }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, Failure, Invalid, Speaker, State as TaskState, TaskId, Trigger};
-use comeback_engine::store::{Count, ExecutionPage, ListQuery, Listed, Used};
+use comeback_engine::store::{Count, ExecutionQuery, ListQuery, Listed, Used};
 use comeback_engine::{CommandError, ExecutionSpec, ReportEnd, Settle, Submit};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -443,7 +443,11 @@ async fn batches(
 ) -> Result<Json<Vec<Value>>, Problem> {
     let query = Query::read(query.as_deref(), PAGE_PARAMETERS)?;
     let (skip, limit) = page(&query)?;
-    let found = app.engine.store().executions(&caller.namespace, ExecutionPage { before: None, skip, limit }).await?;
+    let found = app
+        .engine
+        .store()
+        .executions(&caller.namespace, &ExecutionQuery { skip, limit, ..ExecutionQuery::default() })
+        .await?;
     Ok(Json(found.iter().map(output::summary).collect()))
 }
 
@@ -495,6 +499,7 @@ async fn graph(
     let found = found.filter(|graph| *graph.execution.namespace == caller.namespace);
     let graph = found.ok_or_else(|| Problem::not_found("batch"))?;
     let tasks: Vec<Value> = all_of(&app, &caller.namespace, id).await?.iter().map(output::basic).collect();
-    let links: Vec<Value> = graph.tasks.iter().flat_map(|task| &task.out).map(output::link).collect();
+    let edges = graph.tasks.iter().filter_map(|task| task.edges.as_ref()).flat_map(|edges| &edges.out);
+    let links: Vec<Value> = edges.map(output::link).collect();
     Ok(Json(json!({"tasks": tasks, "links": links})))
 }

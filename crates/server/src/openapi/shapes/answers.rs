@@ -173,6 +173,10 @@ fn common() -> Vec<(&'static str, Value)> {
         ("name", nullable(text())),
         ("labels", map(text())),
         ("external_id", nullable(text())),
+        (
+            "verdict",
+            about(nullable(text()), "What it judged when it succeeded, such as `passed`, `needs_review` or `failed`."),
+        ),
     ]
 }
 

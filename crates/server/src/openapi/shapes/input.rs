@@ -65,6 +65,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
         ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),
         ("Executor", executor()),
+        ("Classify", classify()),
         ("Expect", any_of([status_pattern(), list(status_pattern())])),
     ]
 }
@@ -90,6 +91,7 @@ fn executor() -> Value {
             ("run", json!({"type": "array", "minItems": 1, "items": text()})),
             ("env", map(text())),
             ("cwd", nullable(text())),
+            ("classify", nullable(named("Classify"))),
         ],
     );
     let hook = json!({"type": "object", "required": ["type"], "properties": {"type": {"const": "hook"}}});
@@ -100,6 +102,26 @@ fn executor() -> Value {
         about(command, "A process on the server, where it was started with `--allow-commands`."),
         simple("timer", "Succeeds when it is due."),
     ]})
+}
+
+/// What the bad ends of a command mean.
+fn classify() -> Value {
+    let meaning =
+        || [("class", named("Class")), ("retry_after", nullable(named("Duration"))), ("code", nullable(text()))];
+    let codes = json!({"pattern": "^(signal|[1-9][0-9]{0,2}(-[1-9][0-9]{0,2})?)$"});
+    let of_code = any_of([named("Class"), partial(&["class"], meaning())]);
+    let pattern = ("pattern", about(text(), "A regular expression over what it says on standard error."));
+    about(
+        partial(
+            &[],
+            [
+                ("exit_codes", json!({"type": "object", "propertyNames": codes, "additionalProperties": of_code})),
+                ("stderr", list(partial(&["pattern", "class"], std::iter::once(pattern).chain(meaning())))),
+            ],
+        ),
+        "What a bad end means: what the command says itself in JSON goes before all of it, then the first pattern that fits, \
+         then its exit code.",
+    )
 }
 
 fn status_pattern() -> Value {

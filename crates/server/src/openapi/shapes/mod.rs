@@ -2,6 +2,7 @@
 //! for all of them, so none can tell a lie for long.
 
 mod answers;
+mod flow;
 mod input;
 mod policy;
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    [input::all(), policy::all(), answers::all(), crate::compat::shapes()].into_iter().flatten().collect()
+    [input::all(), policy::all(), answers::all(), flow::all(), crate::compat::shapes()].into_iter().flatten().collect()
 }
 
 /// Shapes that are made of derived ones.
@@ -33,6 +34,11 @@ use words;
 /// What a part of a path stands for.
 pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
     match name {
+        "id" if path.contains("/executions/") => ("The id of an execution.", named("Id")),
+        "path" => {
+            ("The path of a workflow in the catalog; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
+        }
+        "version" => ("A version of it.", like(super::schema::between(1, 2_147_483_647), json!([1]))),
         "id" if path.contains("/keys/") => ("The id of a key: the part of it between the underscores.", text()),
         "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
@@ -83,6 +89,8 @@ pub mod stands_for {
     pub struct SettleStatus;
     pub struct WorkType;
     pub struct AssumedFailure;
+    pub struct WorkflowDocument;
+    pub struct RetryFrom;
     pub struct EmittedType;
     pub struct Id;
     pub struct BatchActionKind;
@@ -118,6 +126,8 @@ by_hand! {
     stands_for::SettleStatus => "SettleStatus",
     stands_for::WorkType => "WorkType",
     stands_for::AssumedFailure => "AssumedFailure",
+    stands_for::WorkflowDocument => "WorkflowDocument",
+    stands_for::RetryFrom => "RetryFrom",
     stands_for::EmittedType => "EmittedType",
     stands_for::Id => "Id",
     stands_for::BatchActionKind => "BatchActionKind",

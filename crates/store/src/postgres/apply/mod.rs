@@ -7,13 +7,13 @@ mod whole;
 use std::collections::BTreeSet;
 
 use comeback_core::{Commit, Timestamp};
-use deadpool_postgres::GenericClient;
+use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
 use super::PostgresStore;
 use super::tend::pause_lock;
 use crate::StoreError;
-use crate::types::{Applied, Idempotency, Loop, Used};
+use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
 use lone::Lone;
 
 pub use lone::Verdict;
@@ -86,7 +86,8 @@ async fn apply_round(
     Ok(())
 }
 
-/// The key first: whoever uses it at the same moment waits for us here. What was not written takes its key back with it.
+/// The key comes before what it stands for: whoever uses it at the same moment waits for us here. What was not written takes its
+/// key back with it.
 pub async fn apply_once(
     store: &PostgresStore,
     namespace: &str,
@@ -96,6 +97,28 @@ pub async fn apply_once(
 ) -> Result<Applied, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
+    let execution = commit.and_then(|commit| commit.execution.as_ref()).map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
+    if let Some(refused) = take_key(&tx, namespace, key, now).await? {
+        return Ok(refused);
+    }
+    let answer = match commit {
+        Some(commit) => apply_one(store, &tx, commit, now).await?,
+        None => Applied::Done,
+    };
+    if answer == Applied::Done {
+        tx.commit().await?;
+    }
+    Ok(answer)
+}
+
+/// Nothing if the key is ours now, otherwise what to answer.
+async fn take_key(
+    tx: &Transaction<'_>,
+    namespace: &str,
+    key: &Idempotency,
+    now: Timestamp,
+) -> Result<Option<Applied>, StoreError> {
     tx.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
     let taken = tx
         .execute(
@@ -104,24 +127,61 @@ pub async fn apply_once(
             &[&namespace, &key.scope, &key.key, &key.digest.as_slice(), &now.0],
         )
         .await?;
-    if taken == 0 {
-        let used = find_key(&tx, namespace, key).await?;
-        return Ok(used.map_or(Applied::Stale, Applied::Used));
+    if taken == 1 {
+        return Ok(None);
     }
-    let mut answers = [Applied::Done];
-    if let Some(commit) = commit {
-        answers = [Applied::Stale];
-        let commits = std::slice::from_ref(commit);
-        let (lone, whole) = Lone::part(store, commits, &[0])?;
-        lone.write(&tx, now, &mut answers).await?;
-        if !whole.is_empty() {
-            whole::apply(store, &tx, commits, &whole, now, &mut answers).await?;
+    let used = find_key(tx, namespace, key).await?;
+    Ok(Some(used.map_or(Applied::Stale, Applied::Used)))
+}
+
+/// One verdict and what it makes, together.
+pub async fn apply_spawning(
+    store: &PostgresStore,
+    commit: &Commit,
+    spawn: &Submission,
+    behalf: Behalf<'_>,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    super::learn::learn(store, std::slice::from_ref(spawn)).await?;
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
+    match behalf {
+        Behalf::Caller => {}
+        Behalf::Loop(name) => {
+            if pause_lock(&tx, name, now).await? {
+                return Ok(Applied::Paused);
+            }
+        }
+        Behalf::Key(namespace, key) => {
+            if let Some(refused) = take_key(&tx, namespace, key, now).await? {
+                return Ok(refused);
+            }
         }
     }
-    let [answer] = answers;
+    let answer = apply_one(store, &tx, commit, now).await?;
     if answer == Applied::Done {
+        super::submit::spawn(store, &tx, spawn, now).await?;
         tx.commit().await?;
     }
+    Ok(answer)
+}
+
+async fn apply_one(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    commit: &Commit,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    let mut answers = [Applied::Stale];
+    let commits = std::slice::from_ref(commit);
+    let (lone, whole) = Lone::part(store, commits, &[0])?;
+    lone.write(tx, now, &mut answers).await?;
+    if !whole.is_empty() {
+        whole::apply(store, tx, commits, &whole, now, &mut answers).await?;
+    }
+    let [answer] = answers;
     Ok(answer)
 }
 

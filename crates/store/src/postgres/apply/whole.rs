@@ -287,7 +287,8 @@ async fn reopen_all(
     let statement = tx.prepare_cached("delete from task_done where id = any($1)").await?;
     tx.execute(&statement, &[&ids]).await?;
     let insert = format!(
-        "insert into task_open ({open}, dedupe) select i.*, $48 from unnest({arrays}) as i({open})",
+        "insert into task_open ({open}, dedupe) select i.*, ${dedupe} from unnest({arrays}) as i({open})",
+        dedupe = 1 + OpenColumns::WIDTH,
         open = OpenColumns::names(""),
         arrays = OpenColumns::arrays(1)
     );
@@ -333,6 +334,7 @@ pub async fn write_executions<'a>(
     let number = |of: fn(&Execution) -> u32| -> Vec<i32> { list.iter().map(|(it, _)| of(it).cast_signed()).collect() };
     let versions = number(|it| it.version);
     let seqs: Vec<i32> = list.iter().map(|(_, seq)| seq.cast_signed()).collect();
+    let totals = number(|it| it.total);
     let open = number(|it| it.open);
     let unhandled = number(|it| it.unhandled);
     let started: Vec<Option<i64>> = list.iter().map(|(it, _)| it.started_at.map(|at| at.0)).collect();
@@ -341,13 +343,17 @@ pub async fn write_executions<'a>(
     let statement = tx
         .prepare_cached(
             "update execution e set state = i.state, version = i.version, seq = i.seq, open = i.open,
-               unhandled = i.unhandled, started_at = i.started_at, ended_at = i.ended_at, updated_at = i.updated_at
+               unhandled = i.unhandled, started_at = i.started_at, ended_at = i.ended_at, updated_at = i.updated_at,
+               total = i.total
              from unnest($1::uuid[], $2::int2[], $3::int4[], $4::int4[], $5::int4[], $6::int4[], $7::int8[], $8::int8[],
-               $9::int8[]) as i(id, state, version, seq, open, unhandled, started_at, ended_at, updated_at)
+               $9::int8[], $10::int4[]) as i(id, state, version, seq, open, unhandled, started_at, ended_at, updated_at,
+               total)
              where e.id = i.id",
         )
         .await?;
-    tx.execute(&statement, &[&ids, &states, &versions, &seqs, &open, &unhandled, &started, &ended, &updated]).await?;
+    let params: [&(dyn ToSql + Sync); 10] =
+        [&ids, &states, &versions, &seqs, &open, &unhandled, &started, &ended, &updated, &totals];
+    tx.execute(&statement, &params).await?;
     Ok(())
 }
 

@@ -1,0 +1,61 @@
+//! Daemon: a server that knows some kinds of tasks itself. What they are, how they are run and how they are retried stands in a
+//! file; all the rest is `serve`.
+
+mod file;
+
+use comeback_core::Millis;
+use comeback_engine::executors::{Kind, Kinds};
+
+use super::serve::{self, Beside};
+use crate::args::{DaemonArgs, ServeArgs};
+use crate::failure::Failure;
+use crate::output::span;
+use file::Configured;
+
+pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
+    let configured = file::read(&args.config)?;
+    let Configured { listen, db, retention, limits, grace, kinds } = configured;
+    let serve = ServeArgs {
+        listen,
+        db,
+        clock: args.clock,
+        instance: args.instance,
+        allow_commands: false,
+        allow_private_networks: false,
+        allow_network: Vec::new(),
+        no_executors: false,
+        retention,
+        limit: limits,
+        log_format: args.log_format,
+    };
+    let lines = kinds.iter().enumerate().map(|(i, kind)| {
+        let name = if i == 0 { "Kinds" } else { "" };
+        format!("{name:<12}{}", words(kind))
+    });
+    let lines = lines.collect();
+    serve::run(serve, Beside { kinds: Kinds::of(kinds), grace, lines }).await
+}
+
+/// A kind in a line.
+fn words(kind: &Kind) -> String {
+    let mut parts = vec![match kind.concurrency {
+        1 => "one at a time".to_owned(),
+        many => format!("{many} at a time"),
+    }];
+    if let Some(retry) = &kind.retry {
+        parts.push(match retry.max_retries {
+            0 => "no retries".to_owned(),
+            retries => format!("{} attempts", retries + 1),
+        });
+    }
+    if let Some(categories) = &kind.categories {
+        parts.push(format!("only {}", categories.join(", ")));
+    }
+    if let Some(timeout) = kind.timeout {
+        parts.push(format!("{} each at most", span(timeout)));
+    }
+    if let Some(discover) = &kind.discover {
+        parts.push(format!("looks for more every {}", span(discover.every.max(Millis(1)))));
+    }
+    format!("{}: {}", kind.name, parts.join("; "))
+}

@@ -1,0 +1,179 @@
+//! Query: tasks as runs, in the words of a daemon. The server knows states and verdicts; what they are called here is ours.
+
+mod status;
+mod survey;
+
+use comeback_core::{Millis, Timestamp};
+use serde_json::{Value, json};
+
+use super::{Context, task};
+use crate::args::{AdminCommand, QueryCommand, RunFilter, Status};
+use crate::failure::{Failure, code};
+use crate::output::{self, Block, Cell, Output, Table, View};
+use crate::watch;
+use status::StatusExt;
+
+pub async fn run(context: &Context, command: QueryCommand) -> Result<u8, Failure> {
+    let out = &context.out;
+    match command {
+        QueryCommand::List { filter, limit, cursor, watch } => {
+            let page = Page { terms: terms(&filter, None)?, limit, cursor };
+            watch::show(out, &watch, || list(context, &page, &LIST)).await
+        }
+        QueryCommand::Errors { filter, limit, cursor, watch } => {
+            let page = Page { terms: terms(&filter, Some(Status::Error))?, limit, cursor };
+            watch::show(out, &watch, || list(context, &page, &ERRORS)).await
+        }
+        QueryCommand::Show(id) => show(context, &id.id).await,
+        QueryCommand::Queue { filter, limit, watch } => {
+            let terms = format!("{} state:open", terms(&filter, None)?);
+            watch::show(out, &watch, || survey::queue(context, &terms, limit)).await
+        }
+        QueryCommand::Stats { filter, watch } => {
+            let terms = terms(&filter, None)?;
+            watch::show(out, &watch, || survey::stats(context, &terms)).await
+        }
+    }
+}
+
+pub async fn admin(context: &Context, command: AdminCommand) -> Result<u8, Failure> {
+    let AdminCommand::Reset { id, clear_error, note } = command;
+    task::act(context, &id.id, "retry", json!({"keep_counters": !clear_error, "note": note.note})).await
+}
+
+/// What is asked for, in the grammar that all lists share.
+fn terms(filter: &RunFilter, only: Option<Status>) -> Result<String, Failure> {
+    let mut terms: Vec<String> = Vec::new();
+    if let (Some(asked), Some(only)) = (filter.status, only)
+        && asked != only
+    {
+        let what = format!("these are all {}, none is {}", only.word(), asked.word());
+        return Err(Failure::new(code::USAGE, what).remedy(format!("comeback query list --status {}", asked.word())));
+    }
+    terms.extend(filter.status.or(only).map(|status| status.terms().to_owned()));
+    let exactly = |name: &str, value: &String| format!("{name}:{}", quoted(value));
+    terms.extend(filter.kind.as_ref().map(|kind| exactly("kind", kind)));
+    terms.extend(filter.category.as_ref().map(|category| exactly("label.category", category)));
+    terms.extend(filter.class.as_ref().map(|class| exactly("class", class)));
+    if let Some(since) = &filter.since {
+        terms.push(moment("--since", since, ">=", "<=")?);
+    }
+    if let Some(before) = &filter.before {
+        terms.push(moment("--before", before, "<", ">")?);
+    }
+    Ok(terms.join(" "))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// An instant, the beginning of a day, or so long ago: a span looks the other way.
+fn moment(option: &str, text: &str, at: &str, ago: &str) -> Result<String, Failure> {
+    let midnight = format!("{text}T00:00:00Z");
+    if let Ok(instant) = Timestamp::parse_rfc3339(text).or_else(|_| Timestamp::parse_rfc3339(&midnight)) {
+        return Ok(format!("submitted:{at}{}", instant.to_rfc3339()));
+    }
+    match Millis::parse(text) {
+        Ok(_) => Ok(format!("submitted:{ago}{text}")),
+        Err(_) => Err(Failure::new(code::USAGE, format!("`{text}` cannot be used for {option}"))
+            .why("it is no instant, no day and no span")
+            .remedy(format!("{option} 2026-01-31T09:00:00Z, {option} 2026-01-31 or {option} 7d"))),
+    }
+}
+
+/// A part of a list.
+struct Page {
+    terms: String,
+    limit: u32,
+    cursor: Option<String>,
+}
+
+impl Page {
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let mut query = vec![("q", self.terms.clone()), ("limit", self.limit.to_string())];
+        query.extend(self.cursor.clone().map(|cursor| ("cursor", cursor)));
+        query
+    }
+}
+
+type Show = fn(&Value, Timestamp, &Output) -> Cell;
+type Column = (&'static str, Show);
+
+const ID: Column = ("ID", |run, _, out| task::id(run, out));
+const RUN: Column = ("RUN", |run, _, _| output::text(run, "external_id").into());
+const KIND: Column = ("KIND", |run, _, _| output::text(run, "kind").into());
+const CATEGORY: Column = ("CATEGORY", |run, _, _| output::text(&run["labels"], "category").into());
+const STATUS: Column = ("STATUS", |run, _, out| status::cell(run, out));
+const CLASS: Column = ("CLASS", |run, _, _| output::text(run, "error_class").into());
+const ATTEMPT: Column = ("ATTEMPT", |run, _, _| task::attempt(run).into());
+const NEXT: Column = ("NEXT", |run, now, out| out.time_cell(task::due(run), now));
+const SUBMITTED: Column = ("SUBMITTED", |run, now, out| out.time_cell(&run["submitted_at"], now));
+const ERROR: Column = ("ERROR", |run, _, _| run["last_error"]["message"].as_str().unwrap_or("").into());
+
+const LIST: [Column; 9] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED, ERROR];
+const ERRORS: [Column; 8] = [ID, RUN, KIND, CATEGORY, CLASS, ATTEMPT, NEXT, ERROR];
+const QUEUE: [Column; 8] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED];
+
+fn table<'a>(columns: &[Column], runs: impl Iterator<Item = &'a Value>, now: Timestamp, out: &Output) -> Table {
+    let mut table = Table::new(&columns.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    table.rows = runs.map(|run| columns.iter().map(|(_, cell)| cell(run, now, out)).collect()).collect();
+    table
+}
+
+async fn list(context: &Context, page: &Page, columns: &[Column]) -> Result<View, Failure> {
+    let mut listed = context.client.get_with("/api/v1/tasks", &page.query()).await?;
+    let now = context.now().await?;
+    listed["items"].as_array_mut().into_iter().flatten().for_each(status::say);
+    let table = table(columns, output::items(&listed), now, &context.out);
+    let more = listed["next_cursor"].as_str().map(|cursor| format!(" · more: --cursor {cursor}")).unwrap_or_default();
+    let hint = match table.rows.len() as u64 {
+        0 => "no run matches".to_owned(),
+        count => format!("{}{more}", output::plural(count, "run")),
+    };
+    Ok(View::table(listed, table).with_hint(hint))
+}
+
+async fn show(context: &Context, id: &str) -> Result<u8, Failure> {
+    let id = context.resolve(id).await?;
+    let mut run = context.client.task(&id).await?;
+    let attempts = task::attempts_of(context, &id).await?;
+    let (now, out) = (context.now().await?, &context.out);
+    status::say(&mut run);
+    let mut view = task::detail(&run, now, out);
+    view.blocks.insert(1, Block::Line(format!("  {:<10} {}", "status", output::text(&run, "status"))));
+    let table = task::attempts_table(&attempts, now, out);
+    if !table.rows.is_empty() {
+        view.line("");
+        view.blocks.push(Block::Table(table));
+    }
+    run["attempts"] = attempts["items"].clone();
+    view.data = run;
+    view.print(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_said_in_the_words_of_all_lists() {
+        let said = |filter: RunFilter| terms(&filter, None).expect("a filter");
+        let filter = RunFilter {
+            status: Some(Status::NeedsReview),
+            category: Some("any\"%".into()),
+            since: Some("7d".into()),
+            before: Some("2026-01-31".into()),
+            ..RunFilter::default()
+        };
+        let expected = "state:succeeded verdict:needs_review label.category:\"any\\\"%\" submitted:<=7d \
+            submitted:<2026-01-31T00:00:00.000Z";
+        assert_eq!(said(filter), expected);
+        assert!(comeback_core::filter::Filter::parse(expected, Timestamp(0)).is_ok());
+        let filter = RunFilter { class: Some("final".into()), kind: Some("replay".into()), ..RunFilter::default() };
+        assert_eq!(said(filter), "kind:\"replay\" class:\"final\"");
+        assert!(terms(&RunFilter { since: Some("soon".into()), ..RunFilter::default() }, None).is_err());
+        let odd = RunFilter { status: Some(Status::Passed), ..RunFilter::default() };
+        assert!(terms(&odd, Some(Status::Error)).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! What the texts of a step can see: the input, the results of other steps, and the round of a loop.
+
+use std::collections::BTreeMap;
+
+use comeback_core::expression;
+use comeback_core::{ExecutionId, State};
+use comeback_store::{ExecutionView, StepView, StepsOf, StoreError};
+use serde_json::{Map, Value, json};
+
+use super::Step;
+use crate::Core;
+
+/// One execution, as its steps see it.
+pub struct Scene {
+    pub view: ExecutionView,
+    input: Value,
+    steps: BTreeMap<String, StepView>,
+}
+
+impl Core {
+    /// An execution with these of its steps.
+    pub async fn scene(
+        &self,
+        namespace: &str,
+        execution: ExecutionId,
+        sees: &[String],
+    ) -> Result<Option<Scene>, StoreError> {
+        let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(None) };
+        let mut scene = Scene { input: parsed(view.origin.input.as_deref()), view, steps: BTreeMap::new() };
+        // A step that shapes its result may speak of others in turn.
+        let mut missing: Vec<String> = sees.to_vec();
+        while !missing.is_empty() {
+            missing.sort_unstable();
+            missing.dedup();
+            let found = self.store.steps(execution, StepsOf::Keys(&missing)).await?;
+            missing.clear();
+            for step in found {
+                let more = step.step.as_deref().and_then(Step::read).filter(Step::shapes_its_result);
+                missing.extend(more.into_iter().flat_map(|it| it.sees));
+                scene.steps.extend(step.key.clone().map(|key| (key, step)));
+            }
+            missing.retain(|key| !scene.steps.contains_key(key));
+        }
+        Ok(Some(scene))
+    }
+}
+
+impl Scene {
+    /// Everything that a step's texts can name.
+    pub fn context(&self, step: &Step) -> Value {
+        let mut names = Map::new();
+        let execution = &self.view.execution;
+        let steps: Map<String, Value> = self.steps.iter().map(|(key, it)| (key.clone(), self.shown(it))).collect();
+        if step.bare_names {
+            let result = |it: &Value| it["result"].clone();
+            names.extend(steps.iter().map(|(key, it)| (key.clone(), result(it))));
+            if let Value::Object(input) = &self.input {
+                names.extend(input.clone());
+            }
+            names.insert("workload".into(), self.input.clone());
+        }
+        names.insert("steps".into(), Value::Object(steps));
+        names.insert("input".into(), self.input.clone());
+        let (workflow, version) = self.view.origin.workflow.clone().unzip();
+        names.insert(
+            "execution".into(),
+            json!({
+                "id": execution.id.to_string(), "name": self.view.name, "labels": self.view.labels,
+                "workflow": workflow, "version": version, "namespace": &*execution.namespace,
+            }),
+        );
+        if step.bare_names {
+            names.insert("vars".into(), Value::Object(self.vars()));
+        }
+        if let Some(round) = &step.round {
+            names.insert(round.name.clone(), round.item.clone());
+            names.insert("index".into(), round.index.into());
+        }
+        Value::Object(names)
+    }
+
+    /// What the steps that succeeded left under names of their own.
+    fn vars(&self) -> Map<String, Value> {
+        let mut vars = Map::new();
+        for it in self.steps.values().filter(|it| it.state == State::Succeeded) {
+            let Some(step) = it.step.as_deref().and_then(Step::read).filter(|step| !step.vars.is_empty()) else {
+                continue;
+            };
+            let template = Value::Object(step.vars.clone());
+            if let Some(Value::Object(more)) = self.shaped(&step, &template, parsed(it.result.as_deref())) {
+                vars.extend(more);
+            }
+        }
+        vars
+    }
+
+    fn shown(&self, it: &StepView) -> Value {
+        let raw = parsed(it.result.as_deref());
+        let step = it.step.as_deref().and_then(Step::read).filter(|_| it.state == State::Succeeded);
+        let shaped = step.as_ref().and_then(|step| self.shaped(step, step.output.as_ref()?, raw.clone()));
+        let result = shaped.unwrap_or(raw);
+        json!({"state": it.state.word(), "result": result})
+    }
+
+    /// What a step makes of its result for others to see.
+    fn shaped(&self, step: &Step, template: &Value, result: Value) -> Option<Value> {
+        let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step) };
+        let mut context = others.context(step);
+        context["result"] = result;
+        expression::render(template, &context).ok()
+    }
+
+    /// The steps that this one speaks of; not itself, so that this ends.
+    fn others(&self, step: &Step) -> BTreeMap<String, StepView> {
+        let sees = |key: &&String| step.sees.contains(key);
+        self.steps.iter().filter(|(key, _)| sees(key)).map(|(key, it)| (key.clone(), it.clone())).collect()
+    }
+}
+
+pub fn parsed(text: Option<&str>) -> Value {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}

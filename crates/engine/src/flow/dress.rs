@@ -1,0 +1,62 @@
+//! A step that is leased is given its texts as they read now: what it speaks of is over and does not change any more.
+
+use comeback_core::{Class, Failure, Invalid, Trigger, expression};
+use comeback_store::{Claimed, StoreError};
+use serde_json::Value;
+
+use super::Step;
+use super::context::parsed;
+use crate::{CommandError, Engine, LeaseRef, Leased, Report, ReportEnd};
+
+/// Whether a text has anything in it to be worked out.
+fn speaks(text: Option<&str>) -> bool {
+    text.is_some_and(|text| text.contains("{{") || text.contains("{%"))
+}
+
+impl Engine {
+    /// What cannot be worked out ends there, as a failure that no retry would mend.
+    pub(crate) async fn dress(&self, claimed: Vec<Claimed>) -> Result<Vec<Leased>, CommandError> {
+        let mut leased = Vec::with_capacity(claimed.len());
+        let mut failed = Vec::new();
+        for mut it in claimed {
+            if it.step.is_some() && (speaks(it.payload.as_deref()) || speaks(it.executor.as_deref())) {
+                if let Err(message) = self.work_out(&mut it).await? {
+                    let lease = LeaseRef { task: it.stored.task.id, number: it.stored.task.lease_number };
+                    let failure = Failure::new(Trigger::Error, message);
+                    let failure = Failure { class: Some(Class::Final), error_type: Some("template".into()), ..failure };
+                    failed.push(Report { lease, end: ReportEnd::Failed(failure) });
+                    continue;
+                }
+            }
+            leased.push(Leased::of(it));
+        }
+        if !failed.is_empty() {
+            self.report(failed).await?;
+        }
+        Ok(leased)
+    }
+
+    async fn work_out(&self, it: &mut Claimed) -> Result<Result<(), String>, StoreError> {
+        let task = &it.stored.task;
+        let step = it.step.as_deref().and_then(Step::read);
+        let Some((execution, step)) = task.execution.zip(step) else { return Ok(Ok(())) };
+        let scene = self.core.scene(&task.lane.namespace, execution, &step.sees).await?;
+        let Some(scene) = scene else { return Ok(Err("its execution is gone".into())) };
+        let mut context = scene.context(&step);
+        context["attempt"] = task.attempt_number().into();
+        let render = |text: &str| -> Result<Value, Invalid> { expression::render(&parsed(Some(text)), &context) };
+        if let Some(payload) = it.payload.clone().filter(|text| speaks(Some(text))) {
+            match render(&payload) {
+                Ok(value) => it.payload = Some(value.to_string().into()),
+                Err(error) => return Ok(Err(format!("its payload could not be worked out: {error}"))),
+            }
+        }
+        if let Some(settings) = it.executor.clone().filter(|text| speaks(Some(text))) {
+            match render(&settings) {
+                Ok(value) => it.executor = Some(value.to_string()),
+                Err(error) => return Ok(Err(format!("its executor could not be worked out: {error}"))),
+            }
+        }
+        Ok(Ok(()))
+    }
+}

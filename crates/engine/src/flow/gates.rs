@@ -1,0 +1,160 @@
+//! Gates: a condition that holds or not, a list to go over.
+
+use std::collections::BTreeMap;
+
+use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Task, TaskId, Timestamp, When, expression};
+use comeback_store::{Body, Due, Loop, NewTask, StoreError, Stored, TaskView};
+use serde_json::Value;
+
+use super::{Foreach, Round, Step};
+use crate::Core;
+use crate::loops::{BATCH, Progress};
+use crate::road::{Behind, Gate, Met, Verb, Wish};
+
+/// How many rounds a loop may have.
+const MOST_ROUNDS: usize = 10_000;
+
+pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
+    let due = core.store.due(Due::Gates, core.clock.now(), BATCH).await?;
+    let more = due.len() >= BATCH as usize;
+    let mut wishes = Vec::with_capacity(due.len());
+    for stored in due {
+        let gate = look(core, &stored).await?;
+        wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
+    }
+    let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
+    let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
+    Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })
+}
+
+async fn look(core: &Core, stored: &Stored) -> Result<Gate, StoreError> {
+    let task = &stored.task;
+    let namespace = &task.lane.namespace;
+    let view = core.store.task(namespace, task.id).await?;
+    let Some((execution, view)) = task.execution.zip(view) else { return Ok(Gate::Open) };
+    let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Gate::Open) };
+    let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Gate::Open) };
+    let context = scene.context(&step);
+    match &step.condition {
+        None => {}
+        Some(condition) => match expression::holds(condition, &context) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Gate::Skip),
+            Err(error) => return Ok(Gate::Fail(format!("its condition could not be worked out: {error}"))),
+        },
+    }
+    let Some(foreach) = &step.foreach else { return Ok(Gate::Open) };
+    // Reopened after its rounds were made: they are there, and it waits for them.
+    let rounds_before = view.needs.iter().map(|edge| edge.from).collect::<Vec<_>>();
+    let known = core.store.steps(execution, comeback_store::StepsOf::Tasks(&rounds_before)).await?;
+    let name = view.body.key.as_deref().unwrap_or_default();
+    let is_round = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('['));
+    if known.iter().filter_map(|it| it.key.as_deref()).any(is_round) {
+        return Ok(Gate::Open);
+    }
+    match items(foreach, &context) {
+        Ok(items) => Ok(rounds(core, execution, stored, &view, &step, foreach, items)),
+        Err(message) => Ok(Gate::Fail(message)),
+    }
+}
+
+fn items(foreach: &Foreach, context: &Value) -> Result<Vec<Value>, String> {
+    let value = match &foreach.items {
+        Value::String(text) => expression::eval(text, context),
+        list => expression::render(list, context).map_err(|faults| faults.to_string()),
+    };
+    match value.map_err(|error| format!("what it goes over could not be worked out: {error}"))? {
+        Value::Array(items) if items.len() > MOST_ROUNDS => {
+            Err(format!("it would go over {} items, and {MOST_ROUNDS} are the most", items.len()))
+        }
+        Value::Array(items) => Ok(items),
+        Value::Object(fields) => {
+            Ok(fields.into_iter().map(|(key, value)| serde_json::json!({"key": key, "value": value})).collect())
+        }
+        other => Err(format!("what it goes over is no list: {}", shortened(&other))),
+    }
+}
+
+fn shortened(value: &Value) -> String {
+    let text = value.to_string();
+    text.chars().take(80).collect()
+}
+
+/// A task for each item, and edges: to the step itself, and among them where not all may run at the same time.
+fn rounds(
+    core: &Core,
+    execution: ExecutionId,
+    stored: &Stored,
+    view: &TaskView,
+    step: &Step,
+    foreach: &Foreach,
+    items: Vec<Value>,
+) -> Gate {
+    let now = core.clock.now();
+    let parent = stored.task.id;
+    let name = view.body.key.clone().unwrap_or_default();
+    let tasks: Vec<NewTask> = (0_u32..)
+        .zip(items)
+        .map(|(index, item)| {
+            let round = Round { of: name.clone(), index, name: foreach.name.clone(), item };
+            round_task(core.ids.task(now), execution, stored, view, step, foreach, round, now)
+        })
+        .collect();
+    let edge = |from: TaskId, to: TaskId, when: When| Edge { from, to, when, on_unmet: OnUnmet::Skip };
+    let ids: Vec<TaskId> = tasks.iter().map(|new| new.task.id).collect();
+    let mut edges: Vec<Edge> = ids.iter().map(|id| edge(*id, parent, When::Always)).collect();
+    let (apart, when) = match (foreach.sequential, foreach.limit) {
+        (true, _) => (1, When::Success),
+        (false, Some(limit)) => (limit.max(1) as usize, When::Always),
+        (false, None) => (usize::MAX, When::Always),
+    };
+    edges.extend(ids.iter().zip(ids.iter().skip(apart.min(ids.len()))).map(|(from, to)| edge(*from, *to, when)));
+    Gate::Spawn { tasks, edges }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn round_task(
+    id: TaskId,
+    execution: ExecutionId,
+    stored: &Stored,
+    view: &TaskView,
+    step: &Step,
+    foreach: &Foreach,
+    round: Round,
+    now: Timestamp,
+) -> NewTask {
+    let each = &foreach.each;
+    let executor = Executor::from_word(&each.executor).unwrap_or(Executor::Worker);
+    let lane = Lane { executor, ..(*stored.task.lane).clone() };
+    let mut task = Task::new(id, lane.into(), now);
+    task.execution = Some(execution);
+    task.priority = stored.task.priority;
+    let by_policy = || stored.policy.as_ref().and_then(|policy| policy.timeout);
+    task.timeout = each.timeout_ms.map(Millis).or_else(by_policy);
+    task.attempt_deadline = each.attempt_deadline_ms.map(Millis);
+    let labels: BTreeMap<String, String> = view.body.labels.clone();
+    let own = Step {
+        condition: None,
+        foreach: None,
+        output: step.output.clone(),
+        call: each.call.clone(),
+        vars: serde_json::Map::new(),
+        sees: step.sees.clone(),
+        bare_names: step.bare_names,
+        round: Some(round.clone()),
+    };
+    NewTask {
+        policy: stored.policy.clone(),
+        body: Body {
+            key: Some(format!("{}[{}]", round.of, round.index)),
+            name: view.body.name.clone(),
+            payload: view.body.payload.clone(),
+            labels,
+            executor: view.body.executor.clone(),
+            step: Some(own.text()),
+            traceparent: view.body.traceparent.clone(),
+            ..Body::default()
+        },
+        task,
+    }
+}

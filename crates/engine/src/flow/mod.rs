@@ -1,0 +1,173 @@
+//! Workflows: steps that wait at a gate, go over lists, stand for executions of their own, and see what others left.
+//!
+//! A step is a task with a `Step` beside its body. Nothing about it is remembered here: what stands at a gate, which loops are
+//! through and which executions have ended is asked of the store, so another instance can go on at any point.
+
+pub(crate) mod calls;
+mod context;
+mod dress;
+pub(crate) mod gates;
+mod start;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use comeback_core::{ExecutionId, Invalid, Policy, expression};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{ExecutionSpec, TaskSpec};
+
+pub use start::{Start, Started};
+
+/// What makes a task a step of a workflow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    /// It is skipped where this does not hold once its needs are met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub foreach: Option<Foreach>,
+    /// What others see as its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// It stands for an execution of this workflow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
+    /// What it leaves for others under names of their own.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub vars: serde_json::Map<String, Value>,
+    /// Which round of a loop it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round: Option<Round>,
+    /// What its texts speak of: other steps by their names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sees: Vec<String>,
+    /// Texts may name steps and the input without saying so, as playbooks do.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub bare_names: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Foreach {
+    /// A list, or an expression that gives one.
+    pub items: Value,
+    /// What each item is called in the texts of a round.
+    pub name: String,
+    /// One after the other: the first failure ends it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sequential: bool,
+    /// So many rounds at the same time; none means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    pub each: Each,
+}
+
+/// How each round is run. Everything else it has from the step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Each {
+    pub executor: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt_deadline_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<Call>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Call {
+    pub workflow: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub labels: std::collections::BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    /// The execution of its first run, where somebody was told of it beforehand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<ExecutionId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// The step that goes over the list.
+    pub of: String,
+    pub index: u32,
+    pub name: String,
+    pub item: Value,
+}
+
+impl Step {
+    /// Whether something must be worked out before it may start.
+    pub fn has_gate(&self) -> bool {
+        self.condition.is_some() || self.foreach.is_some()
+    }
+
+    /// Whether nobody runs it: it stands for others.
+    pub fn stands_for_others(&self) -> bool {
+        self.foreach.is_some() || self.call.is_some()
+    }
+
+    /// Whether others see something else than what it reported.
+    pub(crate) fn shapes_its_result(&self) -> bool {
+        self.output.is_some() || !self.vars.is_empty()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    pub(crate) fn read(text: &str) -> Option<Step> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+/// The steps that the texts of a value speak of. Where they may be named without saying so, every name may be a step.
+pub fn steps_named(value: &Value, bare_names: bool) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    collect_names(value, &mut names);
+    let step = |name: &String| match name.strip_prefix("steps.") {
+        Some(rest) => rest.split('.').next().map(str::to_owned),
+        None if bare_names => name.split('.').next().map(str::to_owned),
+        None => None,
+    };
+    let named: BTreeSet<String> = names.iter().filter_map(step).collect();
+    named.into_iter().collect()
+}
+
+fn collect_names(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => into.extend(expression::check_template(text).unwrap_or_default()),
+        Value::Array(items) => items.iter().for_each(|item| collect_names(item, into)),
+        Value::Object(fields) => fields.values().for_each(|field| collect_names(field, into)),
+        _ => {}
+    }
+}
+
+/// A workflow, ready to be executed.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Its steps, each with its `Step`.
+    pub tasks: Vec<TaskSpec>,
+    pub execution: ExecutionSpec,
+    /// What its input is where a start says nothing.
+    pub input: serde_json::Map<String, Value>,
+    /// Of the execution as a whole.
+    pub retry: Option<Arc<Policy>>,
+    pub output: Option<Value>,
+    pub bare_names: bool,
+}
+
+/// Reads what stands in the catalog. The engine keeps the texts, and knows nothing of how they are written.
+pub trait Workflows: Send + Sync {
+    fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid>;
+}
+
+/// The shelf on which workflows stand.
+pub const WORKFLOWS: &str = "workflows";

@@ -1,0 +1,231 @@
+//! Start: an execution of a workflow, by somebody outside or by a step that stands for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use comeback_core::{ExecutionId, Invalid, Policy, TaskId};
+use comeback_store::{Idempotency, Origin, Shelf, Submitted};
+use serde_json::Value;
+
+use super::{Call, Plan, Step, WORKFLOWS, Workflows};
+use crate::{CommandError, Core, Engine, Json, Submit, TaskSpec};
+
+/// What somebody asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    pub namespace: String,
+    pub workflow: String,
+    /// The newest where nothing is said.
+    pub version: Option<u32>,
+    pub input: Option<Value>,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+    /// Of the execution as a whole; the workflow's own where nothing is said.
+    pub retry: Option<Option<Arc<Policy>>>,
+    pub retry_of: Option<ExecutionId>,
+    pub idempotency: Option<Idempotency>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    pub execution: ExecutionId,
+    pub workflow: String,
+    pub version: u32,
+    /// The task that stands for it and starts it again, where it has a policy of its own.
+    pub task: Option<TaskId>,
+    pub repeated: bool,
+}
+
+/// One execution that begins now.
+pub(crate) struct Begin {
+    pub namespace: String,
+    pub workflow: String,
+    pub version: Option<u32>,
+    pub input: Option<Value>,
+    pub id: Option<ExecutionId>,
+    pub parent: Option<(TaskId, u32)>,
+    pub retry_of: Option<ExecutionId>,
+    pub name: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    pub external_id: Option<String>,
+    pub idempotency: Option<Idempotency>,
+}
+
+impl Begin {
+    pub fn new(namespace: String, workflow: String, version: Option<u32>, input: Option<Value>) -> Begin {
+        Begin {
+            namespace,
+            workflow,
+            version,
+            input,
+            id: None,
+            parent: None,
+            retry_of: None,
+            name: None,
+            labels: BTreeMap::new(),
+            external_id: None,
+            idempotency: None,
+        }
+    }
+}
+
+impl Engine {
+    /// From now on workflows are read by this. The first one stays.
+    pub fn read_workflows_with(&self, reader: Arc<dyn Workflows>) {
+        let _ = self.core.workflows.set(reader);
+    }
+
+    /// Whether a workflow could be executed here, without executing it. Faults are named by its steps.
+    pub fn check_plan(&self, namespace: &str, plan: &Plan) -> Result<(), Invalid> {
+        let core = &self.core;
+        let names: Vec<String> = plan.tasks.iter().map(|task| task.key.clone().unwrap_or_default()).collect();
+        let submit = Submit {
+            namespace: namespace.to_owned(),
+            tasks: plan.tasks.clone(),
+            execution: Some(plan.execution.clone()),
+            idempotency: None,
+        };
+        let planned = submit.plan(&core.config, &crate::ids::Ids::new(Some(0)), core.clock.now());
+        planned.map(drop).map_err(|invalid| invalid.renamed(|path| by_step(path, &names)))
+    }
+
+    /// What an execution came to, as its workflow describes it.
+    pub async fn execution_output(&self, namespace: &str, id: ExecutionId) -> Result<Value, CommandError> {
+        Ok(self.core.output(namespace, id).await?)
+    }
+
+    pub async fn start_workflow(&self, start: Start) -> Result<Started, CommandError> {
+        let core = &self.core;
+        let (plan, version) = core.planned(&start.namespace, &start.workflow, start.version).await?;
+        let retry = start.retry.clone().unwrap_or_else(|| plan.retry.clone());
+        let begin = Begin {
+            retry_of: start.retry_of,
+            name: start.name.clone(),
+            labels: start.labels.clone(),
+            external_id: start.external_id.clone(),
+            idempotency: start.idempotency.clone(),
+            ..Begin::new(start.namespace.clone(), start.workflow.clone(), Some(version), start.input.clone())
+        };
+        let Some(retry) = retry else {
+            let (execution, repeated) = core.begin_execution(begin).await?;
+            return Ok(Started { execution, workflow: start.workflow, version, task: None, repeated });
+        };
+        // Its input is checked before anybody stands for it.
+        plan.input_for(start.input.as_ref())?;
+        let first = core.ids.execution(core.clock.now());
+        let call = Call {
+            workflow: start.workflow.clone(),
+            version: Some(version),
+            input: start.input.clone(),
+            name: start.name,
+            labels: start.labels.clone(),
+            external_id: start.external_id,
+            first: Some(first),
+        };
+        let spec = TaskSpec {
+            name: Some(format!("execution of {}", start.workflow)),
+            retry: Some(retry),
+            labels: start.labels,
+            step: Some(Step { call: Some(call), ..Step::default() }),
+            ..TaskSpec::new(start.workflow.clone())
+        };
+        let submit = Submit { idempotency: start.idempotency, ..Submit::one(start.namespace.clone(), spec) };
+        let answer = self.submit(submit).await?;
+        let task = answer.tasks.first().map(|task| task.id).ok_or(CommandError::NotFound("task"))?;
+        let first = if answer.repeated { core.first_of(&start.namespace, task).await?.unwrap_or(first) } else { first };
+        let begin = Begin { id: Some(first), parent: Some((task, 1)), idempotency: None, ..begin };
+        let (execution, _) = core.begin_execution(begin).await?;
+        Ok(Started { execution, workflow: start.workflow, version, task: Some(task), repeated: answer.repeated })
+    }
+}
+
+/// `tasks[2].kind` as `steps.NAME.kind`; the only task of a request is named by its fields.
+fn by_step(path: &str, names: &[String]) -> String {
+    let (name, rest) = match path.strip_prefix("tasks[").and_then(|rest| rest.split_once(']')) {
+        Some((index, rest)) => (index.parse().ok().and_then(|index: usize| names.get(index)), rest),
+        None if names.len() == 1 && !path.starts_with("execution") && path != "tasks" => (names.first(), path),
+        None => (None, path),
+    };
+    match name {
+        Some(name) => format!("steps.{name}.{}", rest.trim_start_matches('.')),
+        None => path.strip_prefix("execution.").unwrap_or(path).to_owned(),
+    }
+}
+
+impl Plan {
+    /// The defaults, with what a start gives over them.
+    pub(crate) fn input_for(&self, given: Option<&Value>) -> Result<Value, Invalid> {
+        let mut input = self.input.clone();
+        match given {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(fields)) => input.extend(fields.clone()),
+            Some(_) => return Err(Invalid::one("input", "must be an object")),
+        }
+        Ok(Value::Object(input))
+    }
+}
+
+impl Core {
+    /// A workflow, and which version that is.
+    pub(crate) async fn planned(
+        &self,
+        namespace: &str,
+        path: &str,
+        version: Option<u32>,
+    ) -> Result<(Plan, u32), CommandError> {
+        let shelf = Shelf { namespace, shelf: WORKFLOWS };
+        let document = self.store.document(shelf, path, version).await?.ok_or(CommandError::NotFound("workflow"))?;
+        let Some(workflows) = self.workflows.get() else { return Err(CommandError::NotFound("workflow")) };
+        Ok((workflows.plan(namespace, &document.body)?, document.version))
+    }
+
+    /// Which execution a task was the first to stand for.
+    async fn first_of(&self, namespace: &str, task: TaskId) -> Result<Option<ExecutionId>, CommandError> {
+        let view = self.store.task(namespace, task).await?;
+        let step = view.and_then(|view| view.body.step).as_deref().and_then(Step::read);
+        Ok(step.and_then(|step| step.call).and_then(|call| call.first))
+    }
+
+    /// The answer says whether it was there before.
+    pub(crate) async fn begin_execution(&self, begin: Begin) -> Result<(ExecutionId, bool), CommandError> {
+        let (mut plan, version) = self.planned(&begin.namespace, &begin.workflow, begin.version).await?;
+        let input = plan.input_for(begin.input.as_ref())?;
+        let input = Json::from(input).text().clone();
+        if input.len() > self.config.limits.payload_bytes {
+            let most = self.config.limits.payload_bytes;
+            return Err(Invalid::one("input", format!("may have {most} bytes at most")).into());
+        }
+        let execution = &mut plan.execution;
+        execution.name = begin.name.or(execution.name.take());
+        execution.labels.extend(begin.labels);
+        execution.external_id = begin.external_id;
+        execution.id = begin.id;
+        execution.origin = Origin {
+            workflow: Some((begin.workflow, version)),
+            input: Some(input),
+            parent: begin.parent,
+            retry_of: begin.retry_of,
+        };
+        // A run of a task begins one execution, however often it is tried.
+        let own = begin.parent.map(|(task, run)| Idempotency {
+            scope: "flow".into(),
+            key: format!("{task}:{run}"),
+            digest: [0; 32],
+        });
+        let submit = Submit {
+            namespace: begin.namespace,
+            tasks: plan.tasks,
+            execution: Some(plan.execution),
+            idempotency: begin.idempotency.or(own),
+        };
+        let submission = submit.plan(&self.config, &self.ids, self.clock.now())?;
+        let new = submission.execution.as_ref().map(|new| new.execution.id);
+        let answer = self.submit_batch(std::slice::from_ref(&submission)).await.pop();
+        match answer.ok_or(CommandError::ShuttingDown)?? {
+            Submitted::Created(_) => Ok((new.ok_or(CommandError::NotFound("execution"))?, false)),
+            Submitted::Repeated { execution, .. } => Ok((execution.ok_or(CommandError::NotFound("execution"))?, true)),
+            Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
+        }
+    }
+}

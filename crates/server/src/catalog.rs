@@ -1,0 +1,235 @@
+//! The catalog: from the text of a workflow to the tasks of an execution. The same fields as in a request are read in the same
+//! way, and what is wrong is told with its line.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use comeback_core::workflow::{self, Items, Mode, Problems, Source};
+use comeback_core::{Invalid, PolicyLimits, expression};
+use comeback_engine::executors::Kinds;
+use comeback_engine::flow::{self, Each, Plan, Workflows};
+use comeback_engine::{Engine, ExecutionSpec, Need, TaskSpec};
+use serde_json::{Map, Value, json};
+
+use crate::shared::{Bound, Shared};
+use crate::wire::read_part;
+use crate::wire::task::{Context, Policies, TaskIn};
+
+pub struct Catalog {
+    limits: PolicyLimits,
+    kinds: Kinds,
+    policies: Arc<Policies>,
+    bound: Arc<Shared<Bound>>,
+}
+
+impl Workflows for Catalog {
+    fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid> {
+        let source = workflow::read(text).map_err(without_places)?;
+        self.planned(namespace, &source.workflow)
+    }
+}
+
+fn without_places(problems: Problems) -> Invalid {
+    let mut faults = Invalid::default();
+    for problem in problems.0 {
+        faults.push(problem.path, problem.message);
+    }
+    faults
+}
+
+impl Catalog {
+    pub fn new(engine: &Engine, policies: Arc<Policies>, bound: Arc<Shared<Bound>>) -> Catalog {
+        Catalog { limits: engine.config().policy_limits, kinds: engine.config().kinds.clone(), policies, bound }
+    }
+
+    /// Everything that can be wrong with a workflow before it is executed, each with its place.
+    pub fn read(&self, engine: &Engine, namespace: &str, text: &str) -> Result<(Source, Plan), Problems> {
+        let source = workflow::read(text)?;
+        let plan = self.planned(namespace, &source.workflow);
+        let checked = plan.and_then(|plan| engine.check_plan(namespace, &plan).map(|()| plan));
+        match checked {
+            Ok(plan) => Ok((source, plan)),
+            Err(invalid) => {
+                let place = |fault: comeback_core::Fault| source.problem(&fault.path, &fault.message);
+                Err(Problems(invalid.faults.into_iter().map(place).collect()))
+            }
+        }
+    }
+
+    fn planned(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
+        let mut faults = Invalid::default();
+        let bound = self.bound.look(|bound| bound.get(namespace).cloned()).unwrap_or_default();
+        let context = Context {
+            policies: &self.policies,
+            limits: &self.limits,
+            traceparent: None,
+            bound,
+            kinds: &self.kinds,
+            namespace,
+        };
+        let names: BTreeSet<&str> = workflow.steps.iter().map(|step| step.name.as_str()).collect();
+        let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, &context, &mut faults)).collect();
+        let retry = workflow.retry.as_ref().and_then(|retry| {
+            let read = self.policies.read(&retry.to_string(), workflow.dialect, &self.limits);
+            read.map_err(|part| faults.absorb("retry", part)).ok().flatten()
+        });
+        let execution = ExecutionSpec {
+            name: workflow.name.clone(),
+            labels: workflow.labels.clone(),
+            fail_fast: workflow.fail_fast,
+            dead_end_cancel: workflow.dead_end_cancel,
+            ..ExecutionSpec::default()
+        };
+        faults.or(Plan {
+            tasks,
+            execution,
+            input: workflow.input.clone(),
+            retry,
+            output: workflow.output.clone(),
+            bare_names: workflow.is_playbook,
+        })
+    }
+}
+
+fn task(
+    step: &workflow::Step,
+    whole: &workflow::Workflow,
+    names: &BTreeSet<&str>,
+    context: &Context<'_>,
+    faults: &mut Invalid,
+) -> TaskSpec {
+    let at = format!("steps.{}", step.name);
+    let mut fields = step.task.clone();
+    if fields.contains_key("retry") {
+        fields.entry("dialect").or_insert_with(|| step.dialect.word().into());
+    }
+    let read = read_part::<TaskIn>(Value::Object(fields)).map_err(|part| faults.absorb(&at, part));
+    let Ok(read) = read else { return TaskSpec::default() };
+    let spec = read.spec(&at, context, faults);
+    let call = step.call.as_ref().map(|call| flow::Call {
+        workflow: call.workflow.clone(),
+        version: call.version,
+        input: call.input.clone(),
+        ..flow::Call::default()
+    });
+    let foreach = step.foreach.as_ref().map(|foreach| flow::Foreach {
+        items: match &foreach.items {
+            Items::Expression(text) => Value::String(text.clone()),
+            Items::List(items) => Value::Array(items.clone()),
+        },
+        name: foreach.name.clone(),
+        sequential: foreach.mode == Mode::Sequential,
+        limit: if let Mode::Parallel { limit } = foreach.mode { limit } else { None },
+        each: Each {
+            executor: if call.is_some() { "flow".into() } else { spec.executor.executor().word().into() },
+            timeout_ms: spec.timeout.map(|span| span.0),
+            attempt_deadline_ms: spec.attempt_deadline.map(|span| span.0),
+            call: call.clone(),
+        },
+    });
+    let needs = step.needs.iter();
+    let step = flow::Step {
+        condition: step.condition.clone(),
+        output: step.output.clone(),
+        vars: step.vars.clone(),
+        call: call.filter(|_| foreach.is_none()),
+        foreach,
+        round: None,
+        sees: sees(step, names, whole.is_playbook),
+        bare_names: whole.is_playbook,
+    };
+    TaskSpec {
+        needs: needs.map(|need| Need { task: need.step.clone(), when: need.when, on_unmet: need.on_unmet }).collect(),
+        key: at.strip_prefix("steps.").map(str::to_owned),
+        step: Some(step),
+        ..spec
+    }
+}
+
+/// The steps that a step's texts speak of.
+fn sees(step: &workflow::Step, names: &BTreeSet<&str>, bare_names: bool) -> Vec<String> {
+    let in_braces = |text: &str| Value::String(format!("{{{{ {text} }}}}"));
+    let items = step.foreach.as_ref().map(|foreach| match &foreach.items {
+        Items::Expression(text) => in_braces(text),
+        Items::List(items) => Value::Array(items.clone()),
+    });
+    let texts = json!([
+        Value::Object(step.task.clone()),
+        step.output,
+        Value::Object(step.vars.clone()),
+        step.condition.as_deref().map(in_braces),
+        items,
+        step.call.as_ref().and_then(|call| call.input.clone()),
+    ]);
+    // Named by what is worked out (`steps[x]`): it may be any of them. So may a name that a step before has left.
+    let mut asked = BTreeSet::new();
+    names_in(&texts, &mut asked);
+    if asked.contains("steps") || (bare_names && asked.iter().any(|name| name == "vars" || name.starts_with("vars."))) {
+        return names.iter().filter(|name| **name != step.name).map(|name| (*name).to_owned()).collect();
+    }
+    let named = flow::steps_named(&texts, bare_names).into_iter();
+    named.filter(|name| names.contains(name.as_str())).collect()
+}
+
+fn names_in(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::String(text) => into.extend(expression::check_template(text).unwrap_or_default()),
+        Value::Array(items) => items.iter().for_each(|item| names_in(item, into)),
+        Value::Object(fields) => fields.values().for_each(|field| names_in(field, into)),
+        _ => {}
+    }
+}
+
+/// A workflow as it was understood, with where each field of a step comes from.
+pub fn shown(workflow: &workflow::Workflow) -> Value {
+    let step = |step: &workflow::Step| {
+        let mut shown = step.task.clone();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                shown.insert(name.into(), value);
+            }
+        };
+        let needs: Vec<Value> = step
+            .needs
+            .iter()
+            .map(|need| json!({"step": need.step, "when": need.when.word(), "on_unmet": need.on_unmet.word()}))
+            .collect();
+        put("needs", Some(needs.into()));
+        put("if", step.condition.clone().map(Value::String));
+        put("output", step.output.clone());
+        put("foreach", step.foreach.as_ref().map(foreach_shown));
+        put(
+            "workflow",
+            step.call.as_ref().map(|call| json!({"path": call.workflow, "version": call.version, "input": call.input})),
+        );
+        let origins: Map<String, Value> =
+            step.origins.iter().map(|(field, origin)| (field.clone(), origin.word().into())).collect();
+        shown.insert("name".into(), step.name.clone().into());
+        shown.insert("origins".into(), Value::Object(origins));
+        Value::Object(shown)
+    };
+    json!({
+        "name": workflow.name,
+        "description": workflow.description,
+        "input": workflow.input,
+        "retry": workflow.retry,
+        "labels": workflow.labels,
+        "output": workflow.output,
+        "fail_fast": workflow.fail_fast,
+        "dead_end_cancel": workflow.dead_end_cancel,
+        "is_playbook": workflow.is_playbook,
+        "steps": workflow.steps.iter().map(step).collect::<Vec<_>>(),
+    })
+}
+
+fn foreach_shown(foreach: &workflow::Foreach) -> Value {
+    let items = match &foreach.items {
+        Items::Expression(text) => Value::String(text.clone()),
+        Items::List(items) => Value::Array(items.clone()),
+    };
+    let (mode, limit) = match foreach.mode {
+        Mode::Sequential => ("sequential", None),
+        Mode::Parallel { limit } => ("parallel", limit),
+    };
+    json!({"in": items, "as": foreach.name, "mode": mode, "limit": limit})
+}

@@ -1,0 +1,89 @@
+//! Workflows and executions.
+
+use comeback_core::{ExecutionState, OnUnmet, When};
+use serde_json::{Value, json};
+
+use super::words;
+use crate::openapi::schema::*;
+
+pub fn all() -> Vec<(&'static str, Value)> {
+    let version = || between(1, 2_147_483_647);
+    let line = || vec![("path", text()), ("version", version()), ("created_at", instant())];
+    let more = [("source", text()), ("workflow", anything())];
+    let edge = object([("from", id()), ("to", id()), ("when", words!(When)), ("on_unmet", words!(OnUnmet))]);
+    let whole = [
+        ("input", anything()),
+        ("output", about(anything(), "What it came to, where its workflow says so.")),
+        ("tasks", list(task())),
+        ("edges", list(edge)),
+    ];
+    let difference = object([("path", text()), ("before", anything()), ("after", anything())]);
+    vec![
+        (
+            "WorkflowDocument",
+            about(
+                json!({"type": "object"}),
+                "A workflow or a playbook. `/workflow.schema.json` says what goes into it, for editors and for people.",
+            ),
+        ),
+        ("RetryFrom", word(&["failed", "start"])),
+        ("ExecutionState", words!(ExecutionState)),
+        ("WorkflowLine", object(line())),
+        ("Workflow", object(line().into_iter().chain(more))),
+        ("WorkflowVersion", object([("path", text()), ("version", version()), ("created", flag())])),
+        (
+            "WorkflowDiff",
+            object([("path", text()), ("from", version()), ("to", version()), ("differences", list(difference))]),
+        ),
+        (
+            "Started",
+            object([
+                ("execution_id", id()),
+                ("workflow", text()),
+                ("version", version()),
+                ("state", named("ExecutionState")),
+                ("task_id", about(nullable(id()), "The task that stands for it, where it is tried again as a whole.")),
+            ]),
+        ),
+        ("ExecutionLine", object(execution())),
+        ("Execution", object(execution().into_iter().chain(whole))),
+    ]
+}
+
+fn execution() -> Vec<(&'static str, Value)> {
+    let maybe = || nullable(instant());
+    vec![
+        ("id", id()),
+        ("name", nullable(text())),
+        ("state", named("ExecutionState")),
+        ("retrying", about(flag(), "Everything in it that is open waits for a retry.")),
+        ("workflow", nullable(text())),
+        ("version", nullable(count())),
+        ("labels", map(text())),
+        ("external_id", nullable(text())),
+        ("task_id", about(nullable(id()), "The task that stands for it.")),
+        ("run", about(nullable(count()), "The run of that task that it is.")),
+        ("retry_of", nullable(id())),
+        ("total", count()),
+        ("open", count()),
+        ("counts", map(count())),
+        ("created_at", instant()),
+        ("started_at", maybe()),
+        ("ended_at", maybe()),
+        ("updated_at", instant()),
+    ]
+}
+
+fn task() -> Value {
+    object([
+        ("id", id()),
+        ("key", nullable(text())),
+        ("kind", text()),
+        ("state", named("State")),
+        ("attempt", count()),
+        ("next_retry_at", nullable(instant())),
+        ("reason", nullable(named("Reason"))),
+        ("started_at", nullable(instant())),
+        ("ended_at", nullable(instant())),
+    ])
+}

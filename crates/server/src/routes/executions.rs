@@ -1,0 +1,265 @@
+//! Executions: start, look at, and act on as a whole.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use comeback_core::{ExecutionId, ExecutionState, Invalid, TaskId};
+use comeback_engine::Deed;
+use comeback_engine::flow::{Start, Started};
+use comeback_engine::store::{ExecutionQuery, StepsOf};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::workflows::is_path;
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::once::Once;
+use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire::execution::{self as shape, StartIn};
+use crate::wire::task::read_dialect;
+use crate::wire::{self, Page};
+
+pub fn lines() -> Vec<Line> {
+    let one = "/api/v1/executions/{id}";
+    let whole = || schema::named("Execution");
+    let act = |id| {
+        let answer = schema::object([("execution", schema::named("ExecutionLine"))]);
+        Doc::new(id).takes::<ActIn>().once().answers(answer).problems(&["not-found", "wrong-state", "conflict"])
+    };
+    let started = schema::named("Started");
+    vec![
+        line(Method::POST, "/api/v1/executions", Need::Submit, "Execute a workflow", post(start)).doc(
+            Doc::new("startExecution")
+                .needs::<StartIn>()
+                .example(json!({"workflow": "nightly", "input": {"file": "a.csv"}, "labels": {"tenant": "acme"}}))
+                .once()
+                .creates(started)
+                .problems(&["not-found"]),
+        ),
+        line(Method::GET, "/api/v1/executions", Need::Read, "Executions, newest first", get(list)).doc(
+            Doc::new("listExecutions").query(LIST).answers(schema::page(schema::named("ExecutionLine"))),
+        ),
+        line(Method::GET, one, Need::Read, "An execution with its tasks and edges", get(show))
+            .doc(Doc::new("getExecution").answers(whole()).problems(&["not-found"])),
+        line(Method::POST, "/api/v1/executions/{id}/cancel", Need::Operate, "Cancel", post(cancel))
+            .doc(act("cancelExecution")),
+        line(Method::POST, "/api/v1/executions/{id}/pause", Need::Operate, "Pause", post(pause))
+            .doc(act("pauseExecution")),
+        line(Method::POST, "/api/v1/executions/{id}/resume", Need::Operate, "Resume", post(resume))
+            .doc(act("resumeExecution")),
+        line(Method::POST, "/api/v1/executions/{id}/retry", Need::Operate, "Try again", post(retry)).doc(
+            Doc::new("retryExecution")
+                .about(
+                    "`failed`: what failed is tried again, and what was given up for it goes on. `start`: a new execution of the \
+                     same version with the same input.",
+                )
+                .takes::<RetryIn>()
+                .example(json!({"from": "failed"}))
+                .once()
+                .answers(schema::object([("execution", schema::named("ExecutionLine"))]))
+                .problems(&["not-found", "wrong-state", "conflict"]),
+        ),
+    ]
+}
+
+const LIST: &[Param] = &[
+    Param::new("state", "A state, or several with commas.", schema::text),
+    Param::new("workflow", "The path of a workflow.", schema::text),
+    Param::new("task_id", "The task that stands for them.", schema::text),
+    LIMIT,
+    CURSOR,
+];
+
+type Shared = State<Arc<App>>;
+
+fn execution_id(text: &str) -> Result<ExecutionId, Problem> {
+    Uuid::try_parse(text).map(ExecutionId).map_err(|_| Problem::not_found("execution"))
+}
+
+async fn start(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let given: StartIn = wire::read(&body)?;
+    let retry = match &given.retry {
+        None => None,
+        Some(text) => {
+            let dialect = read_dialect(given.dialect.as_deref())?;
+            let limits = &app.engine.config().policy_limits;
+            let read = app.policies.read(text.get(), dialect, limits);
+            Some(read.map_err(|faults| faults.under("retry"))?)
+        }
+    };
+    if given.version.is_some_and(|version| version == 0 || i32::try_from(version).is_err()) {
+        return Err(Invalid::one("version", "must be a version: 1 or more").into());
+    }
+    is_path(&given.workflow).map_err(|_| Problem::not_found("workflow"))?;
+    let start = Start {
+        namespace: caller.namespace.clone(),
+        workflow: given.workflow,
+        version: given.version,
+        input: given.input,
+        name: given.name,
+        labels: given.labels,
+        external_id: given.external_id,
+        retry,
+        retry_of: None,
+        idempotency: once.of(&app, &body)?,
+    };
+    let started = app.engine.start_workflow(start).await?;
+    Ok((StatusCode::CREATED, Json(shown(&app, &caller, &started).await?)).into_response())
+}
+
+async fn shown(app: &App, caller: &Caller, started: &Started) -> Result<Value, Problem> {
+    let view = app.engine.store().execution(&caller.namespace, started.execution).await?;
+    let state = view.map_or(ExecutionState::Pending, |view| view.execution.state);
+    Ok(json!({
+        "execution_id": started.execution.to_string(),
+        "workflow": started.workflow,
+        "version": started.version,
+        "state": state.word(),
+        "task_id": started.task.map(|id| id.to_string()),
+    }))
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), LIST)?;
+    let limit = query.limit()?;
+    let mut states = Vec::new();
+    for word in query.text("state").into_iter().flat_map(|text| text.split(',')) {
+        let word = if word == "cancelled" { "canceled" } else { word };
+        let names = || ExecutionState::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
+        states.push(
+            ExecutionState::from_word(word)
+                .ok_or_else(|| Invalid::one("state", format!("must be one of {}", names())))?,
+        );
+    }
+    let id = |name: &str| -> Result<Option<Uuid>, Problem> {
+        let read = |text: &str| Uuid::try_parse(text).map_err(|_| Invalid::one(name, "is no id").into());
+        query.text(name).map(read).transpose()
+    };
+    let asked = ExecutionQuery {
+        states,
+        workflow: query.text("workflow").map(str::to_owned),
+        parent: id("task_id")?.map(TaskId),
+        after: id("cursor")?.map(ExecutionId),
+        skip: 0,
+        limit,
+    };
+    let found = app.engine.store().executions(&caller.namespace, &asked).await?;
+    let next = found.last().filter(|_| found.len() >= limit as usize).map(|it| it.execution.id.to_string());
+    let items = found.iter().map(shape::head).collect();
+    Ok(Json(json!(Page { items, next_cursor: next })))
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let id = execution_id(&id)?;
+    let store = app.engine.store();
+    let Some(view) = store.execution(&caller.namespace, id).await? else {
+        let lone = store.task(&caller.namespace, TaskId(id.0)).await?;
+        let lone = lone.filter(|view| view.stored.task.execution.is_none());
+        return lone.map(|view| Json(shape::of_lone(&view))).ok_or_else(|| Problem::not_found("execution"));
+    };
+    let graph = store.graph(id, None).await?.ok_or_else(|| Problem::not_found("execution"))?;
+    let ids: Vec<TaskId> = graph.tasks.iter().map(|it| it.stored.task.id).collect();
+    let steps = store.steps(id, StepsOf::Tasks(&ids)).await?;
+    let over = view.execution.state == ExecutionState::Succeeded;
+    let output = if over { app.engine.execution_output(&caller.namespace, id).await? } else { Value::Null };
+    Ok(Json(shape::whole(&view, &graph, &steps, output)))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ExecutionAct)]
+struct ActIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ExecutionRetry)]
+struct RetryIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
+    /// `failed` where nothing is said.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::RetryFrom>)]
+    from: Option<String>,
+}
+
+async fn line_of(app: &App, caller: &Caller, id: ExecutionId) -> Result<Json<Value>, Problem> {
+    let view = app.engine.store().execution(&caller.namespace, id).await?;
+    let view = view.ok_or_else(|| Problem::not_found("execution"))?;
+    Ok(Json(json!({"execution": shape::head(&view)})))
+}
+
+macro_rules! acts {
+    ($($verb:ident $command:ident),+) => {
+        $(async fn $verb(
+            State(app): Shared,
+            Extension(caller): Extension<Caller>,
+            Path(id): Path<String>,
+            once: Once,
+            body: Bytes,
+        ) -> Result<Json<Value>, Problem> {
+            let id = execution_id(&id)?;
+            let given: ActIn = wire::read(&body)?;
+            let deed = Deed { act: caller.act(given.requested_by, given.note), once: once.of(&app, &body)? };
+            app.engine.$command(&caller.namespace, id, deed).await?;
+            line_of(&app, &caller, id).await
+        })+
+    };
+}
+
+acts!(cancel cancel_execution, pause pause_execution, resume resume_execution);
+
+async fn retry(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let id = execution_id(&id)?;
+    let given: RetryIn = wire::read(&body)?;
+    let act = caller.act(given.requested_by, given.note);
+    let key = once.of(&app, &body)?;
+    match given.from.as_deref() {
+        None | Some("failed") => {
+            app.engine.retry_execution(&caller.namespace, id, Deed { act, once: key }).await?;
+            line_of(&app, &caller, id).await
+        }
+        Some("start") => {
+            let started = app.engine.restart_execution(&caller.namespace, id, key).await?;
+            line_of(&app, &caller, started.execution).await
+        }
+        Some(_) => Err(Invalid::one("from", "must be one of failed, start").into()),
+    }
+}

@@ -1,0 +1,207 @@
+//! The catalog of workflows: versions that never change.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, put};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use comeback_core::workflow::{self, Problems};
+use comeback_engine::flow::WORKFLOWS;
+use comeback_engine::store::{Document, Shelf};
+use serde_json::{Value, json};
+
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::catalog;
+use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire::Page;
+
+pub fn lines() -> Vec<Line> {
+    let one = "/api/v1/workflows/{path}";
+    let whole = || schema::named("Workflow");
+    let example = json!({"name": "nightly", "input": {"file": "a.csv"}, "steps": {
+        "extract": {"kind": "etl.extract", "payload": {"file": "{{ input.file }}"}, "retry": 5},
+        "load": {"needs": ["extract"], "foreach": "{{ steps.extract.result.parts }}", "payload": "{{ item }}"},
+    }});
+    let about_one = |id| Doc::new(id).problems(&["not-found"]);
+    vec![
+        line(Method::GET, "/api/v1/workflows", Need::Read, "The catalog", get(list))
+            .doc(Doc::new("listWorkflows").query(&[LIMIT, CURSOR]).answers(schema::page(schema::named("WorkflowLine")))),
+        line(Method::PUT, one, Need::Operate, "Put a workflow into the catalog", put(store)).doc(
+            Doc::new("putWorkflow")
+                .about(
+                    "YAML (`content-type: application/yaml`) or JSON. The same text again is no new version. What is wrong is \
+                     told with its line and column. A slash in the path is written `%2F`.",
+                )
+                .needs::<stands_for::WorkflowDocument>()
+                .example(example)
+                .answers(schema::named("WorkflowVersion"))
+                .also(201)
+                .problems(&["conflict"]),
+        ),
+        line(Method::GET, one, Need::Read, "The newest version of a workflow", get(newest))
+            .doc(about_one("getWorkflow").answers(whole())),
+        line(Method::GET, "/api/v1/workflows/{path}/versions", Need::Read, "Its versions", get(versions))
+            .doc(about_one("listWorkflowVersions").query(&[LIMIT]).answers(schema::page(schema::named("WorkflowLine")))),
+        line(Method::GET, "/api/v1/workflows/{path}/versions/{version}", Need::Read, "One version", get(version))
+            .doc(about_one("getWorkflowVersion").answers(whole())),
+        line(Method::GET, "/api/v1/workflows/{path}/diff", Need::Read, "What changed between two versions", get(diff))
+            .doc(about_one("diffWorkflow").query(DIFF).answers(schema::named("WorkflowDiff"))),
+        line(Method::GET, "/workflow.schema.json", Need::Nothing, "The schema of workflows, for editors", get(schema_of))
+            .doc(Doc::new("getWorkflowSchema").answers(schema::anything())),
+    ]
+}
+
+const DIFF: &[Param] = &[
+    Param::new("from", "A version; the one before `to` where nothing is said.", || schema::between(1, 2_147_483_647)),
+    Param::new("to", "A version; the newest where nothing is said.", || schema::between(1, 2_147_483_647)),
+];
+
+type Shared = State<Arc<App>>;
+
+fn shelf(caller: &Caller) -> Shelf<'_> {
+    Shelf { namespace: &caller.namespace, shelf: WORKFLOWS }
+}
+
+pub fn is_path(path: &str) -> Result<(), Problem> {
+    let known = |part: &str| {
+        !part.is_empty() && part.chars().all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '-' | '.'))
+    };
+    if path.len() <= 200 && path.split('/').all(known) {
+        return Ok(());
+    }
+    let message =
+        "must be names of letters, digits, `_`, `-` and `.` with slashes between them, 200 characters at most";
+    Err(Invalid::one("path", message).into())
+}
+
+/// Every problem with its place.
+fn wrong(problems: &Problems) -> Problem {
+    let count = problems.0.len();
+    let detail = problems.0.first().map_or_else(String::new, ToString::to_string);
+    let detail = if count > 1 { format!("{detail} (and {} more)", count - 1) } else { detail };
+    Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
+        .with("errors", json!(problems))
+}
+
+async fn store(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    is_path(&path)?;
+    let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
+    app.catalog.read(&app.engine, &caller.namespace, text).map_err(|problems| wrong(&problems))?;
+    // Somebody else may put the next version at the same moment; then ours comes after it.
+    for _ in 0..10 {
+        let newest = app.engine.store().document(shelf(&caller), &path, None).await?;
+        if let Some(newest) = newest.as_ref().filter(|newest| newest.body == text) {
+            return Ok(Json(json!({"path": path, "version": newest.version, "created": false})).into_response());
+        }
+        let known = newest.map_or(0, |newest| newest.version);
+        if app.engine.store().put_document(shelf(&caller), &path, known, text, app.engine.now()).await? {
+            let answer = json!({"path": path, "version": known + 1, "created": true});
+            return Ok((StatusCode::CREATED, Json(answer)).into_response());
+        }
+    }
+    Err(comeback_engine::CommandError::Conflict.into())
+}
+
+fn head(document: &Document) -> Value {
+    json!({"path": document.name, "version": document.version, "created_at": document.at.to_rfc3339()})
+}
+
+fn whole(document: &Document) -> Value {
+    let mut shown = head(document);
+    shown["source"] = document.body.clone().into();
+    shown["workflow"] = workflow::read(&document.body).map_or(Value::Null, |source| catalog::shown(&source.workflow));
+    shown
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let limit = query.limit()?;
+    let after = query.text("cursor").unwrap_or_default();
+    let found = app.engine.store().documents(shelf(&caller), after, limit).await?;
+    let next = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
+    Ok(Json(json!(Page { items: found.iter().map(head).collect::<Vec<_>>(), next_cursor: next })))
+}
+
+async fn find(app: &App, caller: &Caller, path: &str, version: Option<u32>) -> Result<Document, Problem> {
+    if is_path(path).is_err() {
+        return Err(Problem::not_found("workflow"));
+    }
+    let found = app.engine.store().document(shelf(caller), path, version).await?;
+    found.ok_or_else(|| Problem::not_found("workflow"))
+}
+
+async fn newest(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    Ok(Json(whole(&find(&app, &caller, &path, None).await?)))
+}
+
+async fn version(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path((path, version)): Path<(String, String)>,
+) -> Result<Json<Value>, Problem> {
+    let version: u32 = version.parse().map_err(|_| Problem::not_found("workflow"))?;
+    let version = i32::try_from(version).map_err(|_| Problem::not_found("workflow"))?;
+    Ok(Json(whole(&find(&app, &caller, &path, Some(version.cast_unsigned())).await?)))
+}
+
+async fn versions(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT])?;
+    let newest = find(&app, &caller, &path, None).await?;
+    let found = app.engine.store().versions(shelf(&caller), &newest.name, query.limit()?).await?;
+    if found.is_empty() {
+        return Err(Problem::not_found("workflow"));
+    }
+    Ok(Json(json!(Page { items: found.iter().map(head).collect::<Vec<_>>(), next_cursor: None })))
+}
+
+async fn diff(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), DIFF)?;
+    let number = |name: &str| -> Result<Option<u32>, Problem> {
+        match query.parse::<i32>(name)? {
+            Some(number) if number < 1 => Err(Invalid::one(name, "must be 1 or more").into()),
+            number => Ok(number.map(i32::cast_unsigned)),
+        }
+    };
+    let (from, to) = (number("from")?, number("to")?);
+    let after = find(&app, &caller, &path, to).await?;
+    let from = from.unwrap_or_else(|| after.version.saturating_sub(1).max(1));
+    let before = find(&app, &caller, &path, Some(from)).await?;
+    let read = |document: &Document| workflow::read(&document.body).map_err(|problems| wrong(&problems));
+    let differences = workflow::diff(&read(&before)?.workflow, &read(&after)?.workflow);
+    let differences: Vec<Value> =
+        differences.iter().map(|it| json!({"path": it.path, "before": it.before, "after": it.after})).collect();
+    Ok(Json(json!({"path": path, "from": before.version, "to": after.version, "differences": differences})))
+}
+
+async fn schema_of() -> Json<Value> {
+    Json(workflow::schema())
+}

@@ -1,0 +1,164 @@
+//! Executions, as they are asked for and as they are shown.
+
+use std::collections::BTreeMap;
+
+use comeback_core::{Edge, ExecutionState, State};
+use comeback_engine::store::{ExecutionView, Graph, StepView, TaskView};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::instant;
+use crate::openapi::stands_for;
+
+/// One execution of a workflow.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = NewRun)]
+pub struct StartIn {
+    /// Its path in the catalog.
+    #[schema(value_type = stands_for::Name)]
+    pub workflow: String,
+    /// The newest where nothing is said.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 2147483647)]
+    pub version: Option<u32>,
+    /// Over the workflow's defaults.
+    #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
+    pub input: Option<Value>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    pub name: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = stands_for::Labels)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    pub external_id: Option<String>,
+    /// Of the execution as a whole, in place of the workflow's own.
+    #[serde(default)]
+    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    pub retry: Option<Box<RawValue>>,
+    /// Of `retry`.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
+    pub dialect: Option<String>,
+}
+
+pub fn head(view: &ExecutionView) -> Value {
+    let it = &view.execution;
+    let (workflow, version) = view.origin.workflow.clone().unzip();
+    let (task, run) = view.origin.parent.unzip();
+    json!({
+        "id": it.id.to_string(),
+        "name": view.name,
+        "state": it.state.word(),
+        "retrying": is_retrying(view),
+        "workflow": workflow,
+        "version": version,
+        "labels": view.labels,
+        "external_id": view.external_id,
+        "task_id": task.map(|id| id.to_string()),
+        "run": run,
+        "retry_of": view.origin.retry_of.map(|id| id.to_string()),
+        "total": it.total,
+        "open": it.open,
+        "counts": view.counts.iter().map(|(state, count)| (state.word(), count)).collect::<BTreeMap<_, _>>(),
+        "created_at": it.created_at.to_rfc3339(),
+        "started_at": instant(it.started_at),
+        "ended_at": instant(it.ended_at),
+        "updated_at": it.updated_at.to_rfc3339(),
+    })
+}
+
+/// Under way, and everything in it that is open waits for a retry.
+fn is_retrying(view: &ExecutionView) -> bool {
+    let open: u64 = view.counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
+    let waiting = view.counts.get(&State::RetryPending).copied().unwrap_or(0);
+    view.execution.state == ExecutionState::Running && waiting > 0 && waiting == open
+}
+
+/// Everything: its input, what it came to, its tasks and their edges.
+pub fn whole(view: &ExecutionView, graph: &Graph, steps: &[StepView], output: Value) -> Value {
+    let mut shown = head(view);
+    let text = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
+    shown["input"] = view.origin.input.as_deref().map_or(Value::Null, text);
+    shown["output"] = output;
+    let keys: BTreeMap<_, _> = steps.iter().map(|it| (it.task, it)).collect();
+    let tasks: Vec<Value> = graph
+        .tasks
+        .iter()
+        .map(|it| {
+            let task = &it.stored.task;
+            json!({
+                "id": task.id.to_string(),
+                "key": keys.get(&task.id).and_then(|step| step.key.clone()),
+                "kind": task.lane.kind,
+                "state": task.state.word(),
+                "attempt": task.counters.attempt,
+                "next_retry_at": instant(task.next_retry_at),
+                "reason": task.reason.map(|reason| reason.word()),
+                "started_at": instant(task.started_at),
+                "ended_at": instant(task.ended_at),
+            })
+        })
+        .collect();
+    shown["tasks"] = tasks.into();
+    let edges = graph.tasks.iter().filter_map(|it| it.edges.as_ref()).flat_map(|edges| &edges.out);
+    shown["edges"] = edges.map(edge).collect::<Vec<_>>().into();
+    shown
+}
+
+fn edge(edge: &Edge) -> Value {
+    json!({
+        "from": edge.from.to_string(), "to": edge.to.to_string(), "when": edge.when.word(),
+        "on_unmet": edge.on_unmet.word(),
+    })
+}
+
+/// A lone task is its own execution (model A17).
+pub fn of_lone(view: &TaskView) -> Value {
+    let task = &view.stored.task;
+    let state = match task.state {
+        State::Waiting | State::Pending if task.run == 0 => ExecutionState::Pending,
+        State::Paused => ExecutionState::Paused,
+        State::Succeeded | State::Skipped => ExecutionState::Succeeded,
+        State::Failed | State::Dead => ExecutionState::Failed,
+        State::Canceled => ExecutionState::Canceled,
+        _ => ExecutionState::Running,
+    };
+    let payload = view.body.payload.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let result = view.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let counts: Map<String, Value> = [(task.state.word().to_owned(), json!(1))].into_iter().collect();
+    json!({
+        "id": task.id.to_string(),
+        "name": view.body.name,
+        "state": state.word(),
+        "retrying": task.state == State::RetryPending,
+        "workflow": null,
+        "version": null,
+        "labels": view.body.labels,
+        "external_id": view.body.external_id,
+        "task_id": null,
+        "run": null,
+        "retry_of": null,
+        "total": 1,
+        "open": u32::from(task.state.is_open()),
+        "counts": counts,
+        "created_at": task.submitted_at.to_rfc3339(),
+        "started_at": instant(task.started_at),
+        "ended_at": instant(task.ended_at),
+        "updated_at": task.updated_at.to_rfc3339(),
+        "input": payload,
+        "output": result,
+        "tasks": [{
+            "id": task.id.to_string(), "key": view.body.key, "kind": task.lane.kind, "state": task.state.word(),
+            "attempt": task.counters.attempt, "next_retry_at": instant(task.next_retry_at),
+            "reason": task.reason.map(|reason| reason.word()), "started_at": instant(task.started_at),
+            "ended_at": instant(task.ended_at),
+        }],
+        "edges": [],
+    })
+}

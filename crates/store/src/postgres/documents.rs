@@ -1,0 +1,103 @@
+//! Documents: texts under names, with versions.
+
+use comeback_core::Timestamp;
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use crate::StoreError;
+use crate::types::{Document, Shelf};
+
+const WHAT: &str =
+    "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
+     where n.name = $1 and d.shelf = $2";
+
+fn read(row: &Row) -> Document {
+    Document {
+        name: row.get(0),
+        version: row.get::<_, i32>(1).cast_unsigned(),
+        body: row.get(2),
+        at: Timestamp(row.get(3)),
+        namespace: row.get(4),
+    }
+}
+
+pub async fn one(
+    store: &PostgresStore,
+    at: Shelf<'_>,
+    name: &str,
+    version: Option<u32>,
+) -> Result<Option<Document>, StoreError> {
+    let sql =
+        format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&sql).await?;
+    let version = version.map(u32::cast_signed);
+    let row = client.query_opt(&statement, &[&at.namespace, &at.shelf, &name, &version]).await?;
+    Ok(row.as_ref().map(read))
+}
+
+pub async fn newest(
+    store: &PostgresStore,
+    at: Shelf<'_>,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<Document>, StoreError> {
+    let sql = format!(
+        "{WHAT} and d.name collate \"C\" > $3 and d.version = (select max(version) from document l
+           where (l.namespace, l.shelf, l.name) = (d.namespace, d.shelf, d.name)) order by d.name collate \"C\" limit $4"
+    );
+    list(store, &sql, at, after, limit).await
+}
+
+pub async fn versions(
+    store: &PostgresStore,
+    at: Shelf<'_>,
+    name: &str,
+    limit: u32,
+) -> Result<Vec<Document>, StoreError> {
+    list(store, &format!("{WHAT} and d.name = $3 order by d.version desc limit $4"), at, name, limit).await
+}
+
+async fn list(
+    store: &PostgresStore,
+    sql: &str,
+    at: Shelf<'_>,
+    name: &str,
+    limit: u32,
+) -> Result<Vec<Document>, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(sql).await?;
+    let rows = client.query(&statement, &[&at.namespace, &at.shelf, &name, &i64::from(limit)]).await?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Two who write the same version: the key lets one of them through.
+pub async fn put(
+    store: &PostgresStore,
+    at: Shelf<'_>,
+    name: &str,
+    known: u32,
+    body: &str,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let client = store.writer().await?;
+    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&at.namespace]).await?;
+    let statement = client
+        .prepare_cached(
+            "insert into document (namespace, shelf, name, version, body, at)
+             select n.id, $2, $3, $4 + 1, $5, $6 from namespace n where n.name = $1 and $4 = (
+               select coalesce(max(version), 0) from document d where d.namespace = n.id and d.shelf = $2 and d.name = $3)
+             on conflict do nothing",
+        )
+        .await?;
+    let known = known.cast_signed();
+    let written = client.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
+    Ok(written == 1)
+}
+
+pub async fn delete(store: &PostgresStore, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+    let client = store.writer().await?;
+    let sql = "delete from document d using namespace n
+               where n.id = d.namespace and n.name = $1 and d.shelf = $2 and d.name = $3";
+    Ok(client.execute(sql, &[&at.namespace, &at.shelf, &name]).await? > 0)
+}

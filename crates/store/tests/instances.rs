@@ -1,0 +1,136 @@
+//! What is true of several instances on one PostgreSQL, some of them of another version.
+
+use std::sync::Arc;
+
+use comeback_core::transition::{self, Act};
+use comeback_core::{Millis, TaskId};
+use comeback_store::conformance::{World, postgres::Database};
+use comeback_store::{
+    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submitted,
+};
+use serde_json::json;
+
+fn options(database: &Database) -> PostgresOptions {
+    PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) }
+}
+
+async fn instance(database: &Database) -> Arc<dyn Store> {
+    Arc::new(PostgresStore::open(&options(database)).await.expect("opens"))
+}
+
+fn run<F: Future<Output = ()>>(story: impl FnOnce(Database) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(async { story(Database::create().await).await });
+}
+
+/// R-I20: the feed is in the order of transactions' numbers, so an act under a key has none before it is its turn to write into
+/// the log of its execution.
+#[test]
+fn an_act_under_a_key_waits_for_its_turn_without_a_number() {
+    run(|database| async move {
+        let w = World::new(instance(&database).await);
+        let (id, tasks) = w.execution(&["a"], &[]).await;
+        let mut other = database.connect().await;
+        let others = other.transaction().await.expect("begins");
+        let turn = (id.0.as_u64_pair().1 & u64::from(u32::MAX)) as u32;
+        others
+            .execute("select pg_advisory_xact_lock(x'6362'::int4, $1)", &[&turn.cast_signed()])
+            .await
+            .expect("a turn");
+        others.execute("select 1 from comeback.execution where id = $1 for update", &[&id.0]).await.expect("a lock");
+        let mut working = w.working(id).await;
+        let paused = transition::pause(&w.load(tasks["a"]).await.task, &Act::default(), w.now()).expect("pauses");
+        working.apply(paused, w.now()).expect("loaded");
+        let (commit, store, now) = (working.into_commit(), w.store.clone(), w.now());
+        let act = tokio::spawn(async move {
+            let key = Idempotency { scope: "pause".into(), key: "k".into(), digest: [1; 32] };
+            store.apply_once("default", &key, Some(&commit), now).await
+        });
+        let look = database.connect().await;
+        let waits = "select backend_xid is null from pg_stat_activity
+                     where datname = current_database() and wait_event_type = 'Lock'";
+        let has_no_number: bool = loop {
+            if let Some(row) = look.query_opt(waits, &[]).await.expect("reads") {
+                break row.get(0);
+            }
+            assert!(!act.is_finished(), "it did not wait at all");
+            tokio::task::yield_now().await;
+        };
+        assert!(has_no_number, "who comes later could be told first");
+        others.rollback().await.expect("lets it go");
+        assert_eq!(act.await.expect("no panic").expect("stored"), Applied::Done);
+        database.drop().await;
+    });
+}
+
+/// R-I27: beside a newer version, what it has written and this one cannot read is left alone, and all else goes on.
+#[test]
+fn what_a_newer_version_has_written_is_left_alone() {
+    run(|database| async move {
+        let newer = World::new(instance(&database).await);
+        let strange_policy = json!({"strategy": "fixed", "delay": "1s", "max_retries": 7});
+        let policy = json!({"strategy": "fixed", "delay": "1s", "max_retries": 3});
+        let lost = newer.running(newer.retrying_task("a", policy.clone())).await.stored.task.id;
+        let strange_lost = newer.running(newer.retrying_task("a", strange_policy.clone())).await.stored.task.id;
+        let due = newer.running(newer.retrying_task("b", policy.clone())).await;
+        newer.fail(&due.stored).await;
+        let elsewhere = newer.running(newer.retrying_task("strange", policy.clone())).await;
+        newer.fail(&elsewhere.stored).await;
+        let ready = newer.submit(vec![newer.retrying_task("c", policy)]).await[0];
+        newer.submit(vec![newer.retrying_task("c", strange_policy)]).await;
+        let client = database.connect().await;
+        let written = "update comeback.policy set body = 'of the future' where body like '%7%';
+                       update comeback.lane set executor = 99 where kind = 'strange'";
+        client.batch_execute(written).await.expect("as a newer version would");
+
+        let w = World::new(instance(&database).await);
+        w.go_to(newer.now());
+        w.pass(120_000);
+        let leases: Vec<TaskId> =
+            w.store.due(Due::Leases, w.now(), 10).await.expect("reads").iter().map(|it| it.task.id).collect();
+        assert_eq!(leases, [lost], "and not {strange_lost}");
+        let promoted = w.store.promote(Promote::Retries, w.now(), 10).await.expect("promotes");
+        assert_eq!(promoted.count, 1, "its own, and not what is in a strange lane");
+        let request = ClaimRequest { kinds: vec!["c".into()], lease: Millis(1_000), ..w.request(10) };
+        let claimed: Vec<TaskId> = w.claim_with(request).await.iter().map(|it| it.stored.task.id).collect();
+        assert_eq!(claimed, [ready]);
+        let more = w.submission(vec![w.retrying_task("new", json!({"max_retries": 2}))]);
+        assert!(matches!(w.submit_one(more).await, Submitted::Created(_)), "new work is taken");
+        assert!(w.store.load(&[strange_lost]).await.is_err(), "who asks for it is told");
+        database.drop().await;
+    });
+}
+
+/// Numbers are given in one order and committed in another: a policy may be known later than one with a higher number.
+#[test]
+fn a_policy_is_known_whenever_its_number_was_committed() {
+    run(|database| async move {
+        let (one, two) = (World::new(instance(&database).await), World::new(instance(&database).await));
+        let policy = |retries: u32| json!({"strategy": "fixed", "delay": "1s", "max_retries": retries});
+        one.submit(vec![one.retrying_task("a", policy(1))]).await;
+        let mut late = database.connect().await;
+        let tx = late.transaction().await.expect("begins");
+        tx.execute("select nextval(pg_get_serial_sequence('comeback.policy', 'id'))", &[]).await.expect("a number");
+        one.submit(vec![one.retrying_task("a", policy(2))]).await;
+        assert_eq!(two.claim(2).await.len(), 2, "two knows a higher number now");
+        tx.execute(
+            "insert into comeback.policy (id, digest, body) overriding system value
+             select currval(pg_get_serial_sequence('comeback.policy', 'id')), sha256(convert_to(body, 'utf8')), body
+             from (select replace(body, '\"max_retries\":2', '\"max_retries\":3') as body from comeback.policy order by id desc limit 1) p",
+            &[],
+        )
+        .await
+        .expect("a policy");
+        tx.commit().await.expect("late");
+        for w in [&one, &two] {
+            w.pass(1);
+            let new = w.retrying_task("late", policy(3));
+            let expected = new.policy.clone();
+            assert_eq!(w.running(new).await.stored.policy, expected);
+        }
+        let count = late.query_one("select count(*) from comeback.policy", &[]).await.expect("reads");
+        assert_eq!(count.get::<_, i64>(0), 3, "the late one is the one");
+        assert!(Place::Server(options(&database)).check(&mut |_| ()).await.expect("checks").is_clean());
+        database.drop().await;
+    });
+}
