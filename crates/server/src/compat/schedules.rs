@@ -144,7 +144,7 @@ fn rows_of(view: &TaskView, log: &[Record]) -> Vec<Value> {
         let events = &record.events;
         events.contains(&EventKind::TaskRetryScheduled) || events.contains(&EventKind::TaskThrottled)
     };
-    let told = by_cycle.iter().filter(|(_, records)| records.iter().any(|record| is_retry(record)));
+    let told = by_cycle.iter().filter(|(_, records)| records.iter().any(&is_retry));
     told.map(|(cycle, records)| if *cycle == now { present(view, records) } else { past(view, *cycle, records) })
         .collect()
 }
@@ -232,7 +232,7 @@ fn common(view: &TaskView, cycle: u32, records: &[&Record]) -> Value {
 /// The policy in the columns of that table.
 fn configuration(policy: Option<&Policy>) -> Value {
     let seconds = |span: Millis| -> Value {
-        if span.0 % 1_000 == 0 { (span.0 / 1_000).into() } else { (span.0 as f64 / 1e3).into() }
+        if span.0.is_multiple_of(1_000) { (span.0 / 1_000).into() } else { (span.0 as f64 / 1e3).into() }
     };
     let mut row = json!({
         "retry_strategy": "immediate", "max_attempts": policy.map_or(0, |policy| policy.max_retries),

@@ -232,6 +232,7 @@ async fn counters_add_up_over_retries_and_are_a_sign_of_life() {
         (batch[0]["timeout"], batch[0]["expected_count"]) = (30.into(), 100.into());
         let made = world.post("/task", batch).await;
         let address = format!("/task/{}", text(&made[0]["id"]));
+        assert_eq!(made[0]["expected_count"], 100);
         world.start().await;
         for _ in 0..2 {
             world.pass(25).await;

@@ -5,6 +5,7 @@ use super::cases;
 use super::world::World;
 use crate::types::*;
 use comeback_core::*;
+use serde_json::json;
 
 async fn count(w: &World, task: TaskId, success: u32, failures: u32, expected: Option<u32>) -> bool {
     w.store.count(&[Count { task, success, failures, expected }], w.now()).await.unwrap()[0]
@@ -46,6 +47,21 @@ cases! { "count";
         w.succeed(&claimed.stored).await;
         assert!(!count(&w, id, 1, 1, None).await);
         assert_eq!(w.load(id).await.task.tally, task::Tally::default());
+    }
+
+    /// S0-79: who waits for a retry, was retried or ran out of them, by state; nobody else.
+    fn retried_tasks_are_counted_by_state(w) {
+        assert!(w.store.retried("default").await.unwrap().by_state.is_empty());
+        for (policy, kind) in [(json!({}), "again"), (json!({"max_retries": 0}), "out")] {
+            let claimed = w.running(w.retrying_task(kind, policy)).await;
+            let failed = w.decide(&claimed.stored, End::Failed(Failure::new(Trigger::Error, "no")));
+            assert_eq!(w.apply(failed).await, Applied::Done);
+        }
+        let plain = w.running(w.new_task("plain")).await;
+        w.succeed(&plain.stored).await;
+        w.submit(vec![w.new_task("plain")]).await;
+        let counts = w.store.retried("default").await.unwrap().by_state;
+        assert_eq!(counts, [(State::RetryPending, 1), (State::Dead, 1)].into());
     }
 
     /// F1-17: executions with what their tasks are and have counted, the newest first.

@@ -289,6 +289,7 @@ impl BodyRow<'_> {
         open.execution_id.is_none()
             && open.state == comeback_core::State::Pending.code()
             && open.timeout_ms.or(open.attempt_deadline_ms).or(open.expires_at).is_none()
+            && open.expected.is_none()
             && open.hard_deadline == 0
             && open.dead_end_barrier == 0
             && open.expected.is_none()

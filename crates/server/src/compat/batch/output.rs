@@ -103,7 +103,8 @@ fn retry(policy: &Policy) -> Option<Value> {
         Strategy::Fixed { delay, first: None } => (*delay, 1.0),
         _ => return None,
     };
-    let seconds = |ms: u64| -> Value { if ms % 1_000 == 0 { (ms / 1_000).into() } else { (ms as f64 / 1e3).into() } };
+    let seconds =
+        |ms: u64| -> Value { if ms.is_multiple_of(1_000) { (ms / 1_000).into() } else { (ms as f64 / 1e3).into() } };
     let trigger = |matcher: &Matcher| match matcher {
         Matcher::Trigger(Trigger::StartFailed) => "webhook_failure".to_owned(),
         other => other.to_string(),
