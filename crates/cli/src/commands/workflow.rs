@@ -100,7 +100,11 @@ fn read(file: &Path) -> Result<String, Failure> {
         Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| text),
         _ => std::fs::read_to_string(file),
     };
-    read.map_err(|error| Failure::new(code::USAGE, format!("cannot read {}", file.display())).why(error.to_string()))
+    read.map_err(|error| {
+        Failure::new(code::USAGE, format!("cannot read {}", file.display()))
+            .why(crate::failure::without_number(&error.to_string()))
+            .remedy("name a file that is there, or - for standard input")
+    })
 }
 
 fn check(file: &Path) -> Result<u8, Failure> {
@@ -113,15 +117,8 @@ fn check(file: &Path) -> Result<u8, Failure> {
 
 /// Every problem with its place and its line, as compilers do.
 fn wrong(file: &Path, problems: &workflow::Problems) -> Failure {
-    let count = problems.0.len() as u64;
-    let mut failure = Failure::new(code::USAGE, format!("{}: {}", file.display(), output::plural(count, "problem")));
-    for problem in problems.0.iter().take(20) {
-        failure = failure.why(problem.to_string());
-        for line in problem.snippet.as_deref().into_iter().flat_map(str::lines) {
-            failure = failure.why(format!("    {line}"));
-        }
-    }
-    failure.remedy("comeback workflow schema > workflow.schema.json   (for your editor)")
+    let told = problems.0.iter().map(|it| (it.to_string(), it.snippet.clone())).collect();
+    listed(file, told).remedy("comeback workflow schema > workflow.schema.json, and name it in your editor")
 }
 
 /// What only the server can know to be wrong, with the same places.
@@ -130,15 +127,23 @@ fn refused(file: &Path, error: comeback_client::Error) -> Failure {
     let Some(problems) = problems.filter(|problems| problems.iter().any(|it| it["line"].is_u64())) else {
         return error.into();
     };
-    let count = problems.len() as u64;
-    let mut failure = Failure::new(code::USAGE, format!("{}: {}", file.display(), output::plural(count, "problem")));
-    for it in problems.iter().take(20) {
-        let place =
-            format!("{}:{}: {}: {}", it["line"], it["column"], output::text(it, "path"), output::text(it, "message"));
-        failure = failure.why(place);
-        for line in it["snippet"].as_str().into_iter().flat_map(str::lines) {
-            failure = failure.why(format!("    {line}"));
-        }
-    }
-    failure
+    let place = |it: &Value| {
+        format!("{}:{}: {}: {}", it["line"], it["column"], output::text(it, "path"), output::text(it, "message"))
+    };
+    let told = problems.iter().map(|it| (place(it), it["snippet"].as_str().map(str::to_owned))).collect();
+    listed(file, told).remedy("correct it, or start the server with what it needs")
 }
+
+fn listed(file: &Path, problems: Vec<(String, Option<String>)>) -> Failure {
+    let count = problems.len() as u64;
+    let mut lines: Vec<String> = Vec::new();
+    for (words, snippet) in problems.into_iter().take(MOST_TOLD) {
+        lines.push(words);
+        lines.extend(snippet.iter().flat_map(|text| text.lines()).map(|line| format!("  {line}")));
+    }
+    let failure = Failure::new(code::USAGE, format!("{}: {}", file.display(), output::plural(count, "problem")));
+    failure.why(lines.join("\n       "))
+}
+
+/// More than anybody reads at once.
+const MOST_TOLD: usize = 20;

@@ -395,7 +395,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
         "lost_count": task.counters.lost,
         "throttle_count": task.counters.throttled,
         "snooze_count": task.counters.snoozed,
-        "start_at": instant(task.start_at),
+        "start_at": instant(task.start_at.filter(|_| task.state.is_open())),
         "next_retry_at": instant(task.next_retry_at),
         "held_until": instant(task.hold.as_ref().map(|hold| hold.until)),
         "blocked": blocked(task),
