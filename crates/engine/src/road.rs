@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// Whether to look again after so many rounds; the first few at once, then after a pause that grows.
-    async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
+    pub(crate) async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
         if rounds < ROUNDS {
             return true;
         }
