@@ -65,6 +65,10 @@ pub struct Leased {
     pub attempt_number: u32,
     pub run: u32,
     pub is_retry: bool,
+    /// How long the run may be silent.
+    pub timeout: Option<Millis>,
+    /// When the run is over however much it says.
+    pub ends_by: Option<Timestamp>,
 }
 
 impl Leased {
@@ -79,6 +83,8 @@ impl Leased {
             attempt_number: task.attempt_number(),
             run: task.run,
             is_retry: task.run > 1,
+            timeout: task.timeout,
+            ends_by: task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span),
             key: claimed.key,
             name: claimed.name,
             payload: claimed.payload,

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use comeback_core::{Class, Failure, Invalid, Trigger};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::{Json, Leased, ReportEnd};
@@ -54,6 +54,9 @@ impl Process {
 /// What of the standard error is kept with a failure.
 const MOST_KEPT: u64 = 8 * 1024;
 
+/// More than any result may have, so that one that is too large is refused and not lost.
+const MOST_OF_A_LINE: usize = 1 << 20;
+
 pub async fn run_task(task: &Leased) -> ReportEnd {
     match Process::read(task.executor.as_deref().unwrap_or("{}")) {
         Ok(mut process) => {
@@ -99,8 +102,9 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let listen = async {
         let Some(out) = out else { return };
-        let mut lines = BufReader::new(out).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
+        let (mut out, mut line) = (BufReader::new(out), Vec::new());
+        while next_line(&mut out, &mut line).await {
+            let line = String::from_utf8_lossy(&line);
             told(&line);
             if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(&line) {
                 result = Some(value);
@@ -125,6 +129,27 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
     }
 }
 
+/// The next line, whatever bytes it has; of a very long one its beginning.
+async fn next_line(stream: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> bool {
+    line.clear();
+    let mut is_any = false;
+    loop {
+        let Ok(piece) = stream.fill_buf().await else { return is_any };
+        if piece.is_empty() {
+            return is_any;
+        }
+        is_any = true;
+        let end = piece.iter().position(|byte| *byte == b'\n');
+        let text = &piece[..end.unwrap_or(piece.len())];
+        line.extend_from_slice(&text[..text.len().min(MOST_OF_A_LINE - line.len())]);
+        let used = text.len() + usize::from(end.is_some());
+        stream.consume(used);
+        if end.is_some() {
+            return true;
+        }
+    }
+}
+
 /// The first of what a stream says; the rest is read and forgotten, so that nobody waits for us.
 async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut stream) = stream else { return String::new() };
@@ -141,6 +166,20 @@ mod tests {
     async fn sh(script: &str) -> ReportEnd {
         let process = Process::new(vec!["sh".into(), "-c".into(), script.into()]);
         run(&process, 2, |_| {}).await
+    }
+
+    #[tokio::test]
+    async fn output_may_be_anything() {
+        let ReportEnd::Succeeded { result } = sh("printf 'caf\\351\\n'; echo '{\"n\": 2}'").await else {
+            panic!("bytes that are no text hurt nobody")
+        };
+        assert_eq!(&**result.expect("a result").text(), "{\"n\":2}");
+        let process =
+            Process::new(vec!["sh".into(), "-c".into(), "head -c 5000000 /dev/zero; echo; echo '[3]'".into()]);
+        let mut lines = Vec::new();
+        let end = run(&process, 1, |line| lines.push(line.len())).await;
+        assert!(matches!(end, ReportEnd::Succeeded { result: Some(_) }), "{end:?}");
+        assert_eq!(lines, [MOST_OF_A_LINE, 3], "a line without an end is not kept whole");
     }
 
     #[tokio::test]

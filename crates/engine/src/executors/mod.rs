@@ -1,23 +1,25 @@
 //! Executors: what the server does itself. Each leases its tasks like any worker, keeps them alive, and reports how they ended;
 //! what comes of that is decided where everything is decided.
 
+mod bound;
 pub mod command;
 mod guard;
 mod http;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use comeback_core::{Executor, Millis};
+use comeback_core::{Class, Executor, Failure, Millis, Trigger};
 use comeback_store::{BeatAnswer, ClaimRequest};
 use tokio::sync::Semaphore;
 
 pub use guard::Reach;
 pub use http::HttpCall;
 
-use crate::{Engine, Heartbeat, LeaseRequest, Leased, Report, ReportEnd};
+use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
 
 /// What this process may do by itself.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ impl Default for ExecutorOptions {
 const LEASE: Millis = Millis::from_secs(60);
 /// In the engine's own time, as leases are.
 const SIGN_OF_LIFE: Millis = Millis::from_secs(15);
+/// When a report that could not be stored is tried again; all of it is shorter than a lease.
+const REPORT_AGAIN: [u64; 6] = [100, 500, 2_000, 5_000, 10_000, 20_000];
 /// How often one looks even when nobody told of work.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -67,6 +71,7 @@ impl Executors {
 struct Runner {
     engine: Engine,
     calls: http::Calls,
+    runs: Arc<bound::Runs>,
     busy: Arc<AtomicUsize>,
 }
 
@@ -74,13 +79,16 @@ impl Engine {
     pub fn start_executors(&self, options: ExecutorOptions) -> Result<Executors, String> {
         let busy = Arc::new(AtomicUsize::new(0));
         let calls = http::Calls::new(options.reach)?;
-        let runner = Runner { engine: self.clone(), calls, busy: busy.clone() };
+        let runs: Arc<bound::Runs> = Arc::default();
+        let runner = Runner { engine: self.clone(), calls, runs: runs.clone(), busy: busy.clone() };
         let mut sorts = vec![Executor::Http, Executor::Timer];
         if options.commands {
             sorts.push(Executor::Command);
         }
         let drive = |sort| tokio::spawn(dispatch(runner.clone(), sort, options.concurrency.max(1)));
-        Ok(Executors { tasks: sorts.into_iter().map(drive).collect(), busy })
+        let mut tasks: Vec<_> = sorts.into_iter().map(drive).collect();
+        tasks.push(tokio::spawn(runs.watch(self.store().clone())));
+        Ok(Executors { tasks, busy })
     }
 }
 
@@ -88,10 +96,11 @@ impl Engine {
 async fn dispatch(runner: Runner, sort: Executor, concurrency: usize) {
     let room = Arc::new(Semaphore::new(concurrency));
     let core = runner.engine.core.clone();
+    let mut served = String::new();
     loop {
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&anywhere(sort, concurrency));
-        match lease_everywhere(&runner, sort, &room).await {
+        match lease_everywhere(&runner, sort, &room, &mut served).await {
             Ok(0) => {
                 let _ = tokio::time::timeout(LOOK, place.told()).await;
             }
@@ -117,11 +126,13 @@ fn anywhere(executor: Executor, limit: usize) -> ClaimRequest {
     }
 }
 
+/// One round, beginning behind the namespace that was `served` last: none of them is always the first.
 async fn lease_everywhere(
     runner: &Runner,
     sort: Executor,
     room: &Arc<Semaphore>,
-) -> Result<usize, crate::CommandError> {
+    served: &mut String,
+) -> Result<usize, CommandError> {
     let mut queues: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for lane in runner.engine.store().lanes(sort).await? {
         let known = queues.entry(lane.namespace.clone()).or_default();
@@ -130,14 +141,14 @@ async fn lease_everywhere(
         }
     }
     let mut leased = 0;
-    for (namespace, queues) in &queues {
+    let after = (Bound::Excluded(served.clone()), Bound::Unbounded);
+    let until = (Bound::Unbounded, Bound::Included(served.clone()));
+    for (namespace, queues) in queues.range(after).chain(queues.range(until)) {
         for queues in queues.chunks(100) {
+            // Where there is no room somebody has to end first.
+            let Ok(place) = room.acquire().await else { return Ok(leased) };
+            drop(place);
             let free = room.available_permits();
-            if free == 0 {
-                // Somebody has to end first; waiting for that is as good as looking again.
-                let _ = tokio::time::timeout(LOOK, room.acquire()).await;
-                continue;
-            }
             let request = LeaseRequest {
                 queues: queues.to_vec(),
                 executor: sort,
@@ -147,6 +158,7 @@ async fn lease_everywhere(
             };
             for task in runner.engine.lease(request).await? {
                 leased += 1;
+                namespace.clone_into(served);
                 let Ok(permit) = room.clone().acquire_owned().await else { return Ok(leased) };
                 let runner = runner.clone();
                 runner.busy.fetch_add(1, Ordering::SeqCst);
@@ -170,17 +182,45 @@ impl Runner {
                 _ => ReportEnd::Succeeded { result: None },
             }
         };
+        let held = self.runs.hold(task.lease);
         let end = tokio::select! {
             end = run => end,
+            failure = held.too_long(&task, &*self.engine.core.clock) => ReportEnd::Failed(failure),
             // Canceled, or given up: whoever has it now says how it ends.
+            () = held.gone() => return,
             () = self.until_lost(&task) => return,
         };
-        let report = vec![Report { lease: task.lease, end }];
-        for wait in [100, 500, 2_000, 5_000] {
-            match self.engine.report(report.clone()).await {
-                Ok(_) => return,
-                Err(error) => tracing::warn!(task = %task.lease.task, %error, "a report was not stored; trying again"),
+        self.report(task.lease, end).await;
+    }
+
+    async fn report(&self, lease: LeaseRef, mut end: ReportEnd) {
+        let task = lease.task;
+        let mut waits = REPORT_AGAIN.into_iter();
+        loop {
+            let answer = self.engine.report(vec![Report { lease, end: end.clone() }]).await;
+            match answer.map(|mut answers| answers.pop()) {
+                Ok(Some(Ok(_)) | None) => return,
+                Ok(Some(Err(ReportError::Invalid(invalid)))) => {
+                    match without_what_is_refused(end, &invalid.to_string()) {
+                        Some(less) => {
+                            tracing::warn!(%task, error = %invalid, "what a run left behind cannot be kept");
+                            end = less;
+                            continue;
+                        }
+                        None => return tracing::error!(%task, error = %invalid, "a report was refused"),
+                    }
+                }
+                Ok(Some(Err(error @ (ReportError::LeaseLost | ReportError::TaskCanceled)))) => {
+                    return tracing::debug!(%task, %error, "a run ended after it was given up");
+                }
+                Ok(Some(Err(error @ ReportError::Conflict))) => {
+                    tracing::debug!(%task, %error, "a report was not stored; trying again");
+                }
+                Err(error) => tracing::warn!(%task, %error, "a report was not stored; trying again"),
             }
+            let Some(wait) = waits.next() else {
+                return tracing::error!(%task, "a report was given up; its lease runs out and the run is repeated");
+            };
             tokio::time::sleep(Duration::from_millis(wait)).await;
         }
     }
@@ -195,5 +235,20 @@ impl Runner {
                 return;
             }
         }
+    }
+}
+
+/// A failure is told without what it came with; a success whose result cannot be kept is none, now and the next time.
+fn without_what_is_refused(end: ReportEnd, why: &str) -> Option<ReportEnd> {
+    match end {
+        ReportEnd::Failed(failure) if failure.result.is_some() => {
+            Some(ReportEnd::Failed(Failure { result: None, ..failure }))
+        }
+        ReportEnd::Succeeded { result: Some(_) } => Some(ReportEnd::Failed(Failure {
+            class: Some(Class::Final),
+            error_type: Some("result".into()),
+            ..Failure::new(Trigger::Error, format!("it ended well, and what it left behind cannot be kept: {why}"))
+        })),
+        _ => None,
     }
 }

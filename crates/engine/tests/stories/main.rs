@@ -1,6 +1,7 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod bad_input;
+mod executors;
 mod hooks;
 mod lively;
 mod long;
@@ -36,6 +37,7 @@ fn main() {
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
+        ("executors", executors::STORIES),
         ("bad_input", bad_input::STORIES),
     ];
     let mut trials = Vec::new();
