@@ -415,8 +415,20 @@ fn blocked(task: &comeback_core::Task) -> Option<String> {
     }
 }
 
+/// Headers whose values are for the other side of a call, not for whoever looks at the task (R-S19).
+const SECRET_HEADERS: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "x-api-key"];
+
 fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> Value {
-    settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}))
+    let mut shown: Value =
+        settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}));
+    if let Some(headers) = shown.get_mut("headers").and_then(Value::as_object_mut) {
+        for (name, value) in headers.iter_mut() {
+            if SECRET_HEADERS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
+                *value = "***".into();
+            }
+        }
+    }
+    shown
 }
 
 /// The attempts of a task: every record that tells how a run ended.
