@@ -32,8 +32,6 @@ use crate::output::{self, Output, instant};
 /// What every command that talks to a server has.
 pub struct Context {
     pub client: Client,
-    pub key: Option<String>,
-    pub namespace: Option<String>,
     pub out: Output,
 }
 
@@ -43,8 +41,8 @@ impl Context {
             eprintln!("{warning}");
         }
         let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
-        let client = Client::new(settings.server())?.with_key(key.clone()).in_namespace(namespace.clone());
-        Ok(Context { client, key, namespace, out: Output::new(global) })
+        let client = Client::new(settings.server())?.with_key(key).in_namespace(namespace);
+        Ok(Context { client, out: Output::new(global) })
     }
 
     /// What time it is at the server: relative times are its to say.
