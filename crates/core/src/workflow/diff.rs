@@ -6,7 +6,7 @@ use super::{Call, Foreach, Items, Mode, Need, Step, Workflow};
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Difference {
-    /// `steps.load.task.retry.max_retries`; a step that came or went is one difference.
+    /// `steps.load.retry.max_retries`; a step that came or went is one difference.
     pub path: String,
     pub before: Option<Value>,
     pub after: Option<Value>,

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag};
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, Tag};
 use serde_json::Number;
 
 use super::node::{Content, Entry, Node};
@@ -13,6 +13,7 @@ use super::problem::{Findings, Position, counted};
 
 pub const MAX_TEXT: usize = 1024 * 1024;
 pub const MAX_DEPTH: usize = 64;
+const TOO_DEEP: &str = "nests more than 64 levels deep";
 /// What all aliases of a document may add to it.
 const MAX_COPIED: Weight = Weight { nodes: 100_000, bytes: 4 * MAX_TEXT };
 
@@ -45,14 +46,23 @@ pub fn parse(text: &str, findings: &mut Findings) -> Option<Node> {
         findings.push(at, "", "holds a NUL character");
         return None;
     }
-    let mut options = granit_parser::options! { emit_anchor_events: true, simple_key_max_lookahead: MAX_TEXT };
+    let mut options = granit_parser::options! {
+        emit_anchor_events: true,
+        emit_unresolved_aliases: true,
+        simple_key_max_lookahead: MAX_TEXT,
+        flow_nesting_limit: MAX_DEPTH,
+    };
     options.set_emit_comments(false);
     let mut builder = Builder::default();
     for next in Parser::new_from_str_with_options(text, options) {
         let step = match next {
             Ok((event, span)) => builder.take(event, place(&span.start), findings),
             Err(error) => {
-                findings.push(place(error.marker()), "", error.info());
+                let at = place(error.marker());
+                match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => findings.push(at, "", TOO_DEEP),
+                    _ => findings.push(at, "", error.info()),
+                }
                 Err(Stop)
             }
         };
@@ -139,6 +149,10 @@ impl Builder {
                 Ok(())
             }
             Event::Alias(id) => self.alias(id, at, findings),
+            Event::UnresolvedAlias(name) => {
+                findings.push(at, self.path(), format!("there is no anchor &{name} before this alias"));
+                Err(Stop)
+            }
             _ => Ok(()),
         }
     }
@@ -161,11 +175,18 @@ impl Builder {
             return Err(Stop);
         }
         if self.open.len() >= MAX_DEPTH {
-            findings.push(at, self.path(), format!("nests more than {MAX_DEPTH} levels deep"));
+            findings.push(at, self.path(), TOO_DEEP);
             return Err(Stop);
         }
         if self.expects_key() {
-            findings.push(at, self.path(), "a key must be a text");
+            let message = match kind {
+                // `a: {{ b }}` is a map whose key is a map.
+                FrameKind::Map { .. } => {
+                    "a key must be a text; a template that begins a value needs quotes: \"{{ … }}\""
+                }
+                FrameKind::List(_) => "a key must be a text",
+            };
+            findings.push(at, self.path(), message);
             return Err(Stop);
         }
         self.open.push(Frame { at, anchor, weight: Weight { nodes: 1, bytes: 0 }, kind });
@@ -203,7 +224,7 @@ impl Builder {
         }
         let (node, weight) = (node.clone(), *weight);
         if self.open.len() + depth(&node) > MAX_DEPTH {
-            findings.push(at, self.path(), format!("nests more than {MAX_DEPTH} levels deep"));
+            findings.push(at, self.path(), TOO_DEEP);
             return Err(Stop);
         }
         let text = node.text().map(str::to_owned);
@@ -415,7 +436,8 @@ mod tests {
             ("a: 1\na: 2\nb:\n  c: 1\n  c: 1", "2:1: a: `a` is here twice|5:3: b.c: `c` is here twice"),
             ("a: &x [*x]", "1:8: a[0]: the alias *x stands inside what it names: x → x"),
             ("a: &x\n  b: &y\n    c: *x", "3:8: a.b.c: the alias *x stands inside what it names: x → y → x"),
-            ("a: *nowhere", "1:4: "),
+            ("a: *nowhere", "1:4: a: there is no anchor &nowhere before this alias"),
+            ("a: {{ b }}", "1:5: a: a key must be a text; a template that begins a value needs quotes"),
             ("a: 1\n---\nb: 2", "2:1: a second document begins here; one at a time"),
             ("a: .nan", "1:4: a: `.nan` is no number that JSON knows"),
             ("a: !secret x", "1:12: a: the tag !secret is not understood here"),
@@ -437,6 +459,8 @@ mod tests {
     fn too_much_is_refused_at_once() {
         let deep = format!("a: {}{}", "[".repeat(64), "]".repeat(64));
         assert!(read(&deep).unwrap_err()[0].contains("nests more than 64"));
+        assert!(read(&"[".repeat(500)).unwrap_err()[0].contains("nests more than 64"));
+        assert!(read(&"- ".repeat(500)).unwrap_err()[0].contains("nests more than 64"));
         assert!(read(&format!("a: {}{}", "[".repeat(63), "]".repeat(63))).is_ok());
         assert!(read(&"x".repeat(MAX_TEXT + 1)).unwrap_err()[0].contains("1048576 at most"));
         let mut laughs = String::from("a0: &a0 [lol]\n");

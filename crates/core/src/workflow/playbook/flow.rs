@@ -87,7 +87,9 @@ pub fn arrivals<'a>(
             findings.push(written[step].at, format!("{}.step", written[step].path), message);
         }
         let arrival = arrive(&ways, written, &may_be_skipped);
-        if let Some(Err(message)) = arrival.condition.as_deref().map(check_expression) {
+        if matches!(written[step].kind, Kind::Tool(_))
+            && let Some(Err(message)) = arrival.condition.as_deref().map(check_expression)
+        {
             let message = format!("what leads here asks too much: {message}");
             findings.push(written[step].at, format!("{}.step", written[step].path), message);
         }
