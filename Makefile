@@ -7,10 +7,14 @@ help: ## what there is
 setup: ## install what the tests need and is missing
 	scripts/setup
 
-demo: setup ## watch tasks fail and come back, on temporary data
+.PHONY: tools
+tools:
+	@scripts/setup --build
+
+demo: tools ## watch tasks fail and come back, on temporary data
 	cargo run --release -p comeback -- demo
 
-serve: setup ## run the server on ./comeback.db
+serve: tools ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
 test: setup ## everything, on both databases, as on a fresh machine

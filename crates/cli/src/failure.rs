@@ -3,7 +3,7 @@
 use std::fmt;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use comeback_client::Error;
+use comeback_client::{Error, Problem};
 
 pub mod code {
     pub const OK: u8 = 0;
@@ -97,6 +97,7 @@ impl From<Error> for Failure {
                 };
                 let detail = problem.detail.strip_prefix("q: ").unwrap_or(&problem.detail);
                 let failure = Failure::new(code, detail);
+                let log = format!("look for {} in the log of the server", problem.instance);
                 match problem.error.as_str() {
                     "UNAUTHORIZED" => Failure::new(code, "this server asks for a key")
                         .why(if detail.starts_with("send a key") { "none was sent" } else { detail })
@@ -105,18 +106,70 @@ impl From<Error> for Failure {
                     "FORBIDDEN" => failure
                         .why("the role of this key, or its namespace, does not allow it")
                         .remedy("use another key: comeback config view shows which one is used"),
-                    "WRONG_STATE" => failure.why(problem.title.to_lowercase()),
+                    "WRONG_STATE" => failure
+                        .why("not possible in this state")
+                        .remedy("look again, what it is in now may do: comeback task list"),
+                    "NOT_FOUND" => failure
+                        .why("it never was there, it is in another namespace, or it was removed after its time")
+                        .remedy("comeback task list, or name another namespace: --namespace NAME"),
+                    "VALIDATION_FAILED" => not_valid(failure, problem),
+                    "BAD_REQUEST" | "METHOD_NOT_ALLOWED" | "UNSUPPORTED_MEDIA_TYPE" => failure
+                        .why("the server cannot read what this program sends: they are of different versions")
+                        .remedy("comeback doctor"),
+                    "CONFLICT" => failure
+                        .why("both changed the same thing, and one of them was first")
+                        .remedy("look at it, then decide again"),
+                    "DEDUPE_KEY_TAKEN" => failure
+                        .why("of all open tasks with the same dedupe key there may be one")
+                        .remedy("cancel the other one, or wait until it is over: comeback task list state:open"),
+                    "IDEMPOTENCY_MISMATCH" => failure
+                        .why("a key stands for one request, which can then be sent again without harm")
+                        .remedy("use a new key for a new request"),
+                    "LEASE_LOST" => failure
+                        .why("it ran out, or somebody else has the task by now")
+                        .remedy("leave the task to whoever has it"),
+                    "TASK_CANCELED" => failure.why("somebody does not want it any more").remedy("stop working on it"),
+                    "TOO_LARGE" => failure
+                        .why("the server keeps room for others")
+                        .remedy("send less at once, or raise the limit: comeback serve --limit large_body=BYTES"),
+                    "TOO_SLOW" => failure
+                        .why("the connection is too slow for so much, or it broke off")
+                        .remedy("try again, with less at once"),
+                    "OVERLOADED" | "TOO_MANY_REQUESTS" => failure
+                        .why("reports and heartbeats go first, and nothing was changed")
+                        .remedy("try again in a moment, with less at once"),
                     "UNAVAILABLE" => failure.why("the server is there and cannot work").remedy("comeback doctor"),
-                    "INTERNAL" => failure.remedy(format!("look for {} in the log of the server", problem.instance)),
-                    _ => failure,
+                    "INTERNAL" => failure.why("it is a mistake of the server, not yours").remedy(log),
+                    other => failure.why(format!("the server calls it {other}")).remedy("comeback doctor"),
                 }
             }
             Error::Nonsense(_) => Failure::new(code::FAILED, error.to_string())
                 .why("whoever answers there is no comeback server, or one of another version")
                 .remedy("comeback doctor"),
-            Error::Usage(_) => Failure::new(code::USAGE, error.to_string()),
+            Error::Usage(_) => Failure::new(code::USAGE, error.to_string())
+                .why("nothing was sent")
+                .remedy("--server http://127.0.0.1:7330 (comeback help environment)"),
         }
     }
+}
+
+/// Which part of a request was refused, why, and where to read how it is written.
+fn not_valid(failure: Failure, problem: &Problem) -> Failure {
+    let faults = problem.more.get("errors").and_then(|errors| errors.as_array()).map_or(&[][..], Vec::as_slice);
+    let text = |fault: &serde_json::Value, name: &str| fault[name].as_str().unwrap_or_default().to_owned();
+    let [first, rest @ ..] = faults else {
+        return failure.why("the server cannot accept it").remedy("correct it; nothing was changed");
+    };
+    let path = text(first, "path");
+    let (what, remedy) = match path.split(['.', '[']).next().unwrap_or_default() {
+        "" => ("this request is not valid".to_owned(), "correct it; nothing was changed"),
+        "q" => ("this filter is not valid".to_owned(), "comeback help filters"),
+        "retry" | "policy" => (format!("`{path}` is not valid"), "comeback help policies"),
+        _ => (format!("`{path}` is not valid"), "correct it; nothing was changed"),
+    };
+    let others = rest.iter().map(|fault| format!("; {}: {}", text(fault, "path"), text(fault, "message")));
+    let why = text(first, "message") + &others.collect::<String>();
+    Failure::new(failure.code, what).why(why).remedy(remedy)
 }
 
 /// What was typed wrong, in our own words where they are shorter.

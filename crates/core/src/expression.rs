@@ -21,6 +21,7 @@ pub use template::{check_expression, check_template, eval, holds, is_template, r
 const FUEL: u64 = 50_000;
 const MAX_SOURCE: usize = 16 * 1024;
 const MAX_NESTING: usize = 100;
+const MAX_LINKS: usize = 300;
 
 /// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
 pub const NAMES: [&str; 17] = [
@@ -177,9 +178,7 @@ fn compile(bare: &str) -> Result<minijinja::Expression<'static, 'static>, String
     if bare.is_empty() {
         return Err("an expression may not be empty".into());
     }
-    if deepest_nesting(bare) > MAX_NESTING {
-        return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
-    }
+    bound(bare)?;
     ENVIRONMENT.compile_expression_owned(bare.to_owned()).map_err(|e| describe(&e))
 }
 
@@ -205,6 +204,37 @@ fn only_hole(source: &str) -> Option<&str> {
 
 fn is_known(name: &str) -> bool {
     NAMES.contains(&name) || ENVIRONMENT.globals().any(|(global, _)| global == name)
+}
+
+fn bound(code: &str) -> Result<(), String> {
+    if deepest_nesting(code) > MAX_NESTING {
+        return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
+    }
+    if links(code) > MAX_LINKS {
+        return Err(format!("an expression may have {MAX_LINKS} operators at most"));
+    }
+    Ok(())
+}
+
+/// Everything that hangs one part on another: the tree of `a ~ b ~ c` is as deep as the chain is long.
+fn links(code: &str) -> usize {
+    let (mut quote, mut escaped, mut signs) = (None, false, 0);
+    let mut outside = String::with_capacity(code.len());
+    for letter in code.chars() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if letter == '\\' => escaped = true,
+            Some(open) if letter == open => quote = None,
+            Some(_) => {}
+            None if matches!(letter, '"' | '\'') => quote = Some(letter),
+            None => {
+                signs += usize::from(".|~*/%<>=!+-([{".contains(letter));
+                outside.push(if letter.is_alphanumeric() || letter == '_' { letter } else { ' ' });
+            }
+        }
+    }
+    let words = ["and", "or", "not", "if", "else", "in", "is"];
+    signs + outside.split_whitespace().filter(|word| words.contains(word)).count()
 }
 
 fn deepest_nesting(source: &str) -> usize {
@@ -284,6 +314,28 @@ mod tests {
         let failure = Failure::new(Trigger::Error, "x");
         assert!(ask("result.missing.deeper == 1", &failure).is_err());
         assert!(ask("status >= 'a'", &failure).is_ok() || ask("status >= 'a'", &failure).is_err());
+    }
+
+    /// Each of these is one long chain; none may need more stack than a thread has.
+    #[test]
+    fn long_chains_are_answered() {
+        let failure = Failure::new(Trigger::Error, "x");
+        for more in
+            ["~1", ".a", "|upper", " or 1", " and 1", "()", "[0]", " if 1 else 1", "<1", "*1", " is defined", " in 1"]
+        {
+            for times in [MAX_LINKS / 2 - 1, MAX_LINKS - 1, (MAX_SOURCE - 10) / more.len()] {
+                let _ = ask(&format!("error{}", more.repeat(times)), &failure);
+            }
+        }
+        assert_eq!(ask(&format!("1{}", " or 1".repeat(MAX_LINKS)), &failure), Ok(true));
+        assert!(
+            ask(&format!("1{}", " or 1".repeat(MAX_LINKS + 1)), &failure).unwrap_err().contains("operators at most")
+        );
+        assert_eq!(
+            ask(&format!("'{}' in error", "|".repeat(1_000)), &failure),
+            Ok(false),
+            "a text may hold what it likes"
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod commands;
 mod config;
 pub mod executors;
 pub mod flow;
+pub mod hooks;
 mod ids;
 mod limits;
 mod loops;

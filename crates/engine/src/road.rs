@@ -192,7 +192,7 @@ impl Core {
     }
 
     /// Whether to look again after so many rounds; the first few at once, then after a pause that grows.
-    async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
+    pub(crate) async fn goes_on(&self, rounds: u32, started: Instant) -> bool {
         if rounds < ROUNDS {
             return true;
         }
@@ -246,6 +246,12 @@ impl Core {
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
             return Ok(again);
+        }
+        for plan in &mut plans {
+            if let Some(calls) = self.calls_of(&plan.commit, now).await? {
+                let spawn = plan.spawn.get_or_insert_with(|| Submission::in_namespace(&calls.namespace));
+                spawn.tasks.extend(calls.tasks);
+            }
         }
         let (spawning, mut plain): (Vec<Plan>, Vec<Plan>) = plans.into_iter().partition(|plan| plan.spawn.is_some());
         let commits: Vec<Commit> = plain.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();

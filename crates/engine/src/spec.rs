@@ -15,6 +15,7 @@ use crate::config::{Available, EngineConfig};
 use crate::executors::command::Process;
 use crate::executors::{HttpCall, Kind, NO_CATEGORY};
 use crate::flow::Step;
+use crate::hooks;
 use crate::ids::Ids;
 
 /// A text that is known to be JSON.
@@ -383,19 +384,23 @@ impl TaskSpec {
             ("dependency", self.dependency.is_some()),
             ("account", self.account.is_some()),
             ("cost", self.cost.is_some()),
-            ("hooks", self.hooks.is_some()),
         ];
         for (field, given) in not_yet {
             if given {
                 faults.push(format!("{at}{field}"), "is not available in this version");
             }
         }
+        if let Some(Err(part)) = self.hooks.as_ref().map(hooks::check) {
+            faults.absorb(&format!("{at}hooks"), part);
+        }
         self.check_executor(at, config.executors, faults);
     }
 
     fn check_executor(&self, at: &str, available: Available, faults: &mut Invalid) {
         let (is_there, read) = match &self.executor {
-            ExecutorSpec::Worker | ExecutorSpec::Hook(_) => (true, Ok(())),
+            ExecutorSpec::Worker => (true, Ok(())),
+            ExecutorSpec::Hook(settings) if self.is_to_be_worked_out(settings) => (true, Ok(())),
+            ExecutorSpec::Hook(settings) => (true, hooks::check_start(settings)),
             ExecutorSpec::Timer => (available.timer, Ok(())),
             // What is still to be worked out is read when it is run.
             ExecutorSpec::Http(settings) if self.is_to_be_worked_out(settings) => (available.http, Ok(())),
@@ -439,6 +444,11 @@ impl TaskSpec {
             past if past < now => ids.earlier_task(past),
             _ => ids.task(now),
         }
+    }
+
+    /// The rows of a task that stands alone and was asked for by nobody outside.
+    pub(crate) fn lone(&self, namespace: &str, config: &EngineConfig, id: TaskId, now: Timestamp) -> NewTask {
+        self.task(namespace, id, None, config, now)
     }
 
     /// The rows of this task, without regard to its needs.
@@ -611,11 +621,14 @@ mod tests {
             dependency: Some("psp".into()),
             account: Some("acme".into()),
             cost: Some(1),
-            hooks: Some(json!({}).into()),
+            hooks: Some(json!({"end": [], "success": [{"url": "ftp://x"}]}).into()),
             executor: ExecutorSpec::Http(json!({}).into()),
             ..TaskSpec::new("k")
         };
-        assert_eq!(faults(spec), ["dependency", "account", "cost", "hooks", "executor.type"]);
+        assert_eq!(
+            faults(spec),
+            ["dependency", "account", "cost", "hooks.end", "hooks.success[0].url", "executor.type"]
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Role {
             Need::Work => matches!(self, Role::Worker | Role::Admin),
             Need::Submit => matches!(self, Role::Submitter | Role::Operator | Role::Admin),
             Need::Operate => matches!(self, Role::Operator | Role::Admin),
-            Need::Administer => self == Role::Admin,
+            Need::Administer | Need::AdministerAll => self == Role::Admin,
         }
     }
 }
@@ -65,6 +65,8 @@ pub enum Need {
     Submit,
     Operate,
     Administer,
+    /// An admin of all namespaces: what is asked for concerns everybody.
+    AdministerAll,
 }
 
 /// A key as it is kept.
@@ -108,12 +110,19 @@ pub struct NewKey {
     pub valid_for: Option<Millis>,
 }
 
-/// A random one, or one that follows from who asks and under which idempotency key.
-pub fn key_id(asked: Option<(&str, &str)>) -> Result<String, StoreError> {
+/// Which namespace a key is for when nobody says: an admin looks after the house, everybody else works in a room of it.
+pub fn default_namespace(role: Role) -> &'static str {
+    if role == Role::Admin { EVERYWHERE } else { "default" }
+}
+
+/// A random one, or one that follows from who asks, for which namespace, and under which idempotency key.
+pub fn key_id(asked: Option<(&str, &str, &str)>) -> Result<String, StoreError> {
     let mut id = [0_u8; 6];
     match asked {
         None => getrandom::fill(&mut id).map_err(no_randomness)?,
-        Some((namespace, key)) => id.copy_from_slice(&Sha256::digest(format!("{namespace}\0{key}"))[..6]),
+        Some((by, namespace, key)) => {
+            id.copy_from_slice(&Sha256::digest(format!("{by}\0{namespace}\0{key}"))[..6]);
+        }
     }
     Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -121,6 +130,9 @@ pub fn key_id(asked: Option<(&str, &str)>) -> Result<String, StoreError> {
 fn no_randomness(error: getrandom::Error) -> StoreError {
     StoreError::Unavailable(format!("no randomness: {error}"))
 }
+
+/// The namespace of a key that is good for all of them.
+pub const EVERYWHERE: &str = "*";
 
 /// Where keys are kept.
 const META: &str = "api_keys";
@@ -155,6 +167,7 @@ impl Keys {
         self.create_as(store, key_id(None)?, new, now).await
     }
 
+    /// A key of the same id is replaced: its secret was lost on the way to whoever asks again.
     pub async fn create_as(
         &self,
         store: &dyn Store,
@@ -175,17 +188,31 @@ impl Keys {
             revoked_at: None,
             id: id.clone(),
         };
-        self.all.change(store, |keys| keys.push(key.clone())).await?;
+        let put = |keys: &mut Vec<Key>| {
+            keys.retain(|it| it.id != key.id);
+            keys.push(key.clone());
+        };
+        self.all.change(store, put).await?;
         Ok((key, format!("cbk_{id}_{secret}")))
     }
 
-    /// Whether there was such a key.
-    pub async fn revoke(&self, store: &dyn Store, id: &str, now: Timestamp) -> Result<bool, StoreError> {
+    /// Whether there was such a key, among those that one may revoke.
+    pub async fn revoke(
+        &self,
+        store: &dyn Store,
+        id: &str,
+        may: impl Fn(&Key) -> bool,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
         let revoke = |keys: &mut Vec<Key>| {
-            let found = keys.iter_mut().find(|key| key.id == id);
+            let found = keys.iter_mut().find(|key| key.id == id && may(key));
             found.map(|key| key.revoked_at.get_or_insert(now.0)).is_some()
         };
         self.all.change(store, revoke).await
+    }
+
+    fn is_live(&self, id: &str, now: Timestamp) -> bool {
+        self.all.look(|keys| keys.iter().any(|key| key.id == id && key.is_live(now)))
     }
 
     fn find(&self, token: &str, now: Timestamp) -> Option<Key> {
@@ -207,9 +234,30 @@ pub struct Caller {
     pub role: Role,
     /// The key's id or name; nothing when the server is open.
     pub key: Option<String>,
+    /// Whether all namespaces are open to this caller, not only the one it asks about.
+    pub everywhere: bool,
+    id: Option<String>,
 }
 
 impl Caller {
+    /// Somebody without a key.
+    fn nobody(namespace: String, role: Role, everywhere: bool) -> Caller {
+        Caller { namespace, role, key: None, everywhere, id: None }
+    }
+
+    /// Whether this caller would still be let in: long answers ask again and again.
+    pub fn still_may(&self, app: &App) -> bool {
+        match &self.id {
+            Some(id) => app.keys.is_live(id, app.engine.now()),
+            None => app.keys.is_empty(),
+        }
+    }
+
+    /// Whether a key is this caller's to show and to revoke.
+    pub fn governs(&self, key: &Key) -> bool {
+        self.everywhere || key.namespace == self.namespace
+    }
+
     /// Who to write down for an act: what the caller says, else its key.
     pub fn act(&self, by: Option<String>, note: Option<String>) -> comeback_core::transition::Act {
         comeback_core::transition::Act { by: by.or_else(|| self.key.clone()), note }
@@ -230,17 +278,20 @@ pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Probl
         let detail = format!("this needs more than the role {}", caller.role.word());
         return Err(Problem::forbidden(detail));
     }
+    if need == Need::AdministerAll && !caller.everywhere {
+        return Err(Problem::forbidden("this concerns all namespaces: it needs an admin's key for `*`"));
+    }
     Ok(caller)
 }
 
 fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
     let wanted = headers.get(NAMESPACE).map(|value| value.to_str().unwrap_or("").to_owned());
     if need == Need::Nothing {
-        return Ok(Caller { namespace: "default".into(), role: Role::Viewer, key: None });
+        return Ok(Caller::nobody("default".into(), Role::Viewer, false));
     }
     if app.keys.is_empty() {
         refuse_strangers(headers)?;
-        return Ok(Caller { namespace: wanted.unwrap_or_else(|| "default".into()), role: Role::Admin, key: None });
+        return Ok(Caller::nobody(wanted.unwrap_or_else(|| "default".into()), Role::Admin, true));
     }
     let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some(token) = text.strip_prefix("Bearer ") else {
@@ -250,13 +301,31 @@ fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Proble
         return Err(Problem::unauthorized("the key is unknown, expired or revoked"));
     };
     let namespace = match (key.namespace.as_str(), wanted) {
-        ("*", wanted) => wanted.unwrap_or_else(|| "default".into()),
+        (EVERYWHERE, wanted) => wanted.unwrap_or_else(|| "default".into()),
         (own, Some(wanted)) if wanted != own => {
             return Err(Problem::forbidden(format!("the key is for the namespace `{own}` only")));
         }
         (own, _) => own.to_owned(),
     };
-    Ok(Caller { namespace, role: key.role, key: Some(key.name.unwrap_or(key.id)) })
+    let everywhere = key.namespace == EVERYWHERE;
+    let name = key.name.unwrap_or_else(|| key.id.clone());
+    Ok(Caller { namespace, role: key.role, key: Some(name), everywhere, id: Some(key.id) })
+}
+
+/// What browsers say of a page that asks: where it is from, or that it is not from here.
+pub fn is_from_another_site(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("").to_ascii_lowercase());
+    if matches!(text("sec-fetch-site").as_deref(), Some("cross-site" | "same-site")) {
+        return true;
+    }
+    let Some(origin) = text("origin") else { return false };
+    let (from, port) = match origin.split_once("://") {
+        Some(("http", host)) => (host, ":80"),
+        Some(("https", host)) => (host, ":443"),
+        _ => return true,
+    };
+    let bare = |host: &str| host.strip_suffix(port).unwrap_or(host).to_owned();
+    text("host").is_none_or(|host| bare(&host) != bare(from))
 }
 
 /// A server without keys is for this machine only: a page in a browser must not reach it under another name.
@@ -278,15 +347,47 @@ mod tests {
     #[test]
     fn every_role_may_what_it_should() {
         let table = [
-            (Role::Viewer, [true, true, false, false, false, false]),
-            (Role::Worker, [true, false, true, false, false, false]),
-            (Role::Submitter, [true, true, false, true, false, false]),
-            (Role::Operator, [true, true, false, true, true, false]),
-            (Role::Admin, [true, true, true, true, true, true]),
+            (Role::Viewer, [true, true, false, false, false, false, false]),
+            (Role::Worker, [true, false, true, false, false, false, false]),
+            (Role::Submitter, [true, true, false, true, false, false, false]),
+            (Role::Operator, [true, true, false, true, true, false, false]),
+            (Role::Admin, [true, true, true, true, true, true, true]),
         ];
-        let needs = [Need::Nothing, Need::Read, Need::Work, Need::Submit, Need::Operate, Need::Administer];
+        let needs =
+            [Need::Nothing, Need::Read, Need::Work, Need::Submit, Need::Operate, Need::Administer, Need::AdministerAll];
         for (role, expected) in table {
             assert_eq!(needs.map(|need| role.may(need)), expected, "{role:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_told_apart() {
+        let is_strange = |pairs: &[(&'static str, &str)]| {
+            let of = |(name, value): &(&'static str, &str)| {
+                (axum::http::HeaderName::from_static(name), value.parse().expect("a header"))
+            };
+            is_from_another_site(&pairs.iter().map(of).collect())
+        };
+        for own in [
+            &[][..],
+            &[("host", "localhost:7330")],
+            &[("host", "localhost:7330"), ("origin", "http://localhost:7330")],
+            &[("host", "Jobs.example"), ("origin", "https://jobs.example:443")],
+            &[("host", "localhost:7330"), ("sec-fetch-site", "same-origin")],
+            &[("host", "localhost:7330"), ("sec-fetch-site", "none")],
+        ] {
+            assert!(!is_strange(own), "{own:?}");
+        }
+        for strange in [
+            &[("host", "localhost:7330"), ("origin", "https://evil.example")][..],
+            &[("host", "localhost:7330"), ("origin", "http://localhost:3000")],
+            &[("host", "localhost:7330"), ("origin", "null")],
+            &[("host", "localhost:7330"), ("origin", "")],
+            &[("host", "localhost:7330"), ("sec-fetch-site", "cross-site")],
+            &[("host", "localhost:7330"), ("sec-fetch-site", "same-site")],
+            &[("origin", "https://evil.example")],
+        ] {
+            assert!(is_strange(strange), "{strange:?}");
         }
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use axum::http::{Method, header};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
+use axum::http::{HeaderMap, Method, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -70,7 +70,7 @@ pub struct GateOptions {
     /// The largest body where many tasks or reports come at once, and elsewhere.
     pub large_body: usize,
     pub small_body: usize,
-    /// Bytes of bodies that may be in memory at once.
+    /// Bytes of bodies that may be in memory at once: so many of reports and heartbeats, and so many of all others.
     pub body_bytes: usize,
     /// How long a body may take to arrive.
     pub body_timeout: Duration,
@@ -86,7 +86,7 @@ impl Default for GateOptions {
             look: Room { places: 32, queue: 256, patience: seconds(2) },
             large_body: 32 << 20,
             small_body: 1 << 20,
-            body_bytes: 512 << 20,
+            body_bytes: 256 << 20,
             body_timeout: seconds(30),
         }
     }
@@ -134,6 +134,8 @@ struct Hall {
 
 pub struct Gate {
     halls: [Arc<Hall>; 4],
+    /// Memory for what is vital, and for the rest: what fills the one leaves the other alone.
+    vital_bytes: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     options: GateOptions,
 }
@@ -174,7 +176,8 @@ impl Gate {
             })
         });
         // Counted in KiB, because a semaphore does not count far enough in bytes.
-        Gate { halls, bytes: Arc::new(Semaphore::new(options.body_bytes / 1024)), options }
+        let bytes = || Arc::new(Semaphore::new(options.body_bytes / 1024));
+        Gate { halls, vital_bytes: bytes(), bytes: bytes(), options }
     }
 
     pub fn options(&self) -> &GateOptions {
@@ -209,30 +212,58 @@ impl Gate {
         })
     }
 
-    /// The whole body, if there is memory for it and it comes in time.
-    pub async fn read(&self, request: Request, most: usize) -> Result<Request, Problem> {
+    /// The whole body, if there is memory for it and it comes in time. The memory is taken as long as the caller keeps it.
+    pub async fn read(
+        &self,
+        request: Request,
+        class: Class,
+        most: usize,
+    ) -> Result<(Request, Option<Memory>), Problem> {
         let (parts, body) = request.into_parts();
         if body.is_end_stream() {
-            return Ok(Request::from_parts(parts, Body::empty()));
+            return Ok((Request::from_parts(parts, Body::empty()), None));
         }
-        let length = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let size: usize = length.unwrap_or(most);
+        check_length(&parts.headers, most)?;
+        let budget = if class == Class::Vital { &self.vital_bytes } else { &self.bytes };
+        let whole = tokio::time::timeout(self.options.body_timeout, collect(body, budget, most));
+        let (bytes, memory) = whole.await.map_err(|_| Problem::too_slow(self.options.body_timeout))??;
+        Ok((Request::from_parts(parts, Body::from(bytes)), Some(memory)))
+    }
+}
+
+/// What says that it is too large is not read at all.
+pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), Problem> {
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > most) { Err(Problem::too_large(most)) } else { Ok(()) }
+}
+
+/// Memory that a body takes, free again when this is gone.
+pub type Memory = OwnedSemaphorePermit;
+
+/// Takes memory as the body grows: who only says that much will come takes none from the others.
+async fn collect(mut body: Body, budget: &Arc<Semaphore>, most: usize) -> Result<(Bytes, Memory), Problem> {
+    let take = |kib: usize| {
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let taken = budget.clone().try_acquire_many_owned(kib);
+        taken.map_err(|_| Problem::overloaded("too many large requests are being read"))
+    };
+    let (mut memory, mut taken) = (take(1)?, 1);
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::bad_request("the body broke off"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        let size = whole.len() + piece.len();
         if size > most {
             return Err(Problem::too_large(most));
         }
-        let needed = u32::try_from(size / 1024 + 1).unwrap_or(u32::MAX);
-        let Ok(_room) = self.bytes.clone().try_acquire_many_owned(needed) else {
-            return Err(Problem::overloaded("too many large requests are being read"));
-        };
-        let whole = tokio::time::timeout(self.options.body_timeout, Limited::new(body, most).collect());
-        let bytes: Bytes = match whole.await {
-            Err(_) => return Err(Problem::too_slow(self.options.body_timeout)),
-            Ok(Ok(whole)) => whole.to_bytes(),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => return Err(Problem::too_large(most)),
-            Ok(Err(_)) => return Err(Problem::bad_request("the body broke off")),
-        };
-        Ok(Request::from_parts(parts, Body::from(bytes)))
+        let needed = size / 1024 + 1;
+        if needed > taken {
+            memory.merge(take(needed - taken)?);
+            taken = needed;
+        }
+        whole.extend_from_slice(&piece);
     }
+    Ok((whole.freeze(), memory))
 }
 
 impl Hall {
@@ -277,6 +308,8 @@ impl Drop for Leaves<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::{StreamExt, stream};
+
     use super::*;
 
     fn gate(places: usize, queue: usize) -> Gate {
@@ -328,5 +361,36 @@ mod tests {
         assert_eq!(gate.hall(Class::Look).waiting.load(Ordering::SeqCst), 0);
         drop(first);
         assert!(gate.hall(Class::Look).guests.lock().is_empty(), "{:?}", gate.hall(Class::Look).guests.lock());
+    }
+
+    fn of(body: Body) -> Request {
+        Request::post("/").body(body).expect("a request")
+    }
+
+    /// A body of so many bytes of which only the first have come.
+    fn slow(first: usize) -> Body {
+        let piece = stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![b' '; first]))]);
+        Body::from_stream(piece.chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn memory_is_taken_by_what_has_come_and_until_it_was_worked_on() {
+        let options =
+            GateOptions { body_bytes: 8 << 10, body_timeout: Duration::from_millis(50), ..GateOptions::default() };
+        let gate = Gate::new(options);
+        // Somebody who has sent one byte of a body of unknown length takes one part of eight.
+        let (slow, others) = tokio::join!(gate.read(of(slow(1)), Class::Write, 1 << 20), async {
+            gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await
+        });
+        assert_eq!(slow.expect_err("it never ends").status.as_u16(), 408);
+        let (_, kept) = others.expect("there is room beside it");
+        let refused = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await;
+        assert_eq!(refused.expect_err("the first is still worked on").status.as_u16(), 503);
+        let report = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Vital, 1 << 20).await;
+        assert!(report.is_ok(), "reports have memory of their own");
+        drop(kept);
+        assert!(gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await.is_ok());
+        let large = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 5 << 10).await;
+        assert_eq!(large.expect_err("too large").status.as_u16(), 413);
     }
 }

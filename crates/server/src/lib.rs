@@ -161,7 +161,7 @@ impl App {
     }
 }
 
-/// Keys and policies that another instance has changed are heard of within a second.
+/// Keys, policies and a time that another instance has changed are heard of within a second.
 async fn follow(app: std::sync::Weak<App>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -169,6 +169,7 @@ async fn follow(app: std::sync::Weak<App>) {
         let store = &**app.engine.store();
         let heard = async {
             app.keys.refresh(store).await?;
+            routes::clock::follow(&app).await?;
             app.bound.refresh(store).await
         };
         if let Err(error) = heard.await {
@@ -177,21 +178,18 @@ async fn follow(app: std::sync::Weak<App>) {
     }
 }
 
-/// Instances that were silent for so long are no longer listed.
-const GONE: i64 = 60_000;
-
 async fn say_that_it_lives(app: std::sync::Weak<App>) {
     let mut started_at = None;
     loop {
         let Some(app) = app.upgrade() else { return };
-        let now = app.engine.now().0;
-        let started_at = *started_at.get_or_insert(now);
-        let workers = app.workers.latest(now);
-        let own = Instance { started_at, seen_at: now, version: env!("CARGO_PKG_VERSION").into(), workers };
+        let now = app.engine.now();
+        let started_at = *started_at.get_or_insert(now.0);
+        let workers = app.workers.latest(now.0);
+        let own = Instance { started_at, seen_at: now.0, version: env!("CARGO_PKG_VERSION").into(), workers };
         let said = app
             .instances
             .change(&**app.engine.store(), |all| {
-                all.retain(|_, it| it.seen_at > now - GONE);
+                all.retain(|_, it| !it.is_gone(now));
                 all.insert(app.instance.clone(), own.clone());
             })
             .await;

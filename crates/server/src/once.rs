@@ -51,21 +51,26 @@ impl Once {
     }
 
     /// For acts that are not about a task: whoever comes under the same key waits for the first, and then has nothing to do.
-    pub async fn guard<T>(
+    /// What was begun is done and remembered, whether or not the caller waits for the answer.
+    pub async fn guard<T: Send + 'static>(
         self,
-        app: &App,
+        app: &Arc<App>,
         namespace: &str,
         body: &[u8],
-        act: impl Future<Output = Result<T, Problem>>,
-        again: impl Future<Output = Result<T, Problem>>,
+        act: impl Future<Output = Result<T, Problem>> + Send + 'static,
+        again: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> Result<T, Problem> {
-        let Some(key) = self.of(app, body)? else { return act.await };
-        let _one_at_a_time = app.keyed_acts.lock().await;
-        if app.engine.is_done(namespace, &key).await? {
-            return again.await;
-        }
-        let answer = act.await?;
-        app.engine.remember_done(namespace, &key).await?;
-        Ok(answer)
+        let (key, app, namespace) = (self.of(app, body)?, app.clone(), namespace.to_owned());
+        let whole = async move {
+            let Some(key) = key else { return act.await };
+            let _one_at_a_time = app.keyed_acts.lock().await;
+            if app.engine.is_done(&namespace, &key).await? {
+                return again.await;
+            }
+            let answer = act.await?;
+            app.engine.remember_done(&namespace, &key).await?;
+            Ok(answer)
+        };
+        tokio::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
     }
 }

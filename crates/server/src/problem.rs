@@ -16,13 +16,15 @@ pub struct Problem {
     pub title: &'static str,
     pub detail: String,
     more: Option<Box<Map<String, Value>>>,
+    /// For the log, not for the caller.
+    cause: Option<String>,
     /// Seconds after which it is worth trying again.
     pub retry_after: Option<u32>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, code, title, detail: detail.into(), more: None, retry_after: None }
+        Problem { status, code, title, detail: detail.into(), more: None, cause: None, retry_after: None }
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Problem {
@@ -97,6 +99,20 @@ impl Problem {
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
         self.more.get_or_insert_default().insert(name.into(), value.into());
         self
+    }
+
+    /// The server's own failures, under the name that the caller was given. Too much at once is only counted.
+    pub fn log(&self, request_id: &str) {
+        let cause = self.cause.as_deref().unwrap_or(&self.detail);
+        match self.status {
+            StatusCode::INTERNAL_SERVER_ERROR => {
+                tracing::error!(request = request_id, cause, "a request failed here");
+            }
+            status if status.is_server_error() && self.code != "OVERLOADED" => {
+                tracing::warn!(request = request_id, cause, "a request could not be answered");
+            }
+            _ => {}
+        }
     }
 
     /// The stable name of this sort of problem, for `type`.
@@ -200,8 +216,8 @@ impl From<StoreError> for Problem {
             StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
             StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
             other => {
-                tracing::error!(error = %other, "the store refused");
-                Problem::internal()
+                let cause = Some(format!("the store refused: {other}"));
+                Problem { cause, ..Problem::internal() }
             }
         }
     }

@@ -25,15 +25,16 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
         self.read(store).await.map(drop)
     }
 
-    /// The text it was read from.
-    async fn read(&self, store: &dyn Store) -> Result<Option<String>, StoreError> {
+    /// The value, and the text it was read from: the copy here may be another one by the time somebody looks at it.
+    async fn read(&self, store: &dyn Store) -> Result<(T, Option<String>), StoreError> {
         let text = store.meta(self.name).await?;
         let broken = |error: serde_json::Error| StoreError::Corrupt(format!("{}: {error}", self.name));
-        *self.known.write() = match &text {
+        let value: T = match &text {
             None => T::default(),
             Some(text) => serde_json::from_str(text).map_err(broken)?,
         };
-        Ok(text)
+        *self.known.write() = value.clone();
+        Ok((value, text))
     }
 
     pub fn get(&self) -> T {
@@ -47,8 +48,7 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
     /// Reads it afresh, changes it and writes it, again if somebody else was faster.
     pub async fn change<R>(&self, store: &dyn Store, mut change: impl FnMut(&mut T) -> R) -> Result<R, StoreError> {
         for _ in 0..ROUNDS {
-            let known = self.read(store).await?;
-            let mut value = self.get();
+            let (mut value, known) = self.read(store).await?;
             let answer = change(&mut value);
             let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
             let when = known.as_deref().map_or(PutIf::Absent, PutIf::Is);
@@ -70,6 +70,15 @@ pub struct Instance {
     /// The workers that ask it for work, the latest first.
     #[serde(default)]
     pub workers: Vec<Seen>,
+}
+
+/// Instances that were silent for so long are no longer listed.
+const GONE: i64 = 60_000;
+
+impl Instance {
+    pub fn is_gone(&self, now: comeback_core::Timestamp) -> bool {
+        self.seen_at <= now.0 - GONE
+    }
 }
 
 pub type Instances = BTreeMap<String, Instance>;
@@ -101,8 +110,20 @@ const TOLD: usize = 1_000;
 impl Workers {
     pub fn saw(&self, namespace: &str, name: &str, queues: &[String], kinds: &[String], leased: u64, now: i64) {
         let mut seen = self.seen.lock();
-        if seen.len() >= MOST {
+        let is_new = !seen.contains_key(&(namespace.to_owned(), name.to_owned()));
+        if seen.len() >= MOST && is_new {
             seen.retain(|_, it| it.at > now - REMEMBERED);
+            // Names that nobody uses twice must not fill the memory: those who have been silent longest go, a tenth at a time.
+            if seen.len() >= MOST {
+                let mut times: Vec<i64> = seen.values().map(|it| it.at).collect();
+                times.sort_unstable();
+                let (oldest, mut most) = (times[MOST / 10], MOST / 10);
+                seen.retain(|_, it| {
+                    let goes = it.at <= oldest && most > 0;
+                    most -= usize::from(goes);
+                    !goes
+                });
+            }
         }
         let (of, called) = (namespace.to_owned(), name.to_owned());
         let fresh = || Seen { namespace: of, name: called, at: now, queues: Vec::new(), kinds: Vec::new(), leased: 0 };
@@ -120,5 +141,62 @@ impl Workers {
         own.sort_by_key(|it| std::cmp::Reverse(it.at));
         own.truncate(TOLD);
         own
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use comeback_engine::store::{SqliteOptions, SqliteStore};
+
+    use super::*;
+
+    #[test]
+    fn workers_that_never_come_back_do_not_fill_the_memory() {
+        let workers = Workers::default();
+        for n in 0..(MOST as i64 * 2) {
+            workers.saw("default", &format!("w{n}"), &[], &[], 1, n / 100);
+        }
+        let seen = workers.seen.lock();
+        assert!(seen.len() <= MOST, "{}", seen.len());
+        assert!(seen.contains_key(&("default".into(), format!("w{}", MOST * 2 - 1))), "the latest are kept");
+    }
+
+    /// Others read the same value again while it is changed; nothing that was changed is lost by that.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_change_is_lost_beside_those_who_read() {
+        let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+        let shared = Arc::new(Shared::<Vec<u32>>::new("list"));
+        let readers: Vec<_> = (0..4)
+            .map(|_| {
+                let (store, shared) = (store.clone(), shared.clone());
+                tokio::spawn(async move {
+                    loop {
+                        shared.refresh(&*store).await.expect("read");
+                    }
+                })
+            })
+            .collect();
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let (store, shared) = (store.clone(), shared.clone());
+                tokio::spawn(async move {
+                    for n in 0..100 {
+                        shared.change(&*store, |list| list.push(writer * 100 + n)).await.expect("written");
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.await.expect("a writer");
+        }
+        for reader in readers {
+            reader.abort();
+        }
+        shared.refresh(&*store).await.expect("read");
+        let mut found = shared.get();
+        found.sort_unstable();
+        assert_eq!(found, (0..400).collect::<Vec<_>>());
     }
 }

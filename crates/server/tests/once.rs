@@ -6,6 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
+use comeback_server::auth::{NewKey, Role};
 use comeback_server::{App, AppOptions};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -108,6 +109,82 @@ async fn a_key_is_made_once_and_its_secret_shown_once() {
         serde_json::from_slice(&to_bytes(answer.into_body(), 1 << 20).await.expect("a body")).expect("JSON");
     assert_eq!((&shown["id"], &shown["key"]), (&first["id"], &Value::Null));
     assert_eq!(door.app.keys.all().len(), 1);
+}
+
+/// Who lost the first answer, and with it the secret, asks again: there is one key of that id, and its secret works.
+#[tokio::test]
+async fn a_key_that_was_made_and_not_remembered_is_made_afresh() {
+    let door = Door::new(None).await;
+    let store = &**door.app.engine.store();
+    let new = || NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
+    let mut secrets = Vec::new();
+    for _ in 0..2 {
+        let made = door.app.keys.create_as(store, "0123456789ab".into(), new(), door.app.engine.now()).await;
+        secrets.push(made.expect("a key").1);
+    }
+    assert_eq!(door.app.keys.all().len(), 1);
+    let mut answers = Vec::new();
+    for secret in secrets {
+        let ask = Request::get("/api/v1/keys").header("authorization", format!("Bearer {secret}"));
+        let answer = door.app.router().oneshot(ask.body(Body::empty()).expect("a request")).await.expect("an answer");
+        answers.push(answer.status());
+    }
+    assert_eq!(answers, [StatusCode::UNAUTHORIZED, StatusCode::OK]);
+}
+
+/// What was begun is done and remembered although nobody waits for the answer.
+#[tokio::test]
+async fn a_caller_who_hangs_up_does_not_cut_an_act() {
+    let clock = VirtualClock::new(comeback_core::Timestamp(1_700_000_000_000));
+    let door = Door::new(Some(clock)).await;
+    for hour in 1..=50 {
+        let task = json!({"kind": "k", "delay": format!("{hour}h")});
+        assert_eq!(door.send("POST", "/tasks", None, &task).await.0, StatusCode::CREATED);
+    }
+    let start = door.app.engine.now();
+    let target = start + comeback_core::Millis::from_secs(50 * 3600);
+    let body = json!({"by": "50h"});
+    let moves = async {
+        while door.app.engine.now() == start {
+            tokio::task::yield_now().await;
+        }
+    };
+    // The first step is made, then nobody listens any more.
+    tokio::select! {
+        answer = door.send("POST", "/clock/advance", Some("k"), &body) => panic!("it takes longer than that: {answer:?}"),
+        () = moves => {}
+    }
+    let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while door.app.engine.now() < target && tokio::time::Instant::now() < soon {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(door.app.engine.now(), target);
+    let (_, again) = door.send("POST", "/clock/advance", Some("k"), &body).await;
+    assert_eq!(again, json!({"now": target.to_rfc3339(), "steps": 0}));
+}
+
+/// Every step is written down before it is made, and other instances go along.
+#[tokio::test]
+async fn time_is_shared_and_never_goes_back() {
+    let start = comeback_core::Timestamp(1_700_000_000_000);
+    let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+    let mut doors = Vec::new();
+    for _ in 0..2 {
+        let clock = VirtualClock::new(start);
+        let engine = Engine::without_loops(store.clone(), clock.clone(), EngineConfig::default()).await;
+        let options = AppOptions { clock: Some(clock), ..AppOptions::default() };
+        doors.push(Door { app: App::new(engine.expect("an engine"), options).await.expect("an app") });
+    }
+    let at = |hours: u64| (start + comeback_core::Millis::from_secs(hours * 3600)).to_rfc3339();
+    let (_, moved) = doors[0].send("POST", "/clock/advance", None, &json!({"by": "5h"})).await;
+    assert_eq!(moved["now"], at(5));
+    let (_, moved) = doors[1].send("POST", "/clock/advance", None, &json!({"by": "1h"})).await;
+    assert_eq!(moved["now"], at(6), "an hour after where the first has got to");
+    let soon = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while doors[0].app.engine.now().to_rfc3339() != at(6) {
+        assert!(tokio::time::Instant::now() < soon, "the first follows by itself");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]

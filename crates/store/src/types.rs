@@ -340,7 +340,7 @@ pub struct ExecutionQuery {
     pub parent: Option<TaskId>,
     /// Behind this one.
     pub after: Option<ExecutionId>,
-    /// So many more are left out.
+    /// And so many more.
     pub skip: u32,
     pub limit: u32,
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::header::RETRY_AFTER;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -20,6 +21,9 @@ pub struct Problem {
     pub error: String,
     #[serde(default)]
     pub instance: String,
+    /// How long the server asks to be left alone.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -43,6 +47,20 @@ impl Error {
             Error::Refused(problem) => Some(problem),
             _ => None,
         }
+    }
+
+    /// Whether the same request may be heard another time: nobody was there, or whoever was there could not just then.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Error::Unreachable { .. } => true,
+            Error::Refused(problem) => matches!(problem.status, 408 | 429 | 500..),
+            Error::Nonsense(_) | Error::Usage(_) => false,
+        }
+    }
+
+    /// How long the server asks to be left alone, if it does.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.problem().and_then(|problem| problem.retry_after)
     }
 }
 
@@ -125,12 +143,28 @@ impl Client {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
+    /// A document that is not JSON, or not always.
+    pub async fn put_yaml(&self, path: &str, text: &str) -> Result<Value, Error> {
+        let request = self.request(Method::PUT, path).header("content-type", "application/yaml");
+        self.send(request.body(text.to_owned())).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<Value, Error> {
         self.send(self.request(Method::DELETE, path)).await
     }
 
+    /// An answer that goes on: its head was a success, and its body is read as it comes.
+    pub async fn open(&self, path: &str, query: &[(&str, String)]) -> Result<Response, Error> {
+        let request = self.endless(Method::GET, path).query(query);
+        self.judge(request.send().await.map_err(|error| self.unreachable(&error))?).await
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let mut request = self.http.request(method, format!("{}{path}", self.server)).timeout(Duration::from_secs(90));
+        self.endless(method, path).timeout(Duration::from_secs(90))
+    }
+
+    fn endless(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut request = self.http.request(method, format!("{}{path}", self.server));
         if let Some(key) = &self.key {
             request = request.bearer_auth(key);
         }
@@ -141,25 +175,43 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Error> {
-        let unreachable = |error: reqwest::Error| {
-            let mut why: &dyn std::error::Error = &error;
-            while let Some(deeper) = why.source() {
-                why = deeper;
-            }
-            Error::Unreachable { url: self.server.clone(), why: why.to_string() }
-        };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = self.judge(response).await?;
         let status = response.status();
-        let body = response.bytes().await.map_err(unreachable)?;
-        if status.is_success() {
-            if status == StatusCode::NO_CONTENT || body.is_empty() {
-                return Ok(Value::Null);
-            }
-            return serde_json::from_slice(&body).map_err(|error| Error::Nonsense(error.to_string()));
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        if status == StatusCode::NO_CONTENT || body.is_empty() {
+            return Ok(Value::Null);
         }
+        serde_json::from_slice(&body).map_err(|error| Error::Nonsense(error.to_string()))
+    }
+
+    async fn judge(&self, response: Response) -> Result<Response, Error> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         match serde_json::from_slice::<Problem>(&body) {
-            Ok(problem) => Err(Error::Refused(Box::new(problem))),
+            Ok(problem) => {
+                let retry_after = after.map(Duration::from_secs);
+                Err(Error::Refused(Box::new(Problem { retry_after, ..problem })))
+            }
+            // Somebody in between, such as a proxy whose server is away.
+            Err(_) if status.is_server_error() => Err(self.away(status.to_string())),
             Err(_) => Err(Error::Nonsense(format!("status {status} without a problem"))),
         }
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Error {
+        let mut why: &dyn std::error::Error = error;
+        while let Some(deeper) = why.source() {
+            why = deeper;
+        }
+        self.away(why.to_string())
+    }
+
+    fn away(&self, why: String) -> Error {
+        Error::Unreachable { url: self.server.clone(), why }
     }
 }

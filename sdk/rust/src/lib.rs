@@ -16,6 +16,7 @@
 //! ```
 
 mod client;
+mod reports;
 mod worker;
 
 pub use client::{Client, Error, Problem};

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::client::{Client, Error};
+use crate::reports;
 
 /// A task as its worker gets it.
 #[derive(Clone, Debug, Deserialize)]
@@ -127,10 +128,10 @@ impl Worker {
         }
         let worker = Arc::new(self);
         let room = Arc::new(Semaphore::new(worker.concurrency));
-        let held: Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>> = Arc::default();
+        let held = Held::default();
         let (reports, pending) = mpsc::channel::<Value>(worker.concurrency * 2);
         let (done, is_done) = watch::channel(false);
-        let reporter = tokio::spawn(report_all(worker.client.clone(), pending));
+        let reporter = tokio::spawn(reports::tell_all(worker.client.clone(), pending, held.clone()));
         let keeper = tokio::spawn(keep_alive(worker.clone(), held.clone(), is_done));
         tokio::pin!(stop);
         loop {
@@ -166,18 +167,21 @@ impl Worker {
                 let Some(handler) = worker.handlers.get(&task.kind).cloned() else { continue };
                 let (reports, held_by_task, name) = (reports.clone(), held.clone(), token.clone());
                 let run = tokio::spawn(async move { handler(task).await });
-                held.lock().map(|mut held| held.insert(token, run.abort_handle())).ok();
+                held.keep(token, run.abort_handle());
                 tokio::spawn(async move {
                     let outcome = run.await;
-                    held_by_task.lock().map(|mut held| held.remove(&name)).ok();
                     let outcome = match outcome {
                         Ok(outcome) => Some(outcome),
                         Err(error) if error.is_cancelled() => None,
                         Err(_) => Some(Outcome::failed("the handler panicked")),
                     };
-                    if let Some(Outcome(mut report)) = outcome {
-                        report["lease"] = name.into();
-                        let _ = reports.send(report).await;
+                    match outcome {
+                        // It is kept alive until the server has heard how it ended.
+                        Some(Outcome(mut report)) => {
+                            report["lease"] = name.into();
+                            let _ = reports.send(report).await;
+                        }
+                        None => held_by_task.drop(&name),
                     }
                     drop(permit);
                 });
@@ -194,49 +198,38 @@ impl Worker {
     }
 }
 
-/// Sends what has gathered in one request, again and again until the server has heard it.
-async fn report_all(client: Client, mut pending: mpsc::Receiver<Value>) {
-    let mut batch = Vec::new();
-    while pending.recv_many(&mut batch, 500).await > 0 {
-        let mut heard = false;
-        for wait in [1, 2, 5, 10, 30] {
-            match client.report(&batch).await {
-                Ok(_) => {
-                    heard = true;
-                    break;
-                }
-                Err(error) if error.problem().is_some_and(|problem| problem.status < 500) => {
-                    tracing::error!(%error, "a report was refused");
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a report was not heard; sending it again");
-                    tokio::time::sleep(Duration::from_secs(wait)).await;
-                }
-            }
+/// Leases that are kept alive, and how to stop their runs.
+#[derive(Clone, Default)]
+pub(crate) struct Held(Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>>);
+
+impl Held {
+    fn keep(&self, token: String, run: tokio::task::AbortHandle) {
+        self.0.lock().map(|mut held| held.insert(token, run)).ok();
+    }
+
+    pub(crate) fn drop(&self, token: &str) {
+        self.0.lock().map(|mut held| held.remove(token)).ok();
+    }
+
+    fn tokens(&self) -> Vec<String> {
+        self.0.lock().map(|held| held.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    fn abort(&self, token: &str) {
+        if let Some(run) = self.0.lock().ok().and_then(|held| held.get(token).cloned()) {
+            run.abort();
         }
-        if !heard {
-            tracing::error!(
-                reports = batch.len(),
-                "reports were given up; their leases run out and the runs are repeated"
-            );
-        }
-        batch.clear();
     }
 }
 
 /// Gives a sign of life three times per lease, and stops what was canceled or lost.
-async fn keep_alive(
-    worker: Arc<Worker>,
-    held: Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>>,
-    mut is_done: watch::Receiver<bool>,
-) {
+async fn keep_alive(worker: Arc<Worker>, held: Held, mut is_done: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             _ = is_done.wait_for(|done| *done) => return,
             () = tokio::time::sleep(worker.lease / 3) => {}
         }
-        let tokens: Vec<String> = held.lock().map(|held| held.keys().cloned().collect()).unwrap_or_default();
+        let tokens = held.tokens();
         if tokens.is_empty() || !worker.signs_of_life {
             continue;
         }
@@ -244,10 +237,7 @@ async fn keep_alive(
         for item in answer["leases"].as_array().into_iter().flatten() {
             let gone = item["cancel_requested"] == true || item.get("problem").is_some();
             if let (true, Some(token)) = (gone, item["lease"].as_str()) {
-                let run = held.lock().ok().and_then(|held| held.get(token).cloned());
-                if let Some(run) = run {
-                    run.abort();
-                }
+                held.abort(token);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What can be said to the binary.
 
+mod flow;
 mod operate;
 mod runs;
 mod server;
@@ -10,6 +11,7 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
+pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
@@ -128,6 +130,12 @@ pub enum Command {
     /// Look at tasks and act on them
     #[command(subcommand)]
     Task(TaskCommand),
+    /// The catalog of workflows
+    #[command(subcommand)]
+    Workflow(WorkflowCommand),
+    /// Execute workflows, look at executions and act on them
+    #[command(subcommand)]
+    Execution(ExecutionCommand),
     /// Read a retry policy, try it out, and find what is odd about it
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -54,7 +54,7 @@ pub enum KeyCommand {
         /// Valid for a span
         #[arg(long, value_name = "SPAN")]
         expires_in: Option<String>,
-        /// Which namespace the key is for; * for all
+        /// Which namespace the key is for, * for all; else * for an admin and `default` for the others
         #[arg(long, value_name = "NAMESPACE")]
         for_namespace: Option<String>,
         /// Work on the database itself, without a server

@@ -66,6 +66,9 @@ pub struct ServeArgs {
     /// Names this process among others
     #[arg(long, env = "INSTANCE_ID", hide_env_values = true)]
     pub instance: Option<String>,
+    /// This server's address as those see it whom it calls; its own where nothing is said
+    #[arg(long, env = "COMEBACK_PUBLIC_URL", hide_env_values = true, value_name = "URL")]
+    pub public_url: Option<String>,
     /// Let tasks start processes on this machine
     #[arg(long, env = "COMEBACK_ALLOW_COMMANDS", hide_env_values = true)]
     pub allow_commands: bool,

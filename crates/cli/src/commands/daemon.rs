@@ -20,6 +20,7 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         db,
         clock: args.clock,
         instance: args.instance,
+        public_url: None,
         allow_commands: false,
         allow_private_networks: false,
         allow_network: Vec::new(),

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::Context;
+use super::serve::refuse_strangers;
 use super::tail;
 use crate::args::{DemoArgs, Global, TailArgs};
 use crate::failure::{Failure, code};
@@ -34,7 +35,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     let data = Data::prepare(args.keep.clone())?;
     let demo = Demo::start(&args, &data).await?;
     banner(&args, &demo, &data);
-    let context = Context { client: demo.client.clone(), key: None, namespace: None, out: Output::new(global) };
+    let context = Context { client: demo.client.clone(), out: Output::new(global) };
     let fault = Fault::default();
     let workload = Workload { client: demo.client.clone(), jitter: args.seed.is_none(), once: args.seconds.is_some() };
     let working = tokio::spawn(workload::worker(&demo.client, &fault).run(demo.stopped()));
@@ -125,6 +126,7 @@ impl Demo {
             .await
             .map_err(wrong)?;
         let listener = listen(&args.listen).await?;
+        refuse_strangers(&listener, &args.listen, &app)?;
         let deaf = |error: std::io::Error| Failure::new(code::FAILED, "the demo cannot listen").why(error.to_string());
         let address = listener.local_addr().map_err(deaf)?;
         let (stop, stopped) = watch::channel(false);

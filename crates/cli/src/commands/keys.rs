@@ -3,7 +3,7 @@
 use comeback_core::Millis;
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
-use comeback_server::auth::{Keys, NewKey, Role};
+use comeback_server::auth::{Keys, NewKey, Role, default_namespace};
 use serde_json::{Value, json};
 
 use super::{Context, broken};
@@ -113,7 +113,7 @@ async fn create_offline(
             .remedy("--role viewer, worker, submitter, operator or admin")
     })?;
     let store = place.open().await.map_err(|error| broken(place, &error))?;
-    let namespace = namespace.unwrap_or_else(|| "*".into());
+    let namespace = namespace.unwrap_or_else(|| default_namespace(role).into());
     let new = NewKey { name, role, namespace: namespace.clone(), valid_for };
     let made = Keys::default().create(&*store, new, SystemClock::new().now()).await;
     let (_, secret) = made.map_err(|error| broken(place, &error))?;

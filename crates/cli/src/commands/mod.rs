@@ -6,6 +6,7 @@ mod db;
 mod demo;
 mod doctor;
 mod enqueue;
+mod execution;
 mod help;
 mod keys;
 mod loops;
@@ -18,6 +19,7 @@ mod status;
 mod tail;
 mod task;
 mod worker;
+mod workflow;
 
 use clap::ArgMatches;
 use comeback_client::Client;
@@ -35,8 +37,6 @@ use serve::Beside;
 /// What every command that talks to a server has.
 pub struct Context {
     pub client: Client,
-    pub key: Option<String>,
-    pub namespace: Option<String>,
     pub out: Output,
 }
 
@@ -46,8 +46,8 @@ impl Context {
             eprintln!("{warning}");
         }
         let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
-        let client = Client::new(settings.server())?.with_key(key.clone()).in_namespace(namespace.clone());
-        Ok(Context { client, key, namespace, out: Output::new(global) })
+        let client = Client::new(settings.server())?.with_key(key).in_namespace(namespace);
+        Ok(Context { client, out: Output::new(global) })
     }
 
     /// What time it is at the server: relative times are its to say.
@@ -98,6 +98,8 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,
+        Command::Workflow(command) => workflow::run(context, &out(), command).await,
+        Command::Execution(command) => execution::run(&context()?, command).await,
         Command::Policy(command) => policy::run(&out(), command),
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,

@@ -1,7 +1,8 @@
 //! Run: a command whose every try is kept by the server, and repeated when the server says so. The command itself runs here.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use comeback_client::Error;
 use comeback_core::Millis;
 use comeback_engine::ReportEnd;
 use comeback_engine::executors::command::{self, Process};
@@ -16,6 +17,8 @@ use crate::output::{self, instant, say, soon, span};
 use crate::watch::Interrupted;
 
 const LEASE_SECS: u64 = 60;
+const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
     // A queue of its own: nobody else can lease it, and it leases nothing else.
@@ -55,9 +58,9 @@ impl Work<'_> {
         loop {
             let ask = json!({"worker": format!("run-{}", std::process::id()), "queues": [self.queue], "limit": 1,
                 "lease": LEASE_SECS, "wait": 30});
-            let leased = client.lease(&ask).await?;
+            let leased = patiently(|| client.lease(&ask)).await?;
             let Some(lease) = leased["leases"].as_array().and_then(|leases| leases.first()) else {
-                let task = client.task(&self.id).await?;
+                let task = patiently(|| client.task(&self.id)).await?;
                 if let Some(end) = end_code(output::text(&task, "state")) {
                     eprintln!("{}  {}", self.name, output::text(&task, "state"));
                     return Ok(end);
@@ -77,7 +80,8 @@ impl Work<'_> {
         let started = Instant::now();
         let (report, words) = attempt(context, process, &token, number).await;
         let took = span(since(started));
-        let answer = context.client.report(&[report]).await?;
+        let reports = [report];
+        let answer = patiently(|| context.client.report(&reports)).await?;
         let answer = &answer["reports"][0];
         if let Some(problem) = answer.get("problem") {
             return Err(Failure::new(code::CONFLICT, format!("{name} was taken away"))
@@ -87,11 +91,32 @@ impl Work<'_> {
         let what = match (output::text(answer, "state"), instant(&answer["next_retry_at"])) {
             ("succeeded", _) if number > 1 => format!("recovered after {}", span(since(begun))),
             ("succeeded", _) => String::new(),
-            (_, Some(at)) => format!("retry {}", soon(at.since(context.now().await?))),
+            (_, Some(at)) => {
+                let clock = patiently(|| context.client.get("/api/v1/clock")).await?;
+                let now = instant(&clock["now"]).unwrap_or(at);
+                format!("retry {}", soon(at.since(now)))
+            }
             (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
         };
         eprintln!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
         Ok(end_code(output::text(answer, "state")))
+    }
+}
+
+/// Asks again while the server is away or has too much to do: it may be started again at any time, and what ran here is known
+/// only here.
+async fn patiently<F: Future<Output = Result<Value, Error>>>(ask: impl Fn() -> F) -> Result<Value, Error> {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let error = match ask().await {
+            Err(error) if error.is_passing() => error,
+            answer => return answer,
+        };
+        if wait == FIRST_WAIT {
+            eprintln!("{error}; asking again until it answers (Ctrl-C ends it)");
+        }
+        tokio::time::sleep(wait.max(error.retry_after().unwrap_or_default())).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
@@ -103,7 +128,7 @@ fn since(begun: Instant) -> Millis {
 async fn attempt(context: &Context, process: &Process, token: &str, number: u64) -> (Value, String) {
     let alive = async {
         loop {
-            tokio::time::sleep(std::time::Duration::from_secs(LEASE_SECS / 3)).await;
+            tokio::time::sleep(Duration::from_secs(LEASE_SECS / 3)).await;
             let _ = context.client.heartbeat(&[token.to_owned()], LEASE_SECS).await;
         }
     };

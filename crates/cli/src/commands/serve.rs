@@ -95,7 +95,9 @@ fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors
     let networks = networks.map_err(|text| {
         Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--allow-network 10.1.0.0/16")
     })?;
+    let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{}", args.listen));
     let options = ExecutorOptions {
+        handles,
         reach: Reach { everywhere: args.allow_private_networks, networks },
         commands: args.allow_commands,
         ..ExecutorOptions::default()
@@ -162,14 +164,20 @@ async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
             .remedy("choose another: --listen 127.0.0.1:7331")
     };
     let listener = TcpListener::bind(address).await.map_err(wrong)?;
-    let is_local = listener.local_addr().map_err(wrong)?.ip().is_loopback();
+    refuse_strangers(&listener, address, app)?;
+    Ok(listener)
+}
+
+/// Without keys only this machine is listened to.
+pub fn refuse_strangers(listener: &TcpListener, address: &str, app: &App) -> Result<(), Failure> {
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     if !is_local && app.keys.is_empty() {
         return Err(Failure::new(code::AUTH, format!("{address} can be reached from outside, and there is no key"))
             .why("without keys everybody who can reach the server could do everything")
             .remedy("start on loopback, make a key with `comeback key create --role admin`, then listen")
             .remedy("or stay on loopback: --listen 127.0.0.1:7330"));
     }
-    Ok(listener)
+    Ok(())
 }
 
 fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {

@@ -1,8 +1,8 @@
 //! Tail: what happens, one line each.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
-use comeback_client::{Error, Problem};
 use comeback_core::Millis;
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -12,16 +12,24 @@ use super::task::attempt;
 use crate::args::TailArgs;
 use crate::failure::{Failure, code};
 use crate::output::{self, Cell, Output, Paint, say, soon};
+use crate::watch::Interrupted;
 
 /// Verdicts and ends: what a person wants to see go by.
 const NOTABLE: &str = "task.retry_scheduled,task.throttled,task.snoozed,task.parked,task.failed,task.retry_exhausted,\
     task.succeeded,task.canceled,task.skipped,task.expired,task.manual_retry,task.paused,task.resumed";
 
 pub async fn run(context: &Context, args: TailArgs) -> Result<u8, Failure> {
-    follow(context, args, |line| say!("{line}")).await
+    let mut interrupted = Interrupted::listen()?;
+    tokio::select! {
+        ended = follow(context, args, |line| say!("{line}")) => ended,
+        () = interrupted.wait() => Ok(code::OK),
+    }
 }
 
-/// Hands over line by line, until the server ends it or there are enough.
+/// The server says that it is there every quarter of a minute.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Hands over line by line until there are enough. A stream that ends before is a failure: more would have come.
 pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(String)) -> Result<u8, Failure> {
     let mut tasks = Tasks::default();
     let mut query: Vec<(&str, String)> = Vec::new();
@@ -35,13 +43,17 @@ pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(Stri
         query.push(("after", "latest".to_owned()));
     }
     query.retain(|(_, value)| !value.is_empty());
-    let mut pieces = open(context, &query).await?.bytes_stream();
+    let mut pieces = context.client.open("/api/v1/events/stream", &query).await?.bytes_stream();
     let mut rest = Vec::new();
     let mut told = 0;
-    while args.count.is_none_or(|count| told < count)
-        && let Some(piece) = pieces.next().await
-    {
-        rest.extend_from_slice(&piece.map_err(|error| broken_off(&error))?);
+    while args.count.is_none_or(|count| told < count) {
+        let piece = match tokio::time::timeout(SILENCE, pieces.next()).await {
+            Ok(Some(Ok(piece))) => piece,
+            Ok(Some(Err(error))) => return Err(broken_off(error.to_string())),
+            Ok(None) => return Err(broken_off("the server stopped, or this key is good no more")),
+            Err(_) => return Err(broken_off("the server has been silent for a minute")),
+        };
+        rest.extend_from_slice(&piece);
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = rest.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
@@ -63,30 +75,8 @@ pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(Stri
     Ok(code::OK)
 }
 
-fn broken_off(error: &reqwest::Error) -> Failure {
-    Failure::new(code::UNREACHABLE, "the stream broke off")
-        .why(error.to_string())
-        .remedy("comeback tail, once the server is back")
-}
-
-async fn open(context: &Context, query: &[(&str, String)]) -> Result<reqwest::Response, Failure> {
-    let mut request =
-        reqwest::Client::new().get(format!("{}/api/v1/events/stream", context.client.server())).query(query);
-    if let Some(key) = &context.key {
-        request = request.bearer_auth(key);
-    }
-    if let Some(namespace) = &context.namespace {
-        request = request.header("comeback-namespace", namespace);
-    }
-    let response = request.send().await.map_err(|error| broken_off(&error))?;
-    if response.status().is_success() {
-        return Ok(response);
-    }
-    let status = response.status();
-    Err(match response.json::<Problem>().await {
-        Ok(problem) => Error::Refused(Box::new(problem)).into(),
-        Err(_) => Failure::new(code::FAILED, format!("the server answered {status}")),
-    })
+fn broken_off(why: impl Into<String>) -> Failure {
+    Failure::new(code::UNREACHABLE, "the stream broke off").why(why).remedy("comeback tail, once the server is back")
 }
 
 /// What sort of task each one is, and how often it may be tried; asked once.

@@ -33,6 +33,13 @@ impl View {
         View { blocks: vec![Block::Table(table)], ..View::new(data) }
     }
 
+    /// One sentence for people, and the data behind it for programs.
+    pub fn said(data: Value, words: impl Into<String>) -> View {
+        let mut view = View::new(data);
+        view.line(words);
+        view
+    }
+
     pub fn line(&mut self, text: impl Into<String>) {
         self.blocks.push(Block::Line(text.into()));
     }

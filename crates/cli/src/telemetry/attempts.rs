@@ -142,6 +142,7 @@ impl Attempts {
                     reason = decision.map(|decision| decision.reason.word()),
                     class = decision.and_then(|decision| decision.class).map(|class| class.word()),
                     next_retry_at = task.next_retry_at.map(|at| at.to_rfc3339()),
+                    delay_ms = task.next_retry_at.map(|at| at.since(record.at).0),
                     error,
                     worker = record.worker.as_deref(),
                     $($text)+

@@ -52,7 +52,7 @@ impl Settings {
             let text = variable(name).unwrap_or_default();
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             let pair = |part: &str| match part.split_once('=') {
-                Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
+                Some((key, value)) => Ok((key.trim().to_owned(), decoded(value.trim()))),
                 None => Err(format!("{name}: `{part}` is not of the form key=value")),
             };
             parts.map(pair).collect()
@@ -86,6 +86,26 @@ impl Settings {
         };
         Ok(Some(Settings { endpoint, headers, resource, sampler: Sampler { share, by_parent } }))
     }
+}
+
+/// Values come as in a URL: a comma or a blank in one of them is written with a percent sign.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, more @ ..] = rest {
+        let digit = |at: usize| more.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = &more[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A place in somebody's trace.
@@ -322,7 +342,7 @@ mod tests {
         assert_eq!(read(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), Ok(None));
         let found = read(&[
             endpoint,
-            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer x, a=b"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x%2Cy, a=b%"),
             ("OTEL_RESOURCE_ATTRIBUTES", "service.name=other,zone=eu"),
             ("OTEL_SERVICE_NAME", "jobs"),
             ("OTEL_TRACES_SAMPLER", "traceidratio"),
@@ -330,7 +350,8 @@ mod tests {
         ]);
         let found = found.expect("read").expect("asked for");
         assert_eq!(found.endpoint, "http://collector:4318/v1/traces");
-        assert_eq!(found.headers[0], ("authorization".into(), "Bearer x".into()));
+        assert_eq!(found.headers[0], ("authorization".into(), "Bearer x,y".into()));
+        assert_eq!(found.headers[1], ("a".into(), "b%".into()));
         assert_eq!(found.resource, [("zone".into(), "eu".into()), ("service.name".into(), "jobs".into())]);
         assert_eq!(found.sampler, Sampler { share: 0.25, by_parent: false });
         assert!(read(&[endpoint, ("OTEL_TRACES_SAMPLER", "dice")]).is_err());

@@ -142,6 +142,83 @@ fn an_interrupted_run_cancels_its_task() {
     assert_eq!(text(&listed.stdout).lines().count(), 1);
 }
 
+/// The server may be started again while the command runs and while its retry is waited for.
+#[test]
+fn a_run_outlives_its_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = file(folder.path());
+    let server = Server::start(&db, &[]);
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let gate = folder.path().join("go on");
+    let script =
+        format!("echo begun; while ! test -e '{}'; do sleep 0.05; done; test $COMEBACK_ATTEMPT = 2", gate.display());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["run", "--retry", "fixed(1s, 3 retries)", "--", "sh", "-c", &script])
+        .env("COMEBACK_SERVER", &server.url)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "begun");
+    server.kill();
+    std::fs::write(&gate, "").expect("it goes on");
+    let mut said = BufReader::new(child.stderr.take().expect("its words"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert!(line.contains("cannot reach") && line.contains("asking again"), "{line}");
+    let server = Server::from(Server::command(&db, &address)).expect("it serves again");
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("the rest");
+    assert_eq!(child.wait().expect("it ends").code(), Some(0), "{line}{rest}");
+    assert!(rest.contains("attempt 1/4  exit 1") && rest.contains("recovered"), "{rest}");
+    drop(server);
+}
+
+/// Whoever follows is told when there is nothing to follow.
+#[test]
+fn a_stream_that_ends_is_not_taken_for_an_end() {
+    let nobody = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["tail", "--server", "http://127.0.0.1:1"])
+        .output()
+        .expect("it runs");
+    let said = text(&nobody.stderr);
+    assert_eq!(nobody.status.code(), Some(7), "{said}");
+    assert!(said.contains("error: cannot reach") && said.contains("why: ") && said.contains("do: "), "{said}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(&file(folder.path()), &[]);
+    let tail = || {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(["tail", "--from-start", "--all"])
+            .env("COMEBACK_SERVER", &server.url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        lines.next().expect("a line").expect("text");
+        (child, lines)
+    };
+    assert!(server.cli(&["enqueue", "hello"]).status.success());
+    let (mut first, _lines) = tail();
+    assert_eq!(interrupted(&mut first), Some(0), "whoever ends it knows that it ends");
+    let (second, _lines) = tail();
+    server.kill();
+    let output = second.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(7));
+    assert!(text(&output.stderr).contains("error: the stream broke off"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_demo_is_for_this_machine() {
+    let output = Command::new(env!("CARGO_BIN_EXE_comeback"))
+        .args(["demo", "--listen", "0.0.0.0:0", "--seconds", "1"])
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(4), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("can be reached from outside"), "{}", text(&output.stderr));
+}
+
 /// On a terminal: single keys, a line that stays, and the next port when the first is taken.
 #[test]
 fn the_demo_listens_to_keys() {

@@ -197,15 +197,20 @@ async fn the_log_tells_of_every_run() {
         ),
     ] {
         let id = probe(&client, script).await;
-        until_over(&client, &id).await;
-        let said = std::fs::read_to_string(&log).expect("a log");
-        let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        let own: Vec<Value> = lines.map(|line| line["fields"].clone()).filter(|it| it["task"] == id.as_str()).collect();
-        assert_eq!(
-            own.iter().map(|it| it["message"].as_str().unwrap_or_default()).collect::<Vec<_>>(),
-            expected,
-            "{said}"
-        );
+        let begun = Instant::now();
+        let own = loop {
+            let said = std::fs::read_to_string(&log).expect("a log");
+            let lines = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let fields = lines.map(|line| line["fields"].clone()).filter(|it| it["task"] == id.as_str());
+            let own: Vec<Value> = fields.collect();
+            if own.len() >= expected.len() {
+                break own;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{said}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        let said: Vec<&str> = own.iter().filter_map(|it| it["message"].as_str()).collect();
+        assert_eq!(said, expected);
         assert_eq!((&own[1]["attempt"], &own[3]["attempt"]), (&json!(1), &json!(2)));
         assert!(own[1]["next_retry_at"].is_string(), "when it is tried again: {}", own[1]);
     }

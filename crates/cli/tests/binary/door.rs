@@ -147,3 +147,24 @@ async fn reports_get_in_when_lists_and_submits_do_not() {
     let turned_away: u32 = crowd.join_all().await.into_iter().sum();
     assert!(turned_away > 0, "nobody was turned away: the crowd was too small to say anything");
 }
+
+/// S0-62.
+#[tokio::test]
+async fn an_instance_has_the_name_it_was_given_or_its_hosts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = async |given: Option<&str>| {
+        let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
+        command.env_remove("INSTANCE_ID");
+        if let Some(given) = given {
+            command.env("INSTANCE_ID", given);
+        }
+        let server = Server::from(command).expect("the binary serves");
+        let all = server.client().get("/api/v1/admin/instances").await.expect("instances");
+        let own = all["items"].as_array().expect("items").iter().find(|it| it["self"] == true).cloned();
+        (own.expect("itself")["id"].as_str().expect("a name").to_owned(), server.child.id())
+    };
+    assert_eq!(name(Some("kitchen")).await.0, "kitchen");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a host");
+    let (own, process) = name(None).await;
+    assert_eq!(own, format!("{}-{process}", host.trim()));
+}

@@ -51,7 +51,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 pub async fn lease_one(client: &Client) -> Value {
-    let leased = client.lease(&json!({"worker": "w", "wait": 10})).await.expect("leased");
+    let leased = client.lease(&json!({"worker": "w", "limit": 1, "wait": 10})).await.expect("leased");
     leased["leases"][0].clone()
 }
 

@@ -8,6 +8,7 @@ mod executors;
 mod harness;
 mod kills;
 mod postgres;
+mod scripts;
 #[path = "../common/server.rs"]
 mod server;
 mod tasks;

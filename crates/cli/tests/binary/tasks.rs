@@ -75,7 +75,7 @@ async fn bad_requests_are_answered_with_precise_problems() {
         (json!({"kind": "k", "retry": "exp(5)"}), "VALIDATION_FAILED", "retry"),
         (json!({"kind": "k", "delay": "soon"}), "VALIDATION_FAILED", "delay"),
         (json!({"kind": "k", "executor": {"type": "magic"}}), "VALIDATION_FAILED", "executor.type"),
-        (json!({"kind": "k", "hooks": {}}), "VALIDATION_FAILED", "hooks"),
+        (json!({"kind": "k", "hooks": {"end": []}}), "VALIDATION_FAILED", "hooks.end"),
         (json!({"tasks": [{"kind": "k"}, {"kind": 7}]}), "VALIDATION_FAILED", "tasks[1].kind"),
         (json!({"tasks": [{"kind": "k", "key": "a", "needs": ["b"]}]}), "VALIDATION_FAILED", "needs"),
         (json!([]), "VALIDATION_FAILED", ""),

@@ -91,6 +91,7 @@ async fn the_log_tells_first_tries_from_retries() {
     let failed = lines.iter().find(|line| line["fields"]["outcome"] == "failed").expect("a failure");
     assert_eq!((&failed["fields"]["task"], &failed["fields"]["error"]), (&json!(id), &json!("busy")));
     assert!(failed["fields"]["next_retry_at"].is_string(), "{failed}");
+    assert_eq!((&failed["fields"]["attempt"], &failed["fields"]["delay_ms"]), (&json!(1), &json!(50)), "{failed}");
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ impl Stage {
             "advance" => self.post("/api/v1/clock/advance", json!({"by": rest})).map(|_| String::new()),
             // A worker takes the next task, and says how it ended.
             "lease" => {
-                let answer = self.post("/api/v1/leases", json!({"worker": rest, "wait": 5}))?;
+                let answer = self.post("/api/v1/leases", json!({"worker": rest, "limit": 1, "wait": 5}))?;
                 let token = answer["leases"][0]["lease"].as_str().ok_or("there was nothing to lease")?;
                 self.lease = Some(token.to_owned());
                 Ok(String::new())

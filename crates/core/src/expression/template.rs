@@ -6,10 +6,12 @@ use std::io;
 use minijinja::value::{Serde, Value as Inner, ValueKind, merge_maps};
 use serde_json::{Map, Number, Value};
 
-use super::{ENVIRONMENT, MAX_NESTING, compile, deepest_nesting, describe, is_yes, only_hole};
+use super::{ENVIRONMENT, compile, describe, is_yes, only_hole};
 use crate::invalid::Invalid;
 
 const MAX_TEMPLATE: usize = 64 * 1024;
+/// Each `elif` stands inside the one before it.
+const MAX_STATEMENTS: usize = 200;
 const MAX_RENDERED: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 100;
 
@@ -216,10 +218,10 @@ fn bound(source: &str) -> Result<(), String> {
     if source.len() > MAX_TEMPLATE {
         return Err(format!("a template may have {MAX_TEMPLATE} bytes at most"));
     }
-    if code_of(source).iter().any(|code| deepest_nesting(code) > MAX_NESTING) {
-        return Err(format!("an expression may nest {MAX_NESTING} levels at most"));
+    if source.matches("{%").count() > MAX_STATEMENTS {
+        return Err(format!("a template may have {MAX_STATEMENTS} statements at most"));
     }
-    Ok(())
+    code_of(source).into_iter().try_for_each(super::bound)
 }
 
 /// A template that is text and `{{ … }}` only, piece by piece.
@@ -246,7 +248,8 @@ pub fn pieces(source: &str) -> Option<Vec<Piece<'_>>> {
 
 /// Every part that is read as code. Comments and raw blocks could hide where code begins: with them all of it counts.
 fn code_of(source: &str) -> Vec<&str> {
-    if source.contains("{#") || source.contains("raw") {
+    let raw = |part: &str| part.trim_start_matches(|c: char| c.is_whitespace() || "-+".contains(c)).starts_with("raw");
+    if source.contains("{#") || source.split("{%").skip(1).any(raw) {
         return vec![source];
     }
     let mut parts = Vec::new();
@@ -372,6 +375,11 @@ mod tests {
         ] {
             let answer = render(&json!(source), &long);
             assert!(answer.is_err(), "{}", &source[..source.len().min(40)]);
+        }
+        let elses = format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(199));
+        let loops = format!("x{}{}", "{% if 1 %}".repeat(100), "{% endif %}".repeat(100));
+        for source in [elses, loops] {
+            let _ = render(&json!(source), &long);
         }
         let dashes = format!("{}\n{{{{ rows | length }}}}", "-".repeat(500));
         assert!(render(&json!(dashes), &long).is_ok());

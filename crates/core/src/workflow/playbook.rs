@@ -23,6 +23,8 @@ pub use scope::scope;
 /// What templates of a playbook may name beside what every template may.
 const NAMES: [&str; 3] = ["workload", "execution_id", "args"];
 
+const MAX_EDGES: usize = 2 * MAX_STEPS;
+
 /// A document that says what kind it is: ours do not.
 pub fn is_one(root: &Node) -> bool {
     root.get("kind").is_some()
@@ -181,6 +183,10 @@ fn steps(node: &Node, workbook: &BTreeMap<String, Node>, findings: &mut Findings
 fn map(written: &[Written], routes: &mut Routes, findings: &mut Findings) -> Option<Vec<super::Step>> {
     let scope = scope_of(written);
     let edges: Vec<Vec<next::Edge>> = written.iter().map(|step| next::edges(step, &scope, findings)).collect();
+    if edges.iter().map(Vec::len).sum::<usize>() > MAX_EDGES {
+        findings.push(None, "workflow", format!("the steps lead on in more than {MAX_EDGES} ways"));
+        return None;
+    }
     let led: Vec<Place> = written
         .iter()
         .zip(&edges)

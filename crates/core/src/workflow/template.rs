@@ -1,7 +1,7 @@
 //! Whether the templates and expressions of a document can be read, and what they ask for.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
 
@@ -15,7 +15,7 @@ use crate::expression;
 pub struct Scope {
     names: BTreeSet<String>,
     /// In a playbook the bare name of a step stands for its result.
-    steps: Option<BTreeSet<String>>,
+    steps: Option<Arc<BTreeSet<String>>>,
 }
 
 /// What every template of a workflow may name.
@@ -43,7 +43,7 @@ impl Scope {
     }
 
     pub fn with_bare_steps(mut self, steps: BTreeSet<String>) -> Scope {
-        self.steps = Some(steps);
+        self.steps = Some(Arc::new(steps));
         self
     }
 

@@ -1,17 +1,14 @@
 //! Cancel, pause, resume and retry a whole execution.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use comeback_core::execution::ExecutionRejection;
 use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
-use comeback_store::{Applied, Idempotency, Subject, Used};
+use comeback_store::{Applied, Behalf, Idempotency, Subject, Submission, Used};
 
 use crate::flow::{Start, Started};
 use crate::road::open_graph;
 use crate::{CommandError, Core, Deed, Engine};
-
-/// How long a change of a whole execution is tried on facts that move.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// E6: everything in it that is open is canceled.
@@ -145,9 +142,11 @@ impl Core {
         change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
     ) -> Result<ExecutionState, CommandError> {
         self.config.limits.check_act(&deed.act)?;
-        let give_up = tokio::time::Instant::now() + PATIENCE;
-        let mut pause = Duration::from_millis(1);
-        loop {
+        let started = Instant::now();
+        let mut rounds = 0;
+        // Its tasks end one after the other; between two of them there is room.
+        while self.goes_on(rounds, started).await {
+            rounds += 1;
             let graph = self.store.graph(id, None).await?;
             let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
                 return Err(CommandError::NotFound("execution"));
@@ -163,23 +162,20 @@ impl Core {
             change(&mut working, now)?;
             let state = working.execution().state;
             let commit: Commit = working.into_commit();
-            let applied = match &deed.once {
-                None => self.store.apply(std::slice::from_ref(&commit), None, now).await?.pop(),
-                Some(key) => Some(self.store.apply_once(namespace, key, Some(&commit), now).await?),
-            };
-            match applied {
-                Some(Applied::Done) => {
+            let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
+            let behalf = deed.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
+            match self.store.apply_spawning(&commit, &calls, behalf, now).await? {
+                Applied::Done => {
                     self.tell(&commit);
+                    self.tell_submitted(std::slice::from_ref(&calls));
                     return Ok(state);
                 }
-                Some(Applied::KeyTaken) => return Err(CommandError::KeyTaken),
-                Some(Applied::Used(used)) => return as_used(used, as_it_is),
-                _ if tokio::time::Instant::now() > give_up => return Err(CommandError::Conflict),
-                // Its tasks end one after the other; between two of them there is room.
-                _ => tokio::time::sleep(pause).await,
+                Applied::KeyTaken => return Err(CommandError::KeyTaken),
+                Applied::Used(used) => return as_used(used, as_it_is),
+                Applied::Stale | Applied::Paused => {}
             }
-            pause = (pause * 2).min(Duration::from_millis(100));
         }
+        Err(CommandError::Conflict)
     }
 }
 

@@ -51,6 +51,7 @@ impl LeaseRequest {
 #[derive(Clone, Debug)]
 pub struct Leased {
     pub lease: LeaseRef,
+    pub namespace: String,
     pub expires_at: Option<Timestamp>,
     pub kind: String,
     pub queue: String,
@@ -65,6 +66,10 @@ pub struct Leased {
     pub attempt_number: u32,
     pub run: u32,
     pub is_retry: bool,
+    /// How long the run may be silent.
+    pub timeout: Option<Millis>,
+    /// When the run is over however much it says.
+    pub ends_by: Option<Timestamp>,
 }
 
 impl Leased {
@@ -73,12 +78,15 @@ impl Leased {
         Leased {
             lease: LeaseRef { task: task.id, number: task.lease_number },
             expires_at: task.lease.as_ref().and_then(|lease| lease.expires_at),
+            namespace: task.lane.namespace.clone(),
             kind: task.lane.kind.clone(),
             queue: task.lane.queue.clone(),
             attempt: task.counters.attempt,
             attempt_number: task.attempt_number(),
             run: task.run,
             is_retry: task.run > 1,
+            timeout: task.timeout,
+            ends_by: task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span),
             key: claimed.key,
             name: claimed.name,
             payload: claimed.payload,

@@ -107,6 +107,7 @@ fn parse_pattern(pattern: &str) -> Option<(u16, u16)> {
 const MOST_KEPT: usize = 64 * 1024;
 /// A call that has no limit of its own ends after this.
 const LONGEST_CALL: Duration = Duration::from_secs(300);
+const UNTIL_ITS_LIMIT: Duration = Duration::from_secs(30 * 86_400);
 
 #[derive(Clone)]
 pub struct Calls {
@@ -184,11 +185,19 @@ impl Calls {
             }
             _ => {}
         }
+        if task.timeout.is_some() || task.ends_by.is_some() {
+            // It ends by its own limit, in the engine's time.
+            request = request.timeout(UNTIL_ITS_LIMIT);
+        }
         let response = request.headers(headers).send().await.map_err(|error| Box::new(broken(&error)))?;
         let status = response.status().as_u16();
         let retry_after =
             response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
-        let body = read_some(response).await;
+        let (body, cut_short) = read_some(response).await;
+        // A status that is no success says more than the end of its body.
+        if let Some(error) = cut_short.filter(|_| call.is_expected(status)) {
+            return Err(Box::new(broken(&error)));
+        }
         let shown = serde_json::from_str::<Value>(&body).unwrap_or(Value::String(body));
         if call.is_expected(status) {
             return Ok(json!({"status": status, "body": shown}));
@@ -203,17 +212,26 @@ impl Calls {
     }
 }
 
-/// As much of the answer as is kept.
-async fn read_some(mut response: reqwest::Response) -> String {
+/// As much of the answer as is kept, and why there is no more of it when it broke off before that.
+async fn read_some(mut response: reqwest::Response) -> (String, Option<reqwest::Error>) {
     let mut body = Vec::new();
-    while let Ok(Some(piece)) = response.chunk().await {
+    let mut cut_short = None;
+    loop {
+        let piece = match response.chunk().await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => break,
+            Err(error) => {
+                cut_short = Some(error);
+                break;
+            }
+        };
         let room = MOST_KEPT - body.len();
         body.extend_from_slice(&piece[..piece.len().min(room)]);
         if body.len() >= MOST_KEPT {
             break;
         }
     }
-    String::from_utf8_lossy(&body).into_owned()
+    (String::from_utf8_lossy(&body).into_owned(), cut_short)
 }
 
 fn finally(error_type: &str, message: String) -> Failure {

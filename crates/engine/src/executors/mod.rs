@@ -1,15 +1,18 @@
 //! Executors: what the server does itself. Each leases its tasks like any worker, keeps them alive, and reports how they ended;
 //! what comes of that is decided where everything is decided.
 
+mod bound;
 pub mod classify;
 pub mod command;
 mod discover;
 mod guard;
+mod hook;
 mod http;
 mod kinds;
 mod listen;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +25,7 @@ pub use guard::Reach;
 pub use http::HttpCall;
 pub use kinds::{CATEGORY, Kind, Kinds, NO_CATEGORY};
 
-use crate::{Engine, Heartbeat, LeaseRequest, Leased, Report, ReportEnd, ReportError};
+use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
 
 /// What this process may do by itself. The kinds it knows are in the engine's configuration.
 #[derive(Clone, Debug)]
@@ -31,19 +34,28 @@ pub struct ExecutorOptions {
     pub reach: Reach,
     /// Tasks may start processes here.
     pub commands: bool,
+    /// Where those who are called say how it ended: the address of this server as they know it.
+    pub handles: String,
     /// Calls and processes side by side, of each sort.
     pub concurrency: usize,
 }
 
 impl Default for ExecutorOptions {
     fn default() -> Self {
-        ExecutorOptions { reach: Reach::default(), commands: false, concurrency: 64 }
+        ExecutorOptions {
+            reach: Reach::default(),
+            commands: false,
+            handles: "http://127.0.0.1:7330".into(),
+            concurrency: 64,
+        }
     }
 }
 
 const LEASE: Millis = Millis::from_secs(60);
 /// In the engine's own time, as leases are.
 const SIGN_OF_LIFE: Millis = Millis::from_secs(15);
+/// When a report that could not be stored is tried again; all of it is shorter than a lease.
+const REPORT_AGAIN: [u64; 6] = [100, 500, 2_000, 5_000, 10_000, 20_000];
 /// How often one looks even when nobody told of work.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long giving back may take.
@@ -121,6 +133,8 @@ impl Shift {
 struct Runner {
     engine: Engine,
     calls: http::Calls,
+    handles: Arc<str>,
+    runs: Arc<bound::Runs>,
     shift: Arc<Shift>,
 }
 
@@ -167,8 +181,10 @@ impl Engine {
     pub fn start_executors(&self, options: ExecutorOptions) -> Result<Executors, String> {
         let shift = Arc::new(Shift { busy: watch::Sender::new(0), phase: watch::Sender::new(Phase::Open) });
         let calls = http::Calls::new(options.reach)?;
-        let runner = Runner { engine: self.clone(), calls, shift: shift.clone() };
-        let mut sorts = vec![Executor::Http, Executor::Timer];
+        let runs: Arc<bound::Runs> = Arc::default();
+        let handles = options.handles.into();
+        let runner = Runner { engine: self.clone(), calls, handles, runs: runs.clone(), shift: shift.clone() };
+        let mut sorts = vec![Executor::Http, Executor::Timer, Executor::Hook];
         if options.commands {
             sorts.push(Executor::Command);
         }
@@ -184,6 +200,7 @@ impl Engine {
                 }
             }));
         }
+        tasks.push(tokio::spawn(runs.watch(self.store().clone())));
         Ok(Executors { tasks, shift })
     }
 }
@@ -192,6 +209,7 @@ impl Engine {
 async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
     let room = Arc::new(Semaphore::new(concurrency));
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
+    let mut served = String::new();
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
@@ -202,7 +220,7 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
         }
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&anywhere(&duty, concurrency));
-        let rest = match lease_everywhere(&runner, &duty, &room).await {
+        let rest = match lease_everywhere(&runner, &duty, &room, &mut served).await {
             Ok(0) => place.told(),
             Ok(_) => continue,
             Err(error) => {
@@ -237,7 +255,13 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
     }
 }
 
-async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -> Result<usize, crate::CommandError> {
+/// One round, beginning behind the namespace that was `served` last: none of them is always the first.
+async fn lease_everywhere(
+    runner: &Runner,
+    duty: &Duty,
+    room: &Arc<Semaphore>,
+    served: &mut String,
+) -> Result<usize, CommandError> {
     let mut queues: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for lane in runner.engine.store().lanes(duty.executor()).await? {
         if !duty.serves(&lane) {
@@ -249,12 +273,14 @@ async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -
         }
     }
     let mut leased = 0;
-    for (namespace, queues) in &queues {
+    let after = (Bound::Excluded(served.clone()), Bound::Unbounded);
+    let until = (Bound::Unbounded, Bound::Included(served.clone()));
+    for (namespace, queues) in queues.range(after).chain(queues.range(until)) {
         for queues in queues.chunks(100) {
+            // Where there is no room somebody has to end first.
+            let Ok(place) = room.acquire().await else { return Ok(leased) };
+            drop(place);
             let free = room.available_permits();
-            if free == 0 {
-                return Ok(leased);
-            }
             let request = LeaseRequest {
                 queues: queues.to_vec(),
                 kinds: duty.kinds(),
@@ -265,6 +291,7 @@ async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -
             };
             for task in runner.engine.lease(request).await? {
                 leased += 1;
+                namespace.clone_into(served);
                 let Ok(permit) = room.clone().acquire_owned().await else { return Ok(leased) };
                 let (runner, duty) = (runner.clone(), duty.clone());
                 runner.shift.busy.send_modify(|busy| *busy += 1);
@@ -281,6 +308,9 @@ async fn lease_everywhere(runner: &Runner, duty: &Duty, room: &Arc<Semaphore>) -
 
 impl Runner {
     async fn run(&self, duty: Duty, task: Leased) {
+        if matches!(duty, Duty::Sort(Executor::Hook)) {
+            return self.start_hook(&task).await;
+        }
         let run = async {
             match &duty {
                 Duty::Sort(Executor::Http) => self.calls.run(&task).await,
@@ -289,41 +319,50 @@ impl Runner {
                 Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
             }
         };
+        let held = self.runs.hold(task.lease);
         let end = tokio::select! {
             end = run => end,
+            failure = held.too_long(&task, &*self.engine.core.clock) => ReportEnd::Failed(failure),
             // Canceled, or given up: whoever has it now says how it ends.
+            () = held.gone() => return,
             () = self.until_lost(&task) => return,
-            // The loop that watches over runs says so too; here only the process has to stop.
-            () = self.too_long(&duty) => return,
             () = self.shift.until(Phase::Leaving) => ReportEnd::Released,
         };
-        self.report(&task, end).await;
+        self.report(task.lease, end).await;
     }
 
-    async fn report(&self, task: &Leased, end: ReportEnd) {
-        let mut report = Report { lease: task.lease, end };
-        for wait in [100, 500, 2_000, 5_000] {
-            match self.engine.report(vec![report.clone()]).await {
-                Ok(answers) => match answers.into_iter().next() {
-                    // What cannot be stored would be lost, and run again to the same end.
-                    Some(Err(ReportError::Invalid(fault))) => {
-                        report.end = ReportEnd::Failed(unstorable(&fault.to_string()))
+    async fn report(&self, lease: LeaseRef, mut end: ReportEnd) {
+        let task = lease.task;
+        let mut waits = REPORT_AGAIN.into_iter();
+        loop {
+            let answer = self.engine.report(vec![Report { lease, end: end.clone() }]).await;
+            match answer.map(|mut answers| answers.pop()) {
+                Ok(Some(Ok(_)) | None) => return,
+                Ok(Some(Err(ReportError::Invalid(invalid)))) => {
+                    match without_what_is_refused(end, &invalid.to_string()) {
+                        Some(less) => {
+                            tracing::warn!(%task, error = %invalid, "what a run left behind cannot be kept");
+                            end = less;
+                            continue;
+                        }
+                        None => return tracing::error!(%task, error = %invalid, "a report was refused"),
                     }
-                    _ => return,
-                },
-                Err(error) => tracing::warn!(task = %task.lease.task, %error, "a report was not stored; trying again"),
+                }
+                Ok(Some(Err(error @ (ReportError::LeaseLost | ReportError::TaskCanceled)))) => {
+                    return tracing::debug!(%task, %error, "a run ended after it was given up");
+                }
+                Ok(Some(Err(error @ ReportError::Damaged(_)))) => {
+                    return tracing::error!(%task, %error, "a report cannot be stored");
+                }
+                Ok(Some(Err(error @ ReportError::Conflict))) => {
+                    tracing::debug!(%task, %error, "a report was not stored; trying again");
+                }
+                Err(error) => tracing::warn!(%task, %error, "a report was not stored; trying again"),
             }
+            let Some(wait) = waits.next() else {
+                return tracing::error!(%task, "a report was given up; its lease runs out and the run is repeated");
+            };
             tokio::time::sleep(Duration::from_millis(wait)).await;
-        }
-    }
-
-    async fn too_long(&self, duty: &Duty) {
-        let clock = &self.engine.core.clock;
-        match duty {
-            Duty::Kind(kind) if kind.timeout.is_some() => {
-                clock.sleep_until(clock.now() + kind.timeout.unwrap_or_default()).await;
-            }
-            _ => std::future::pending().await,
         }
     }
 
@@ -340,10 +379,17 @@ impl Runner {
     }
 }
 
-fn unstorable(why: &str) -> Failure {
-    Failure {
-        class: Some(Class::Final),
-        error_type: Some("result".into()),
-        ..Failure::new(Trigger::Error, format!("it succeeded, but its result cannot be kept: {why}"))
+/// A failure is told without what it came with; a success whose result cannot be kept is none, now and the next time.
+fn without_what_is_refused(end: ReportEnd, why: &str) -> Option<ReportEnd> {
+    match end {
+        ReportEnd::Failed(failure) if failure.result.is_some() => {
+            Some(ReportEnd::Failed(Failure { result: None, ..failure }))
+        }
+        ReportEnd::Succeeded { result: Some(_) } => Some(ReportEnd::Failed(Failure {
+            class: Some(Class::Final),
+            error_type: Some("result".into()),
+            ..Failure::new(Trigger::Error, format!("it ended well, and what it left behind cannot be kept: {why}"))
+        })),
+        _ => None,
     }
 }

@@ -19,14 +19,13 @@ impl Engine {
         let mut leased = Vec::with_capacity(claimed.len());
         let mut failed = Vec::new();
         for mut it in claimed {
-            if it.step.is_some() && (speaks(it.payload.as_deref()) || speaks(it.executor.as_deref())) {
-                if let Err(message) = self.work_out(&mut it).await? {
-                    let lease = LeaseRef { task: it.stored.task.id, number: it.stored.task.lease_number };
-                    let failure = Failure::new(Trigger::Error, message);
-                    let failure = Failure { class: Some(Class::Final), error_type: Some("template".into()), ..failure };
-                    failed.push(Report { lease, end: ReportEnd::Failed(failure) });
-                    continue;
-                }
+            let has_holes = it.step.is_some() && (speaks(it.payload.as_deref()) || speaks(it.executor.as_deref()));
+            if has_holes && let Err(message) = self.work_out(&mut it).await? {
+                let lease = LeaseRef { task: it.stored.task.id, number: it.stored.task.lease_number };
+                let failure = Failure::new(Trigger::Error, message);
+                let failure = Failure { class: Some(Class::Final), error_type: Some("template".into()), ..failure };
+                failed.push(Report { lease, end: ReportEnd::Failed(failure) });
+                continue;
             }
             leased.push(Leased::of(it));
         }

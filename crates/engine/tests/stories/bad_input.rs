@@ -57,7 +57,7 @@ stories! {
             (TaskSpec { dependency: Some("psp".into()), ..TaskSpec::new("k") }, "dependency"),
             (TaskSpec { account: Some("acme".into()), ..TaskSpec::new("k") }, "account"),
             (TaskSpec { cost: Some(1), ..TaskSpec::new("k") }, "cost"),
-            (TaskSpec { hooks: Some(json!({}).into()), ..TaskSpec::new("k") }, "hooks"),
+            (TaskSpec { hooks: Some(json!({"end": []}).into()), ..TaskSpec::new("k") }, "hooks.end"),
         ];
         for (task, path) in cases {
             let error = engine.submit(Submit::one("default", task)).await.unwrap_err();

@@ -1,6 +1,8 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod bad_input;
+mod calls;
+mod executors;
 mod flow;
 mod hooks;
 mod lively;
@@ -34,10 +36,12 @@ fn main() {
     let rooms = [
         ("tasks", tasks::STORIES),
         ("hooks", hooks::STORIES),
+        ("calls", calls::STORIES),
         ("flow", flow::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
+        ("executors", executors::STORIES),
         ("bad_input", bad_input::STORIES),
     ];
     let mut trials = Vec::new();

@@ -8,7 +8,7 @@ use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_engine::store::{Due, Loop};
+use comeback_engine::store::{Due, Loop, Stored};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -51,7 +51,7 @@ pub fn lines() -> Vec<Line> {
     vec![
         line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
             .doc(Doc::new("listLoops").answers(loop_page())),
-        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::Administer, "Pause a loop", post(pause)).doc(
+        line(Method::POST, "/api/v1/admin/loops/{name}/pause", Need::AdministerAll, "Pause a loop", post(pause)).doc(
             Doc::new("pauseLoop")
                 .about("On every instance, through restarts, until its time is over or somebody resumes it.")
                 .takes::<PauseIn>()
@@ -60,12 +60,12 @@ pub fn lines() -> Vec<Line> {
                 .answers(loop_page())
                 .problems(&["not-found"]),
         ),
-        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::Administer, "Resume a loop", post(resume))
+        line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::AdministerAll, "Resume a loop", post(resume))
             .doc(Doc::new("resumeLoop").takes::<NothingIn>().once().answers(loop_page()).problems(&["not-found"])),
         line(
             Method::POST,
             "/api/v1/admin/retry-scheduler/pause",
-            Need::Administer,
+            Need::AdministerAll,
             "Pause sorts of work",
             post(pause_types),
         )
@@ -77,22 +77,34 @@ pub fn lines() -> Vec<Line> {
                 .once()
                 .answers(loop_page()),
         ),
-        line(Method::POST, "/api/v1/admin/retry-scheduler/resume", Need::Administer, "Resume them", post(resume_types))
-            .doc(
-                Doc::new("resumeWork")
-                    .takes::<SomeTypesIn>()
-                    .example(json!({"types": ["STUCK_JOBS"]}))
-                    .once()
-                    .answers(loop_page()),
-            ),
+        line(
+            Method::POST,
+            "/api/v1/admin/retry-scheduler/resume",
+            Need::AdministerAll,
+            "Resume them",
+            post(resume_types),
+        )
+        .doc(
+            Doc::new("resumeWork")
+                .takes::<SomeTypesIn>()
+                .example(json!({"types": ["STUCK_JOBS"]}))
+                .once()
+                .answers(loop_page()),
+        ),
         line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
             .doc(Doc::new("listWorkers").answers(page(worker))),
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
             .doc(Doc::new("listInstances").answers(page(instance))),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
             .doc(Doc::new("listStuckTasks").answers(page(stuck_task))),
-        line(Method::POST, "/api/v1/admin/tasks/process-stuck", Need::Administer, "Reap them now", post(process_stuck))
-            .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
+        line(
+            Method::POST,
+            "/api/v1/admin/tasks/process-stuck",
+            Need::AdministerAll,
+            "Reap them now",
+            post(process_stuck),
+        )
+        .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
     ]
 }
 
@@ -102,10 +114,19 @@ pub fn lines() -> Vec<Line> {
 #[schema(as = Nothing)]
 pub struct NothingIn {}
 
+/// Names of the contract behind which nothing runs yet.
+const ABSENT_LOOPS: [&str; 3] = ["dispatch", "hooks", "schedule"];
+const ABSENT_TYPES: [&str; 3] = ["FAILED_JOBS", "HOOKS", "SCHEDULES"];
+
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
     if name == "promote" {
         return Ok(vec![Loop::Retries, Loop::Starts]);
+    }
+    if ABSENT_LOOPS.contains(&name) {
+        let mut problem = Problem::not_found("loop");
+        problem.detail = format!("`{name}` does not run in this version, so that there is nothing to pause");
+        return Err(problem);
     }
     let names = || Loop::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
     Loop::from_word(name)
@@ -172,7 +193,7 @@ async fn resume(
 }
 
 async fn pause_all(
-    app: &App,
+    app: &Arc<App>,
     caller: &Caller,
     names: Vec<Loop>,
     duration: Option<Span>,
@@ -180,30 +201,32 @@ async fn pause_all(
     once: Once,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let act = async {
+    let (here, by, again) = (app.clone(), caller.key.clone(), app.clone());
+    let act = async move {
         for name in names {
             let span = duration.map(|Span(span)| span);
-            app.engine.pause_loop(name, span, note.clone(), caller.key.clone()).await?;
+            here.engine.pause_loop(name, span, note.clone(), by.clone()).await?;
         }
-        shown_loops(app).await
+        shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+    once.guard(app, &caller.namespace, body, act, async move { shown_loops(&again).await }).await
 }
 
 async fn resume_all(
-    app: &App,
+    app: &Arc<App>,
     caller: &Caller,
     names: Vec<Loop>,
     once: Once,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let act = async {
+    let (here, again) = (app.clone(), app.clone());
+    let act = async move {
         for name in names {
-            app.engine.resume_loop(name).await?;
+            here.engine.resume_loop(name).await?;
         }
-        shown_loops(app).await
+        shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, act, shown_loops(app)).await
+    once.guard(app, &caller.namespace, body, act, async move { shown_loops(&again).await }).await
 }
 
 /// The sorts of work that seed 002 names, and the loops that do them.
@@ -254,6 +277,9 @@ fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
     for (i, word) in types.iter().enumerate() {
         match of_type(word) {
             Some(name) => loops.push(name),
+            None if ABSENT_TYPES.contains(&word.as_str()) => {
+                faults.push(format!("types[{i}]"), format!("nothing of the sort {word} runs in this version"));
+            }
             None => faults.push(format!("types[{i}]"), format!("must be one of {}", TYPES.join(", "))),
         }
     }
@@ -290,7 +316,11 @@ async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     app.instances.refresh(&**app.engine.store()).await?;
     let own = app.workers.latest(app.engine.now().0);
     let mut seen: Vec<(String, Seen)> = own.into_iter().map(|seen| (app.instance.clone(), seen)).collect();
-    for (instance, it) in app.instances.get().into_iter().filter(|(instance, _)| *instance != app.instance) {
+    let now = app.engine.now();
+    for (instance, it) in app.instances.get() {
+        if instance == app.instance || it.is_gone(now) {
+            continue;
+        }
         seen.extend(it.workers.into_iter().map(|seen| (instance.clone(), seen)));
     }
     seen.retain(|(_, seen)| seen.namespace == caller.namespace);
@@ -314,10 +344,12 @@ async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
 async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     app.instances.refresh(&**app.engine.store()).await?;
     let at = |ms: i64| comeback_core::Timestamp(ms).to_rfc3339();
+    let now = app.engine.now();
     let items: Vec<Value> = app
         .instances
         .get()
         .into_iter()
+        .filter(|(id, it)| *id == app.instance || !it.is_gone(now))
         .map(|(id, it)| {
             json!({
                 "id": id,
@@ -331,11 +363,30 @@ async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> 
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
+/// Runs that are shown, and how many of all namespaces are looked at for them.
+const STUCK_SHOWN: usize = 500;
+const STUCK_LOOKED_AT: usize = 100_000;
+
+/// Those of one namespace, however many of others come before them.
+async fn stuck_in(app: &App, namespace: &str) -> Result<Vec<Stored>, Problem> {
+    let mut look = STUCK_SHOWN;
+    loop {
+        let mut due =
+            app.engine.store().due(Due::Leases, app.engine.now(), u32::try_from(look).unwrap_or(u32::MAX)).await?;
+        let is_all = due.len() < look || look >= STUCK_LOOKED_AT;
+        due.retain(|stored| stored.task.lane.namespace == namespace);
+        if is_all || due.len() >= STUCK_SHOWN {
+            return Ok(due);
+        }
+        look *= 4;
+    }
+}
+
 async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let due = app.engine.store().due(Due::Leases, app.engine.now(), 500).await?;
-    let items: Vec<Value> = due
+    let own = stuck_in(&app, &caller.namespace).await?;
+    let items: Vec<Value> = own
         .iter()
-        .filter(|stored| stored.task.lane.namespace == caller.namespace)
+        .take(STUCK_SHOWN)
         .map(|stored| {
             let lease = stored.task.lease.as_ref();
             json!({
@@ -357,8 +408,9 @@ async fn process_stuck(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    let act = async {
-        let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
+    let here = app.clone();
+    let act = async move {
+        let progress = here.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
         Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
     };
     let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };

@@ -9,7 +9,7 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::Clock;
-use comeback_engine::store::PutIf;
+use comeback_engine::store::{PutIf, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -25,8 +25,13 @@ use crate::wire::{self, Span};
 pub fn lines() -> Vec<Line> {
     let time = schema::object([("now", schema::instant()), ("clock", schema::word(&["real", "virtual"]))]);
     let moved = schema::object([("now", schema::instant()), ("steps", schema::count())]);
-    let advance =
-        line(Method::POST, "/api/v1/clock/advance", Need::Administer, "Move time that is moved by hand", post(advance));
+    let advance = line(
+        Method::POST,
+        "/api/v1/clock/advance",
+        Need::AdministerAll,
+        "Move time that is moved by hand",
+        post(advance),
+    );
     vec![
         line(Method::GET, "/api/v1/clock", Need::Read, "What time it is here", get(show))
             .doc(Doc::new("getClock").answers(time)),
@@ -75,15 +80,17 @@ async fn advance(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: AdvanceIn = wire::read(&body)?;
-    let again = async { Ok(Json(json!({"now": app.engine.now().to_rfc3339(), "steps": 0}))) };
-    once.guard(&app, &caller.namespace, &body, move_on(&app, given), again).await
+    let here = app.clone();
+    let again = async move { Ok(Json(json!({"now": here.engine.now().to_rfc3339(), "steps": 0}))) };
+    once.guard(&app, &caller.namespace, &body, move_on(app.clone(), given), again).await
 }
 
-async fn move_on(app: &App, given: AdvanceIn) -> Result<Json<Value>, Problem> {
+async fn move_on(app: Arc<App>, given: AdvanceIn) -> Result<Json<Value>, Problem> {
     let Some(clock) = &app.clock else {
         let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
         return Err(Invalid::one("clock", detail).into());
     };
+    follow(&app).await?;
     let now = clock.now();
     let target = match (given.by, given.to.as_deref()) {
         (Some(Span(by)), None) if by <= FURTHEST => now + by,
@@ -102,14 +109,45 @@ async fn move_on(app: &App, given: AdvanceIn) -> Result<Json<Value>, Problem> {
     app.engine.tick().await?;
     app.executors_settled().await;
     while let Some(next) = app.engine.next_instant().await?.filter(|next| *next <= target) {
+        write_down(&app, next).await?;
         clock.set(next);
         app.engine.tick().await?;
         app.executors_settled().await;
         steps += 1;
     }
+    write_down(&app, target).await?;
     clock.set(target);
     app.engine.tick().await?;
     app.executors_settled().await;
-    app.engine.store().put_meta(META, &clock.now().0.to_string(), PutIf::Always).await?;
     Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
+}
+
+/// Before anything is done at an instant: whoever is killed on the way begins there and not before it. It never goes back,
+/// whoever else moves it.
+async fn write_down(app: &App, at: Timestamp) -> Result<(), Problem> {
+    let (store, text) = (app.engine.store(), at.0.to_string());
+    loop {
+        let kept = store.meta(META).await?;
+        if parsed(kept.as_deref()).is_some_and(|kept| kept >= at) {
+            return Ok(());
+        }
+        let when = kept.as_deref().map_or(PutIf::Absent, PutIf::Is);
+        if store.put_meta(META, &text, when).await? == text {
+            return Ok(());
+        }
+    }
+}
+
+/// Goes where another instance has moved the time to.
+pub async fn follow(app: &App) -> Result<(), StoreError> {
+    if let Some(clock) = &app.clock
+        && let Some(kept) = parsed(app.engine.store().meta(META).await?.as_deref())
+    {
+        clock.set(kept);
+    }
+    Ok(())
+}
+
+fn parsed(text: Option<&str>) -> Option<Timestamp> {
+    text.and_then(|text| text.parse().ok()).map(Timestamp)
 }

@@ -167,6 +167,7 @@ struct Following {
     /// One of the streams that may be open at once.
     _place: tokio::sync::OwnedSemaphorePermit,
     app: Arc<App>,
+    caller: Caller,
     wanted: Wanted,
     cursor: Option<FeedCursor>,
     ready: VecDeque<FeedEvent>,
@@ -179,7 +180,7 @@ async fn follow(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let query = Query::read(query.as_deref(), STREAM_PARAMETERS)?;
-    let wanted = Wanted::read(&query, caller.namespace)?;
+    let wanted = Wanted::read(&query, caller.namespace.clone())?;
     let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
             Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
@@ -189,7 +190,7 @@ async fn follow(
     let Ok(place) = app.streams.clone().try_acquire_owned() else {
         return Err(Problem::overloaded("as many streams as this server allows are open"));
     };
-    let start = Following { _place: place, app, wanted, cursor, ready: VecDeque::new() };
+    let start = Following { _place: place, app, caller, wanted, cursor, ready: VecDeque::new() };
     let events = stream::unfold(start, |mut it| async move {
         let told = next(&mut it).await?;
         let shown = it.wanted.told(&told);
@@ -204,8 +205,12 @@ async fn follow(
 }
 
 /// The next one that is wanted; nothing when the server stops or the store is away, and the reader comes back by its cursor.
+/// Nothing either once its key is good no more.
 async fn next(it: &mut Following) -> Option<FeedEvent> {
     loop {
+        if !it.caller.still_may(&it.app) {
+            return None;
+        }
         if let Some(told) = it.ready.pop_front() {
             return Some(told);
         }

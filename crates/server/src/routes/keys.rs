@@ -26,7 +26,10 @@ pub fn lines() -> Vec<Line> {
             .doc(Doc::new("listKeys").answers(schema::page(schema::named("Key")))),
         line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)).doc(
             Doc::new("createKey")
-                .about("Once there is one, every request needs one; so the first must be an admin's.")
+                .about(
+                    "Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one \
+                     namespace makes keys for that one only.",
+                )
                 .needs::<KeyIn>()
                 .once()
                 .example(json!({"role": "admin", "namespace": "*", "name": "ops", "expires_in": "90d"}))
@@ -37,8 +40,8 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-async fn list(State(app): State<Arc<App>>) -> Json<Value> {
-    let items: Vec<Value> = app.keys.all().iter().map(|key| key.shown()).collect();
+async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
+    let items: Vec<Value> = app.keys.all().iter().filter(|key| caller.governs(key)).map(|key| key.shown()).collect();
     Json(json!({"items": items, "next_cursor": null}))
 }
 
@@ -48,7 +51,8 @@ async fn list(State(app): State<Arc<App>>) -> Json<Value> {
 struct KeyIn {
     #[schema(value_type = stands_for::Role)]
     role: String,
-    /// `default` where nothing is said; `*` for all of them.
+    /// `*` for all of them. Where nothing is said: that of the key that asks, if it is bound to one; else `*` for an admin,
+    /// `default` for the others.
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     namespace: Option<String>,
@@ -67,19 +71,27 @@ async fn create(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let given: KeyIn = wire::read(&body)?;
-    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), key)))?;
-    let again = async {
-        let all = app.keys.all();
-        let made = all.iter().find(|key| key.id == id).ok_or_else(|| Problem::not_found("key"))?;
-        Ok((StatusCode::CREATED, Json(made.shown())).into_response())
-    };
-    once.guard(&app, &caller.namespace, &body, make(&app, given, id.clone()), again).await
-}
-
-async fn make(app: &App, given: KeyIn, id: String) -> Result<Response, Problem> {
     let role = Role::from_word(&given.role)
         .ok_or_else(|| Invalid::one("role", "must be one of viewer, worker, submitter, operator, admin"))?;
-    let namespace = given.namespace.unwrap_or_else(|| "default".into());
+    let namespace = given.namespace.clone().unwrap_or_else(|| match caller.everywhere {
+        true => auth::default_namespace(role).to_owned(),
+        false => caller.namespace.clone(),
+    });
+    if !caller.everywhere && namespace != caller.namespace {
+        let detail = format!("this key makes keys for the namespace `{}` only", caller.namespace);
+        return Err(Problem::forbidden(detail));
+    }
+    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), namespace.as_str(), key)))?;
+    let (all, made) = (app.clone(), id.clone());
+    let again = async move {
+        let all = all.keys.all();
+        let made = all.iter().find(|key| key.id == made).ok_or_else(|| Problem::not_found("key"))?;
+        Ok((StatusCode::CREATED, Json(made.shown())).into_response())
+    };
+    once.guard(&app, &caller.namespace, &body, make(app.clone(), given, role, namespace, id), again).await
+}
+
+async fn make(app: Arc<App>, given: KeyIn, role: Role, namespace: String, id: String) -> Result<Response, Problem> {
     let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
     limits.check_name("namespace", &namespace, &mut faults);
     if let Some(name) = &given.name {
@@ -89,6 +101,10 @@ async fn make(app: &App, given: KeyIn, id: String) -> Result<Response, Problem> 
     if app.keys.is_empty() && role != Role::Admin {
         return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
     }
+    if app.keys.is_empty() && namespace != auth::EVERYWHERE {
+        let why = "the first key must be for `*`, or nobody could make one for another namespace";
+        return Err(Invalid::one("namespace", why).into());
+    }
     let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
     let (key, secret) = app.keys.create_as(&**app.engine.store(), id, new, app.engine.now()).await?;
     let mut shown = key.shown();
@@ -96,7 +112,12 @@ async fn make(app: &App, given: KeyIn, id: String) -> Result<Response, Problem> 
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }
 
-async fn revoke(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Problem> {
-    let found = app.keys.revoke(&**app.engine.store(), &id, app.engine.now()).await?;
+async fn revoke(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let may = |key: &auth::Key| caller.governs(key);
+    let found = app.keys.revoke(&**app.engine.store(), &id, may, app.engine.now()).await?;
     if found { Ok(StatusCode::NO_CONTENT.into_response()) } else { Err(Problem::not_found("key")) }
 }

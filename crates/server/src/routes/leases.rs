@@ -69,10 +69,14 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
         kinds: given.kinds,
         limit: given.limit,
         lease: given.lease.map_or(DEFAULT_LEASE, |Span(span)| span),
-        ..LeaseRequest::new(caller.namespace, given.worker)
+        ..LeaseRequest::new(namespace.clone(), given.worker)
     };
     let give_up = tokio::time::Instant::now() + Duration::from_millis(wait.0);
     let leased = loop {
+        // A key may end while its holder waits.
+        if !caller.still_may(&app) {
+            return Err(Problem::unauthorized("the key has expired or was revoked"));
+        }
         let left = give_up.saturating_duration_since(tokio::time::Instant::now());
         let piece = if app.is_draining() { Duration::ZERO } else { left.min(PIECE) };
         let leased = lease_or_give_back(&app, LeaseRequest { wait: piece, ..request.clone() }).await?;

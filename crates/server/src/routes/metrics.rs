@@ -1,20 +1,20 @@
-//! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database.
+//! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database, or of the one namespace
+//! that a key is for.
 
-use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use comeback_core::{EventKind, Executor, State as TaskState};
+use comeback_core::{EventKind, State as TaskState};
 use comeback_engine::Tally;
 use comeback_engine::store::Loop;
 
-use super::{Line, line};
+use super::{Line, line, stats};
 use crate::App;
-use crate::auth::Need;
+use crate::auth::{Caller, Need};
 use crate::gate::Class;
 use crate::openapi::Doc;
 use crate::problem::Problem;
@@ -46,13 +46,13 @@ impl Page {
     }
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
     let mut page = Page::default();
     page.head("build_info", "gauge", "The version that runs.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION")), ("instance", &app.instance)], 1);
     counters(&mut page, &app.engine.tally());
     door(&mut page, &app);
-    gauges(&mut page, &app).await?;
+    gauges(&mut page, &app, &caller).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.0).into_response())
 }
 
@@ -117,13 +117,11 @@ fn door(page: &mut Page, app: &App) {
     }
 }
 
-async fn gauges(page: &mut Page, app: &App) -> Result<(), Problem> {
+/// Of the namespaces that are open to the caller.
+async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Problem> {
     let store = app.engine.store();
-    let mut namespaces: BTreeSet<String> = BTreeSet::new();
-    let sorts = [Executor::Worker, Executor::Http, Executor::Hook, Executor::Command, Executor::Timer];
-    for sort in sorts {
-        namespaces.extend(store.lanes(sort).await?.iter().map(|lane| lane.namespace.clone()));
-    }
+    let mut namespaces = stats::namespaces(app).await?;
+    namespaces.retain(|name| caller.everywhere || *name == caller.namespace);
     page.head("tasks_by_status", "gauge", "Tasks in each state.");
     let (mut pending, mut delayed, mut retries) = (0, 0, 0);
     for namespace in &namespaces {
@@ -143,7 +141,7 @@ async fn gauges(page: &mut Page, app: &App) -> Result<(), Problem> {
     page.value("queue_size", &[("queue", "main")], pending);
     page.value("queue_size", &[("queue", "delayed")], delayed + retries);
     let now = app.engine.now();
-    let next = store.next_due().await?;
+    let next = if caller.everywhere { store.next_due().await? } else { stats::next_of(app, &caller.namespace).await? };
     let late = [next.retry, next.start].into_iter().flatten().filter(|at| *at < now).map(|at| now.since(at).0).max();
     page.head("oldest_due_seconds", "gauge", "How long the longest overdue start or retry has waited.");
     page.value("oldest_due_seconds", &[], late.unwrap_or(0) as f64 / 1e3);

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::{self, Next};
@@ -28,7 +29,7 @@ use uuid::Uuid;
 
 use crate::auth::{self, Need};
 use crate::compat::{self, Shape};
-use crate::gate::{Class, GateOptions};
+use crate::gate::{Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
 use crate::{App, Asked};
@@ -91,8 +92,8 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines(), compat::lines()])
-        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines()])
+        .chain([workflows::lines(), executions::lines()])
+        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()
 }
@@ -116,6 +117,7 @@ pub fn router(app: &Arc<App>) -> Router {
     router
         .fallback(|| async { Problem::not_found("route") })
         .layer(middleware::from_fn(only_json))
+        .layer(middleware::from_fn(not_from_another_site))
         .layer(middleware::from_fn_with_state(app.clone(), finish))
         .with_state(app.clone())
 }
@@ -144,9 +146,26 @@ async fn enter(State(door): State<Door>, request: Request, next: Next) -> Respon
 /// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
 async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
     let caller = auth::check(&door.app, door.need, request.headers())?;
-    let mut request = door.app.gate.read(request, door.size).await?;
+    // What anybody may ask for takes no body, so none is waited for or kept.
+    let (mut request, _room) = match door.need {
+        Need::Nothing => {
+            check_length(request.headers(), door.size)?;
+            (request.map(|_| Body::empty()), None)
+        }
+        _ => door.app.gate.read(request, door.class, door.size).await?,
+    };
     let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
     request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+/// A browser says where a request comes from. What would change something must not come from a page of somebody else, with a
+/// body or without one.
+async fn not_from_another_site(request: Request, next: Next) -> Result<Response, Problem> {
+    let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if changes && auth::is_from_another_site(request.headers()) {
+        return Err(Problem::forbidden("a page of another site may not change anything here"));
+    }
     Ok(next.run(request).await)
 }
 
@@ -187,10 +206,15 @@ async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Re
     let response = next.run(request).await;
     let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
-        Some(problem) => shape.render(problem, &id),
+        Some(problem) => {
+            problem.log(&id);
+            shape.render(problem, &id)
+        }
         None if response.status().is_client_error() || response.status().is_server_error() => {
             let allow = response.headers().get(header::ALLOW).cloned();
-            let mut rendered = shape.render(&Problem::of_status(response.status()), &id);
+            let problem = Problem::of_status(response.status());
+            problem.log(&id);
+            let mut rendered = shape.render(&problem, &id);
             if let Some(allow) = allow {
                 rendered.headers_mut().insert(header::ALLOW, allow);
             }

@@ -1,6 +1,6 @@
 //! Numbers: how many tasks there are in each state, and what is due when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::{Extension, RawQuery, State};
@@ -8,8 +8,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::get;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Invalid, Millis};
-use comeback_engine::store::ListQuery;
+use comeback_core::{Executor, Invalid, Millis};
+use comeback_engine::store::{ListQuery, NextDue, StoreError};
 use serde_json::{Value, json};
 
 use super::{Line, Query, line};
@@ -54,7 +54,7 @@ const UPCOMING_PARAMETERS: &[Param] = &[
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let counts = app.engine.store().counts(&caller.namespace).await?.by_state;
-    let next = app.engine.store().next_due().await?;
+    let next = next_of(&app, &caller.namespace).await?;
     let by_state: BTreeMap<&str, u64> = counts.iter().map(|(state, count)| (state.word(), *count)).collect();
     let open: u64 = counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
     let total: u64 = counts.values().sum();
@@ -66,6 +66,31 @@ async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
         "by_state": by_state,
         "next": {"retry": instant(next.retry), "start": instant(next.start)},
     })))
+}
+
+/// Every namespace that ever had a task.
+pub async fn namespaces(app: &App) -> Result<BTreeSet<String>, StoreError> {
+    let mut names = BTreeSet::new();
+    for sort in [Executor::Worker, Executor::Http, Executor::Hook, Executor::Command, Executor::Timer] {
+        names.extend(app.engine.store().lanes(sort).await?.iter().map(|lane| lane.namespace.clone()));
+    }
+    Ok(names)
+}
+
+/// The first retry and the first start of one namespace. Where there is no other, the store knows without looking.
+pub async fn next_of(app: &App, namespace: &str) -> Result<NextDue, Problem> {
+    if namespaces(app).await?.iter().all(|name| name == namespace) {
+        return Ok(app.engine.store().next_due().await?);
+    }
+    let first = async |state: &str| {
+        let now = app.engine.now();
+        let filter =
+            Filter::parse(&format!("state:{state}"), now).map_err(|error| Problem::bad_request(error.message))?;
+        let request = ListQuery { filter, sort: Sort::Due, limit: 1, after: None, now };
+        let found = app.engine.store().list(namespace, &request).await?;
+        Ok::<_, Problem>(found.items.first().and_then(|it| it.stored.task.due()))
+    };
+    Ok(NextDue { retry: first("retry_pending").await?, start: first("waiting").await?, ..NextDue::default() })
 }
 
 /// Tasks that one look at the future counts.

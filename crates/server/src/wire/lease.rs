@@ -28,6 +28,7 @@ pub struct LeaseIn {
     #[serde(default)]
     #[schema(value_type = Vec<stands_for::Name>, max_items = 1000)]
     pub kinds: Vec<String>,
+    /// 10 where nothing is said.
     #[serde(default = "default_limit")]
     #[schema(minimum = 1, maximum = 5000)]
     pub limit: u32,
@@ -44,7 +45,7 @@ fn default_queues() -> Vec<String> {
 }
 
 fn default_limit() -> u32 {
-    1
+    10
 }
 
 pub const DEFAULT_LEASE: Millis = Millis::from_secs(60);

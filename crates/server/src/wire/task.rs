@@ -165,9 +165,9 @@ pub struct TaskIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     external_id: Option<String>,
-    /// Not available in this version.
+    /// Who is called when it has succeeded or failed for good, when it is retried, and when it is canceled while it runs.
     #[serde(default)]
-    #[schema(value_type = stands_for::Json, required = false)]
+    #[schema(value_type = Option<stands_for::Hooks>)]
     hooks: Option<Value>,
     /// Dead ends behind it cancel nothing before it.
     #[serde(default)]
@@ -395,7 +395,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
         "lost_count": task.counters.lost,
         "throttle_count": task.counters.throttled,
         "snooze_count": task.counters.snoozed,
-        "start_at": instant(task.start_at),
+        "start_at": instant(task.start_at.filter(|_| task.state.is_open())),
         "next_retry_at": instant(task.next_retry_at),
         "held_until": instant(task.hold.as_ref().map(|hold| hold.until)),
         "blocked": blocked(task),
@@ -426,8 +426,20 @@ fn blocked(task: &comeback_core::Task) -> Option<String> {
     }
 }
 
+/// Headers whose values are for the other side of a call, not for whoever looks at the task (R-S19).
+const SECRET_HEADERS: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "x-api-key"];
+
 fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> Value {
-    settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}))
+    let mut shown: Value =
+        settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}));
+    if let Some(headers) = shown.get_mut("headers").and_then(Value::as_object_mut) {
+        for (name, value) in headers.iter_mut() {
+            if SECRET_HEADERS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
+                *value = "***".into();
+            }
+        }
+    }
+    shown
 }
 
 /// The attempts of a task: every record that tells how a run ended.

@@ -68,7 +68,7 @@ async fn the_sample_batch_is_taken_as_it_stands() {
         let native = world.get(&format!("/api/v1/tasks/{}", text(&basic["id"]))).await;
         assert_eq!(
             native["executor"],
-            json!({"type": "hook",
+            json!({"type": "hook", "handle": "task",
             "start": {"method": "POST", "url": "https://etl/import", "headers": {}}})
         );
         assert_eq!((&native["key"], &native["execution_id"]), (&json!("import"), &json!(batch)));

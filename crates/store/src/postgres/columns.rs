@@ -292,6 +292,7 @@ impl BodyRow<'_> {
             && open.expected.is_none()
             && open.hard_deadline == 0
             && open.dead_end_barrier == 0
+            && open.expected.is_none()
             && body.cost.is_none()
             && texts.iter().all(|text| text.is_none())
     }

@@ -24,7 +24,7 @@ pub const BEAT: &str = "update task_open o set lease_expires = i.expires, versio
                timeout_at = case when o.timeout_at is null then null
                  when o.state = 5 then o.started_at + o.attempt_deadline_ms
                  else least($6 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end,
-               progress = coalesce(i.progress, o.progress)
+               progress = coalesce(i.progress, o.progress), started_at = coalesce(o.started_at, greatest($6, o.updated_at))
              from unnest($1::int4[], $2::uuid[], $3::int4[], $4::int8[], $5::text[])
                as i(index, id, number, expires, progress)
              where o.id = i.id and o.lease_no = i.number and coalesce(o.lease_expires, 0) > $6

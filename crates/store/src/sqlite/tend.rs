@@ -33,7 +33,7 @@ fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, 
     tx.connection
         .prepare_cached(
             "update task_open set lease_expires = ?2, timeout_at = ?3, updated_at = max(?4, updated_at), version = version + 1,
-               progress = coalesce(?5, progress)
+               progress = coalesce(?5, progress), started_at = coalesce(started_at, max(?4, updated_at))
              where id = ?1",
         )?
         .execute((

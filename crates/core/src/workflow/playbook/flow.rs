@@ -11,6 +11,7 @@ use super::super::problem::Findings;
 use super::super::template::Reference;
 use super::next::Edge;
 use super::{Kind, Written};
+use crate::expression::check_expression;
 use crate::graph::{OnUnmet, When};
 
 /// How a step is reached.
@@ -31,8 +32,8 @@ struct Entrance {
     references: Vec<Reference>,
 }
 
-/// Each step that fans out into many others multiplies the ways; nobody writes so many.
-const MOST_ENTRANCES: usize = 1_000;
+/// Steps without a tool multiply the ways through them, and every way carries its conditions along.
+const MOST_CARRIED: usize = 4 * 1024 * 1024;
 
 /// `sorted` has every step after all those it leads to.
 pub fn arrivals<'a>(
@@ -51,23 +52,32 @@ pub fn arrivals<'a>(
             }
         }
     }
+    let mut carried = 0;
     let mut entrances: Vec<Vec<Entrance>> = vec![Vec::new(); written.len()];
     let mut may_be_skipped = vec![false; written.len()];
     let mut arrivals: Vec<Arrival<'a>> = written.iter().map(|_| Arrival::default()).collect();
     for step in sorted.iter().rev().copied() {
         let mut ways = Vec::new();
         for (from, edge) in &incoming[step] {
-            let here =
-                Entrance { from: Some(*from), condition: edge.condition.clone(), references: edge.references.clone() };
+            let here = Entrance {
+                from: Some(*from),
+                condition: edge.guard.condition.clone(),
+                references: edge.guard.references.clone(),
+            };
             match written[*from].kind {
                 Kind::Tool(_) => ways.push(here),
-                Kind::Marker => ways.extend(entrances[*from].iter().map(|before| before.then(&here))),
+                Kind::Marker => {
+                    for before in &entrances[*from] {
+                        ways.push(before.then(&here));
+                        carried += ways.last().map_or(0, Entrance::weight);
+                        if carried > MOST_CARRIED {
+                            let message = "too many ways with too many conditions lead through steps without a tool";
+                            findings.push(edge.at, &edge.path, message);
+                            return arrivals;
+                        }
+                    }
+                }
             }
-        }
-        if ways.len() > MOST_ENTRANCES {
-            let message = format!("more than {MOST_ENTRANCES} ways lead here");
-            findings.push(written[step].at, format!("{}.step", written[step].path), message);
-            ways.truncate(MOST_ENTRANCES);
         }
         let begins = if has_start { written[step].name == "start" } else { incoming[step].is_empty() };
         if begins {
@@ -77,6 +87,10 @@ pub fn arrivals<'a>(
             findings.push(written[step].at, format!("{}.step", written[step].path), message);
         }
         let arrival = arrive(&ways, written, &may_be_skipped);
+        if let Some(Err(message)) = arrival.condition.as_deref().map(check_expression) {
+            let message = format!("what leads here asks too much: {message}");
+            findings.push(written[step].at, format!("{}.step", written[step].path), message);
+        }
         may_be_skipped[step] = arrival.condition.is_some()
             || written[step].node.get("when").is_some()
             || ways.iter().filter_map(|way| way.from).any(|from| may_be_skipped[from]);
@@ -87,6 +101,10 @@ pub fn arrivals<'a>(
 }
 
 impl Entrance {
+    fn weight(&self) -> usize {
+        100 + self.condition.as_ref().map_or(0, String::len) + 200 * self.references.len()
+    }
+
     /// On through a marker: where it came from stays, both conditions must hold.
     fn then(&self, next: &Entrance) -> Entrance {
         Entrance {
@@ -135,7 +153,7 @@ fn arrive<'a>(ways: &[Entrance], written: &[Written], may_be_skipped: &[bool]) -
 }
 
 /// One that asks nothing makes the others idle.
-fn any<'c>(conditions: impl Iterator<Item = Option<&'c str>>) -> Option<String> {
+pub fn any<'c>(conditions: impl Iterator<Item = Option<&'c str>>) -> Option<String> {
     let conditions: Option<Vec<&str>> = conditions.collect();
     match &conditions?[..] {
         [] => None,

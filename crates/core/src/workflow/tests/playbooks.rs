@@ -211,7 +211,7 @@ fn every_place_of_a_playbook_is_known() {
     assert_eq!(at("steps.fetch.retry.max_attempts"), Some((31, 21)));
     assert_eq!(at("steps.fetch.executor.url"), Some((26, 15)));
     assert_eq!(at("steps.each.foreach.in"), Some((59, 16)));
-    assert_eq!(at("steps.hot.payload.code"), Some((43, 11)));
+    assert_eq!(at("steps.hot.payload.code"), Some((43, 5)));
 }
 
 #[test]
@@ -234,6 +234,10 @@ fn routes_and_branches() {
     assert_eq!(
         conditions("  case: [{when: workload.x, then: {next: [a, {step: b, when: workload.y}]}}, {else: {next: c}}]\n"),
         "workload.x | (workload.x) and (workload.y) | not (workload.x)"
+    );
+    assert_eq!(
+        conditions("  next: [{step: a, when: workload.x}, {else: [b, c]}]\n"),
+        "workload.x | not (workload.x) | not (workload.x)"
     );
     // A step without a tool only passes on.
     let routed =
@@ -293,6 +297,10 @@ fn what_has_no_counterpart_is_refused_by_name() {
         (
             "- {step: a, type: x, next: [{then: b}]}\n- {step: b, type: x}",
             "3:30: workflow[0].next[0].then: needs a `when`",
+        ),
+        (
+            "- {step: a, type: x, next: [{else: b}]}\n- {step: b, type: x}",
+            "3:30: workflow[0].next[0].else: an `else` alone stands last",
         ),
         ("- {step: a, type: x, next: {arcs: []}}", "3:28: workflow[0].next: needs a `step`, or `when` with `then`"),
         (

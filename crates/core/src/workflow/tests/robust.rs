@@ -1,6 +1,5 @@
 use proptest::prelude::*;
 
-use super::documents::WHOLE;
 use super::*;
 
 proptest! {
@@ -18,8 +17,9 @@ proptest! {
 
     /// A document with a few letters changed, dropped, doubled or moved.
     #[test]
-    fn a_damaged_document_is_answered(damage in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<char>()), 1..6)) {
-        let mut letters: Vec<char> = WHOLE.chars().collect();
+    fn a_damaged_document_is_answered(playbook: bool, damage in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), any::<char>()), 1..6)) {
+        let whole = if playbook { playbooks::WHOLE } else { documents::WHOLE };
+        let mut letters: Vec<char> = whole.chars().collect();
         for (how, place, letter) in damage {
             let at = place.index(letters.len());
             match how {
@@ -50,6 +50,40 @@ fn the_largest_workflow_is_read() {
     assert_eq!(workflow.steps.len(), MAX_STEPS);
     text.push_str("  more: {}\n");
     assert!(bad(&text).contains("has 10001 steps"));
+}
+
+#[test]
+fn the_largest_playbook_is_read() {
+    let mut text = String::from("kind: Playbook\nworkflow:\n");
+    for n in 0..MAX_STEPS - 1 {
+        text.push_str(&format!(
+            "- {{step: s{n}, type: x, code: '{{{{ s0 }}}}', next: {{step: s{}, when: s{n}.x}}}}\n",
+            n + 1
+        ));
+    }
+    text = text.replacen("code: '{{ s0 }}', ", "", 1);
+    text.push_str(&format!("- {{step: s{}, type: x}}\n", MAX_STEPS - 1));
+    assert_eq!(good(&text).steps.len(), MAX_STEPS);
+}
+
+/// Ways that part and meet again and again double each time.
+#[test]
+fn ways_without_number_are_refused() {
+    let mut text = String::from("kind: Playbook\nworkflow:\n- {step: start, next: m0}\n");
+    for n in 0..40 {
+        let (left, right) = (format!("l{n}"), format!("r{n}"));
+        text.push_str(&format!(
+            "- {{step: m{n}, next: [{{step: {left}, when: workload.x}}, {{step: {right}, when: workload.y}}]}}\n"
+        ));
+        text.push_str(&format!("- {{step: {left}, next: m{0}}}\n- {{step: {right}, next: m{0}}}\n", n + 1));
+    }
+    text.push_str("- {step: m40, type: x}\n");
+    assert!(bad(&text).contains("too many ways with too many conditions"));
+    let branches: String = (0..100).map(|n| format!("- {{step: b{n}, type: x, next: meet}}\n")).collect();
+    let next: String = (0..100).map(|n| format!("{{step: b{n}, when: workload.x}}, ")).collect();
+    let meeting =
+        format!("kind: Playbook\nworkflow:\n- {{step: start, next: [{next}]}}\n{branches}- {{step: meet, type: x}}\n");
+    assert!(bad(&meeting).contains("workflow[101].step: what leads here asks too much"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn what_is_read_is_valid() {
         playbooks::WHOLE,
         "steps: {a: }",
         "steps: [{name: a, run: x}, {name: b, needs: a, http: 'https://example.org'}]",
-        "defaults: {retry: {maxAttempts: 2}, dialect: workflow}\nsteps: {a: {retry: false}, b: {retry: 'exp(60s, x2, 5 retries)'}}",
+        "defaults: {retry: {maxAttempts: 2}, dialect: workflow}\nsteps: {a: {retry: false}, b: {retry: 'exp(60s, x2, 5 retries)', dialect: native}}",
         "steps: {a: {foreach: '{{ input.rows }}', priority: '{{ input.p }}', executor: {type: timer}, delay: 5m}}",
         "steps: {a: {hook: {start: {url: u}}}, b: {workflow: p, needs: [{step: a, when: failure, on_unmet: fail}]}}",
     ] {

@@ -215,7 +215,7 @@ impl TaskIn {
             faults.push("metadata", format!("may have {MOST_METADATA} bytes at most"));
         }
         let labels = dedupe::labels(metadata.as_ref(), limits);
-        let mut executor = json!({"type": "hook"});
+        let mut executor = json!({"type": "hook", "handle": "task"});
         if let Some(action) = self.on_start {
             executor["start"] = action.call("on_start", faults);
         }

@@ -499,7 +499,7 @@ async fn graph(
     let found = found.filter(|graph| *graph.execution.namespace == caller.namespace);
     let graph = found.ok_or_else(|| Problem::not_found("batch"))?;
     let tasks: Vec<Value> = all_of(&app, &caller.namespace, id).await?.iter().map(output::basic).collect();
-    let edges = graph.tasks.iter().filter_map(|task| task.edges.as_ref()).flat_map(|edges| &edges.out);
-    let links: Vec<Value> = edges.map(output::link).collect();
+    let out = graph.tasks.iter().filter_map(|task| task.edges.as_ref()).flat_map(|edges| &edges.out);
+    let links: Vec<Value> = out.map(output::link).collect();
     Ok(Json(json!({"tasks": tasks, "links": links})))
 }

@@ -65,25 +65,32 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
         ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),
         ("Executor", executor()),
+        ("Call", partial(&["url"], call())),
+        ("Hooks", partial(&[], ["success", "failure", "retry", "cancel"].map(|name| (name, calls())))),
         ("Classify", classify()),
         ("Expect", any_of([status_pattern(), list(status_pattern())])),
     ]
 }
 
+/// A call that the server makes.
+fn call() -> [(&'static str, Value); 5] {
+    [
+        ("method", word(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])),
+        ("url", like(json!({"type": "string", "format": "uri"}), json!(["https://example.com/charge"]))),
+        ("headers", map(text())),
+        ("body", anything()),
+        ("expect", nullable(named("Expect"))),
+    ]
+}
+
+fn calls() -> Value {
+    json!({"type": "array", "maxItems": 20, "items": named("Call")})
+}
+
 /// Who runs a task.
 fn executor() -> Value {
     let simple = |name: &str, told: &str| about(object([("type", constant(name))]), told);
-    let http = partial(
-        &["type", "url"],
-        [
-            ("type", constant("http")),
-            ("method", word(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])),
-            ("url", like(json!({"type": "string", "format": "uri"}), json!(["https://example.com/charge"]))),
-            ("headers", map(text())),
-            ("body", anything()),
-            ("expect", nullable(named("Expect"))),
-        ],
-    );
+    let http = partial(&["type", "url"], [("type", constant("http"))].into_iter().chain(call()));
     let command = partial(
         &["type", "run"],
         [
@@ -94,11 +101,18 @@ fn executor() -> Value {
             ("classify", nullable(named("Classify"))),
         ],
     );
-    let hook = json!({"type": "object", "required": ["type"], "properties": {"type": {"const": "hook"}}});
+    let hook = partial(
+        &["type"],
+        [
+            ("type", constant("hook")),
+            ("start", about(nullable(named("Call")), "Starts a run, and is told where to say how it ended.")),
+            ("handle", nullable(word(&["task"]))),
+        ],
+    );
     json!({"oneOf": [
         simple("worker", "Leased by a worker: the default."),
         about(http, "The server makes the call itself."),
-        about(hook, "Settled from outside by `settleTask`."),
+        about(hook, "Started by a call, settled from outside by `settleTask`."),
         about(command, "A process on the server, where it was started with `--allow-commands`."),
         simple("timer", "Succeeds when it is due."),
     ]})

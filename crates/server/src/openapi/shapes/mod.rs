@@ -91,6 +91,7 @@ pub mod stands_for {
     pub struct AssumedFailure;
     pub struct WorkflowDocument;
     pub struct RetryFrom;
+    pub struct Hooks;
     pub struct EmittedType;
     pub struct Id;
     pub struct BatchActionKind;
@@ -128,6 +129,7 @@ by_hand! {
     stands_for::AssumedFailure => "AssumedFailure",
     stands_for::WorkflowDocument => "WorkflowDocument",
     stands_for::RetryFrom => "RetryFrom",
+    stands_for::Hooks => "Hooks",
     stands_for::EmittedType => "EmittedType",
     stands_for::Id => "Id",
     stands_for::BatchActionKind => "BatchActionKind",

@@ -1,0 +1,90 @@
+//! Hook: the server makes the call that starts a run, and somebody else says later how it ended.
+
+use std::time::Duration;
+
+use comeback_core::{Class, Failure, Trigger};
+use reqwest::Url;
+use serde_json::{Value, json};
+
+use super::{LEASE, Runner};
+use crate::hooks::{as_executor, headers_of};
+use crate::{CommandError, Heartbeat, Leased, ReportEnd};
+
+/// A callee that has not answered by then has not been reached.
+const LONGEST: Duration = Duration::from_secs(10);
+
+impl Runner {
+    /// From the claim to the answer of the start call. What follows is for the callee to say.
+    pub(super) async fn start_hook(&self, task: &Leased) {
+        let settings: Value =
+            task.executor.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if let Some(start) = settings.get("start").filter(|start| start.is_object()) {
+            // From here on a loss may have had effects.
+            let sign = Heartbeat { lease: task.lease, extend: LEASE, progress: None };
+            if self.engine.heartbeat(&[sign]).await.is_err() {
+                return;
+            }
+            let call = self.start_call(task, start, settings["handle"].as_str());
+            let answered = tokio::time::timeout(LONGEST, self.calls.run(&call)).await;
+            let failure = match answered {
+                Ok(ReportEnd::Failed(failure)) => Some(failure),
+                Ok(_) => None,
+                Err(_) => Some(Failure {
+                    class: Some(Class::Retryable),
+                    error_type: Some("network".into()),
+                    ..Failure::new(Trigger::StartFailed, format!("no answer within {} s", LONGEST.as_secs()))
+                }),
+            };
+            if let Some(failure) = failure {
+                self.tell(task, "fail", || self.engine.hook_failed(&task.namespace, task.lease, failure.clone())).await;
+                return;
+            }
+        }
+        self.tell(task, "start", || self.engine.hook_started(&task.namespace, task.lease)).await;
+    }
+
+    /// The start call with its handle: where the callee says how it ended.
+    fn start_call(&self, task: &Leased, start: &Value, handle: Option<&str>) -> Leased {
+        let base = self.handles.trim_end_matches('/');
+        let handle = match handle {
+            Some("task") => format!("{base}/task/{}", task.lease.task),
+            _ => format!("{base}/api/v1/tasks/{}", task.lease.task),
+        };
+        let mut settings = as_executor(start);
+        if let Some(Ok(mut url)) = settings["url"].as_str().map(Url::parse) {
+            url.query_pairs_mut().append_pair("handle", &handle);
+            settings["url"] = url.to_string().into();
+        }
+        // The claim is not the run yet: that is the one to come.
+        let run = task.run + 1;
+        let parted = if run == task.attempt + 1 { String::new() } else { format!(":r{run}") };
+        let key = format!("{}:start:success:{}{parted}", task.lease.task, task.attempt);
+        let mut headers = settings["headers"].as_object().cloned().unwrap_or_default();
+        headers.extend(headers_of(task.lease.task, "start", &key));
+        headers.insert("comeback-handle".into(), handle.into());
+        headers.insert("comeback-run".into(), run.to_string().into());
+        settings["headers"] = headers.into();
+        if settings.get("body").is_none_or(Value::is_null) && task.payload.is_none() {
+            settings["body"] = json!({"task_id": task.lease.task.to_string(), "attempt": task.attempt, "run": run});
+        }
+        Leased { executor: Some(settings.to_string()), ..task.clone() }
+    }
+
+    async fn tell<T, F: Future<Output = Result<T, CommandError>>>(
+        &self,
+        task: &Leased,
+        what: &str,
+        act: impl Fn() -> F,
+    ) {
+        for wait in [100, 500, 2_000, 5_000, 10_000] {
+            match act().await {
+                Err(CommandError::Store(error)) => {
+                    tracing::warn!(task = %task.lease.task, %error, what, "a hook's answer was not stored; trying again");
+                }
+                // It was settled by the callee already, or canceled, or given up.
+                _ => return,
+            }
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Calls that the engine makes: the one that starts a hook, and those that tell how it went. Somebody real answers them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comeback_core::transition::Act;
+use comeback_core::{Speaker, State, TaskId};
+use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::{Engine, ExecutorSpec, Settle, TaskSpec};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::stories;
+use crate::world::{Place, failed, spec, state, submit, succeeded};
+
+#[derive(Clone, Debug)]
+struct Heard {
+    /// With what stands behind the question mark.
+    address: String,
+    headers: BTreeMap<String, String>,
+    body: Value,
+}
+
+/// Somebody who is called: what they heard, and what they answer to addresses that begin so.
+#[derive(Clone)]
+struct Callee {
+    base: String,
+    heard: Arc<Mutex<Vec<Heard>>>,
+    answers: Arc<Mutex<BTreeMap<String, u16>>>,
+}
+
+impl Callee {
+    async fn listen() -> Callee {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let callee = Callee { base, heard: Arc::default(), answers: Arc::default() };
+        let own = callee.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let callee = own.clone();
+                tokio::spawn(async move { callee.answer(stream).await });
+            }
+        });
+        callee
+    }
+
+    async fn answer(&self, stream: TcpStream) -> Option<()> {
+        let mut stream = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).await.ok()? == 0 {
+                return None;
+            }
+            let address = line.split(' ').nth(1)?.to_owned();
+            let mut headers = BTreeMap::new();
+            loop {
+                let mut line = String::new();
+                stream.read_line(&mut line).await.ok()?;
+                let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+                headers.insert(name.to_ascii_lowercase(), value.to_owned());
+            }
+            let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.ok()?;
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let status = {
+                let answers = self.answers.lock();
+                let found = answers.iter().find(|(start, _)| address.starts_with(start.as_str()));
+                found.map_or(200, |(_, status)| *status)
+            };
+            self.heard.lock().push(Heard { address, headers, body });
+            let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: 2\r\n\r\n{{}}");
+            stream.get_mut().write_all(answer.as_bytes()).await.ok()?;
+        }
+    }
+
+    fn says(&self, start: &str, status: u16) {
+        self.answers.lock().insert(start.to_owned(), status);
+    }
+
+    fn to(&self, start: &str) -> Vec<Heard> {
+        self.heard.lock().iter().filter(|heard| heard.address.starts_with(start)).cloned().collect()
+    }
+
+    /// So many calls to this address, as soon as they have come.
+    async fn wait_for(&self, start: &str, count: usize) -> Vec<Heard> {
+        for _ in 0..1_000 {
+            let found = self.to(start);
+            if found.len() >= count {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{count} calls to {start}, of all that came: {:#?}", self.heard.lock());
+    }
+}
+
+async fn begin(place: &Place) -> (Engine, Executors, Callee) {
+    let callee = Callee::listen().await;
+    let engine = place.engine().await;
+    let reach = Reach { everywhere: true, ..Reach::default() };
+    let options = ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() };
+    let executors = engine.start_executors(options).expect("executors");
+    (engine, executors, callee)
+}
+
+fn hooked(callee: &Callee, retry: Value) -> TaskSpec {
+    let at = |path: &str| json!([{"method": "POST", "url": format!("{}/{path}", callee.base)}]);
+    let hooks =
+        json!({"success": at("success"), "failure": at("failure"), "retry": at("retry"), "cancel": at("cancel")});
+    let start = json!({"type": "hook", "start": {"method": "POST", "url": format!("{}/start?a=1", callee.base)}});
+    TaskSpec { executor: ExecutorSpec::Hook(start.into()), hooks: Some(hooks.into()), ..spec("etl", retry) }
+}
+
+async fn until(engine: &Engine, id: TaskId, wanted: State) {
+    for _ in 0..1_000 {
+        if state(engine, id).await == wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{} and not {wanted}", state(engine, id).await);
+}
+
+async fn settle(engine: &Engine, id: TaskId, run: u32, well: bool) {
+    let end = if well { succeeded() } else { failed("no") };
+    let fence = Speaker::Run(run);
+    engine.settle(Settle { namespace: "default".into(), task: id, fence, end }).await.expect("it is settled");
+}
+
+stories! {
+    /// F1-5, F1-6, S1-43, S1-44.
+    fn a_start_call_carries_its_handle_and_a_key_of_its_own_for_each_attempt(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        callee.says("/start", 503);
+        let id = submit(&engine, hooked(&callee, json!({"strategy": "fixed", "delay": "10s", "max_retries": 2}))).await;
+        until(&engine, id, State::RetryPending).await;
+        let first = callee.wait_for("/start", 1).await.remove(0);
+        assert_eq!(first.address, format!("/start?a=1&handle=http%3A%2F%2Fcomeback.test%3A7330%2Fapi%2Fv1%2Ftasks%2F{id}"));
+        assert_eq!(first.headers["idempotency-key"], format!("{id}:start:success:0"));
+        assert_eq!((first.headers["x-task-id"].as_str(), first.headers["x-task-trigger"].as_str()), (id.to_string().as_str(), "Start"));
+        let retry = callee.wait_for("/retry", 1).await.remove(0);
+        assert_eq!(retry.body["state"], "retry_pending");
+        callee.says("/start", 200);
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        until(&engine, id, State::Running).await;
+        let second = callee.wait_for("/start", 2).await.remove(1);
+        assert_eq!((second.headers["idempotency-key"].as_str(), second.headers["comeback-run"].as_str()), (format!("{id}:start:success:1").as_str(), "2"));
+        settle(&engine, id, 2, true).await;
+        let told = callee.wait_for("/success", 1).await.remove(0);
+        assert_eq!((told.body["task_id"].as_str(), told.body["state"].as_str()), (Some(id.to_string().as_str()), Some("succeeded")));
+        assert_eq!(told.headers["idempotency-key"], format!("{id}:end:success:1"));
+        assert!(callee.to("/failure").is_empty());
+    }
+
+    /// X1-8, F2-13: who waits for the failure is called once, when no retry is left.
+    fn a_failure_is_told_once_and_only_when_it_is_one(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let id = submit(&engine, hooked(&callee, json!({"strategy": "fixed", "delay": "10s", "max_retries": 1}))).await;
+        for run in 1..=2 {
+            until(&engine, id, State::Running).await;
+            settle(&engine, id, run, false).await;
+            place.pass(10_000);
+            engine.tick().await.unwrap();
+        }
+        assert_eq!(state(&engine, id).await, State::Dead);
+        let told = callee.wait_for("/failure", 1).await;
+        assert_eq!((told.len(), told[0].body["state"].as_str()), (1, Some("dead")));
+        assert_eq!(callee.wait_for("/retry", 1).await.len(), 1);
+        assert!(callee.to("/success").is_empty());
+    }
+
+    fn a_cancel_calls_whoever_was_started(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let id = submit(&engine, hooked(&callee, json!({"max_retries": 1}))).await;
+        until(&engine, id, State::Running).await;
+        engine.cancel("default", id, Act::default()).await.unwrap();
+        assert_eq!(callee.wait_for("/cancel", 1).await[0].headers["idempotency-key"], format!("{id}:cancel:success:0"));
+        callee.wait_for("/failure", 1).await;
+    }
+
+    /// A call that fails is a task like any other.
+    fn a_call_that_nobody_answers_is_tried_again(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        callee.says("/success", 500);
+        let id = submit(&engine, hooked(&callee, json!({"max_retries": 1}))).await;
+        until(&engine, id, State::Running).await;
+        settle(&engine, id, 1, true).await;
+        callee.wait_for("/success", 1).await;
+        callee.says("/success", 200);
+        for _ in 0..100 {
+            place.pass(5_000);
+            engine.tick().await.unwrap();
+            if callee.to("/success").len() > 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let calls = callee.wait_for("/success", 2).await;
+        assert_eq!(calls[0].headers["idempotency-key"], calls[1].headers["idempotency-key"]);
+    }
+
+    fn a_hook_without_a_start_call_is_started_at_once(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let executor = ExecutorSpec::Hook(json!({"type": "hook"}).into());
+        let id = submit(&engine, TaskSpec { executor, ..hooked(&callee, json!({"max_retries": 1})) }).await;
+        until(&engine, id, State::Running).await;
+        assert!(callee.to("/start").is_empty());
+    }
+}

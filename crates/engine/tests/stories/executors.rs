@@ -1,0 +1,172 @@
+//! What the engine does itself, with real processes.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::stories;
+use crate::world::*;
+use comeback_core::{Class, Millis, State, TaskId};
+use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::{Available, Engine, EngineConfig, ExecutorSpec, Submit, TaskSpec};
+use serde_json::json;
+
+async fn engine(place: &Place) -> Engine {
+    let executors = Available { http: true, command: true, timer: true };
+    let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
+    Engine::without_loops(place.store().await, place.clock.clone(), config).await.expect("an engine")
+}
+
+fn start(engine: &Engine, concurrency: usize) -> Executors {
+    let reach = Reach { everywhere: true, networks: Vec::new() };
+    engine
+        .start_executors(ExecutorOptions { reach, commands: true, concurrency, ..ExecutorOptions::default() })
+        .expect("executors")
+}
+
+fn shell(script: &str) -> TaskSpec {
+    let executor = ExecutorSpec::Command(json!({"type": "command", "run": ["sh", "-c", script]}).into());
+    TaskSpec { executor, ..spec("c", json!({"max_retries": 0})) }
+}
+
+async fn until<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let give_up = Instant::now() + Duration::from_secs(30);
+    while !holds().await {
+        assert!(Instant::now() < give_up, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn until_over(engine: &Engine, id: TaskId) {
+    until("it comes to an end", || async { !state(engine, id).await.is_open() }).await;
+}
+
+stories! {
+    /// The executor's sign of life keeps the lease; it is no sign of life of the process.
+    fn a_process_that_says_nothing_ends_by_its_timeout(place) {
+        let engine = engine(&place).await;
+        let executors = start(&engine, 4);
+        let id = submit(&engine, TaskSpec { timeout: Some(Millis::from_secs(60)), ..shell("exec sleep 1000") }).await;
+        until("it runs", || async { state(&engine, id).await == State::Running }).await;
+        for _ in 0..3 {
+            place.pass(15_000);
+            let kept = place.now() + Millis::from_secs(60);
+            until("its lease is kept", || async {
+                let task = engine.task("default", id).await.expect("the task").stored.task;
+                task.lease.is_some_and(|lease| lease.expires_at == Some(kept))
+            })
+            .await;
+            engine.tick().await.expect("the loops work");
+            assert_eq!(state(&engine, id).await, State::Running);
+        }
+        place.pass(15_000);
+        until_over(&engine, id).await;
+        until("the process is gone", || async { executors.busy() == 0 }).await;
+        assert!(state(&engine, id).await.is_failure());
+        assert_eq!(engine.tally().timed_out, 1);
+    }
+
+    fn a_run_that_may_take_so_long_and_no_longer(place) {
+        let engine = engine(&place).await;
+        let executors = start(&engine, 4);
+        let spec = TaskSpec { attempt_deadline: Some(Millis::from_secs(20)), ..shell("exec sleep 1000") };
+        let id = submit(&engine, spec).await;
+        until("it runs", || async { state(&engine, id).await == State::Running }).await;
+        place.pass(20_000);
+        until_over(&engine, id).await;
+        until("the process is gone", || async { executors.busy() == 0 }).await;
+        assert_eq!(engine.tally().timed_out, 1);
+    }
+
+    /// Without a step of the clock: nobody waits for the next sign of life.
+    fn a_run_that_was_canceled_is_ended_soon(place) {
+        let engine = engine(&place).await;
+        let executors = start(&engine, 4);
+        let id = submit(&engine, shell("exec sleep 1000")).await;
+        until("it runs", || async { executors.busy() == 1 }).await;
+        engine.cancel("default", id, nobody()).await.expect("it is canceled");
+        until("the process is gone", || async { executors.busy() == 0 }).await;
+    }
+
+    /// A pause stops the limit of inactivity, which begins anew when the run goes on.
+    fn a_paused_run_does_not_time_out(place) {
+        let engine = engine(&place).await;
+        let executors = start(&engine, 4);
+        let id = submit(&engine, TaskSpec { timeout: Some(Millis::from_secs(10)), ..shell("exec sleep 1000") }).await;
+        until("it runs", || async { executors.busy() == 1 }).await;
+        engine.pause("default", id, nobody()).await.expect("it is paused");
+        // Twice as long as it takes to be heard of.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        place.pass(12_000);
+        engine.tick().await.expect("the loops work");
+        engine.resume("default", id, nobody()).await.expect("it goes on");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!((state(&engine, id).await, executors.busy()), (State::Running, 1));
+        place.pass(10_000);
+        until_over(&engine, id).await;
+    }
+
+    fn a_result_that_cannot_be_kept_is_told(place) {
+        let engine = engine(&place).await;
+        let _executors = start(&engine, 4);
+        let long = "head -c 400000 /dev/zero | tr '\\0' x";
+        let well = submit(&engine, shell(&format!("printf '[\"'; {long}; echo '\"]'"))).await;
+        until_over(&engine, well).await;
+        let task = engine.task("default", well).await.expect("the task").stored.task;
+        assert_eq!((task.state, task.class), (State::Failed, Some(Class::Final)));
+        // What failed is told without what it left behind.
+        let badly = submit(&engine, shell(&format!("printf '[\"'; {long}; echo '\"]'; exit 3"))).await;
+        until_over(&engine, badly).await;
+        let task = engine.task("default", badly).await.expect("the task");
+        let failure = task.last_failure.and_then(|record| record.failure).expect("a failure");
+        assert_eq!(failure.message, "exit 3");
+    }
+
+    /// As soon as a place is free, not when somebody looks again.
+    fn a_backlog_is_worked_off_at_once(place) {
+        let engine = engine(&place).await;
+        let tasks = (0..40).map(|_| shell("true")).collect();
+        engine.submit(Submit { namespace: "default".into(), tasks, ..Submit::default() }).await.expect("taken");
+        let begun = Instant::now();
+        let _executors = start(&engine, 1);
+        until("all of them are done", || async {
+            let counts = engine.store().counts("default").await.expect("counts").by_state;
+            counts.get(&State::Succeeded) == Some(&40)
+        })
+        .await;
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+
+    fn no_namespace_waits_for_all_of_another(place) {
+        let engine = engine(&place).await;
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let write = |word: &str| shell(&format!("echo {word} >> {}", log.path().display()));
+        for (namespace, count) in [("a", 20), ("b", 1)] {
+            let tasks = (0..count).map(|_| write(namespace)).collect();
+            engine.submit(Submit { namespace: namespace.into(), tasks, ..Submit::default() }).await.expect("taken");
+        }
+        let _executors = start(&engine, 1);
+        let lines = || std::fs::read_to_string(log.path()).expect("the file");
+        until("all have run", || async { lines().lines().count() == 21 }).await;
+        let place = lines().lines().position(|line| line == "b");
+        assert!(place.is_some_and(|place| place <= 2), "{place:?} of 21");
+    }
+
+    fn an_answer_that_is_cut_short_is_a_failure_of_the_network(place) {
+        let engine = engine(&place).await;
+        let _executors = start(&engine, 4);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a call");
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf of it");
+        });
+        let executor = ExecutorSpec::Http(json!({"type": "http", "url": url}).into());
+        let id = submit(&engine, TaskSpec { executor, ..spec("h", json!({"max_retries": 0})) }).await;
+        until_over(&engine, id).await;
+        let task = engine.task("default", id).await.expect("the task");
+        let failure = task.last_failure.and_then(|record| record.failure).expect("a failure");
+        assert!(task.stored.task.state.is_failure());
+        assert_eq!(failure.error_type.as_deref(), Some("network"), "{}", failure.message);
+    }
+}
