@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backoff::{self, Draw, Stream};
-use crate::id::{ExecutionId, TaskId};
-use crate::policy::{Policy, PolicyLimits};
+use crate::id::ExecutionId;
 use crate::time::Timestamp;
 use crate::transition::Rejection;
 use crate::words::words;
@@ -140,41 +138,9 @@ impl From<Rejection> for ExecutionRejection {
     }
 }
 
-/// E8 and E9: what a failed execution with a policy of its own does next.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ExecutionRetry {
-    /// A new execution is created then, linked to the first.
-    At {
-        due: Timestamp,
-        retry: u32,
-    },
-    Exhausted,
-}
-
-/// `retries` executions were already made after the first. The same arithmetic as for tasks, drawn from the first one's id.
-pub fn retry_execution(
-    root: ExecutionId,
-    retries: u32,
-    policy: &Policy,
-    limits: &PolicyLimits,
-    now: Timestamp,
-) -> ExecutionRetry {
-    if retries >= policy.max_retries.min(limits.max_retries) {
-        return ExecutionRetry::Exhausted;
-    }
-    let draw = Draw { task: TaskId(root.0), cycle: 0, stream: Stream::Retry };
-    let asked = now + backoff::delay(&policy.backoff, retries, draw, limits).total();
-    let due = crate::window::open_at(&policy.windows, asked).unwrap_or(asked);
-    match policy.expires_at {
-        Some(deadline) if due >= deadline => ExecutionRetry::Exhausted,
-        _ => ExecutionRetry::At { due, retry: retries + 1 },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Dialect;
     use uuid::Uuid;
 
     fn execution(state: ExecutionState) -> Execution {
@@ -203,17 +169,5 @@ mod tests {
         assert_eq!(with(1, 1).verdict(), None);
         assert_eq!(with(0, 0).verdict(), Some(ExecutionState::Succeeded));
         assert_eq!(with(0, 1).verdict(), Some(ExecutionState::Failed));
-    }
-
-    #[test]
-    fn an_execution_is_retried_by_the_same_arithmetic_as_a_task() {
-        let policy = Policy::preset(Dialect::Workflow);
-        let root = ExecutionId(Uuid::from_u128(9));
-        let next = |retries| retry_execution(root, retries, &policy, &PolicyLimits::default(), Timestamp(0));
-        assert_eq!(next(0), ExecutionRetry::At { due: Timestamp(60_000), retry: 1 });
-        assert_eq!(next(2), ExecutionRetry::At { due: Timestamp(240_000), retry: 3 });
-        assert_eq!(next(3), ExecutionRetry::Exhausted);
-        let tight = PolicyLimits { max_retries: 1, ..PolicyLimits::default() };
-        assert_eq!(retry_execution(root, 1, &policy, &tight, Timestamp(0)), ExecutionRetry::Exhausted);
     }
 }

@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Map, Value};
 
 pub use diff::{Difference, diff};
+pub use playbook::names as playbook_names;
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 
@@ -207,7 +208,11 @@ impl Workflow {
     /// What the templates of a step see, or those of the workflow itself. `context` holds `input`, `execution`, for each
     /// step that is over `steps.NAME.result` and `steps.NAME.state`, and the item of a loop. A playbook knows more names for it.
     pub fn scope<'c>(&self, step: Option<&Step>, context: &'c Value) -> Result<Cow<'c, Value>, Invalid> {
-        if self.is_playbook { playbook::scope(self, step, context).map(Cow::Owned) } else { Ok(Cow::Borrowed(context)) }
+        if !self.is_playbook {
+            return Ok(Cow::Borrowed(context));
+        }
+        let steps = self.steps.iter().map(|step| (step.name.as_str(), &step.vars));
+        playbook_names(context, steps, step.map(|step| &step.locals)).map(Cow::Owned)
     }
 
     pub fn step(&self, name: &str) -> Option<&Step> {

@@ -18,7 +18,7 @@ use super::template::{COMMON, Scope};
 use super::{MAX_STEPS, Routes, Workflow, native};
 use crate::policy::Dialect;
 
-pub use scope::scope;
+pub use scope::names;
 
 /// What templates of a playbook may name beside what every template may.
 const NAMES: [&str; 3] = ["workload", "execution_id", "args"];

@@ -47,7 +47,8 @@ impl Runner {
     fn start_call(&self, task: &Leased, start: &Value, handle: Option<&str>) -> Leased {
         let base = self.handles.trim_end_matches('/');
         let handle = match handle {
-            Some("task") => format!("{base}/task/{}", task.lease.task),
+            // The run it is for goes along, so that a late answer of an earlier one is told apart.
+            Some("task") => format!("{base}/task/{}?run={}", task.lease.task, task.run + 1),
             _ => format!("{base}/api/v1/tasks/{}", task.lease.task),
         };
         let mut settings = as_executor(start);

@@ -76,7 +76,7 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
         (Some(input), Some(execution)) => {
             let scene = core.scene(&namespace, execution, &step.sees).await?;
             let scene = scene.ok_or(CommandError::NotFound("execution"))?;
-            let rendered = expression::render(input, &scene.context(step));
+            let rendered = expression::render(input, &scene.context(step)?);
             Some(rendered.map_err(|faults| faults.under("input"))?)
         }
         (input, _) => input.clone(),
@@ -186,7 +186,8 @@ impl Core {
         let sees = steps_named(&output, plan.bare_names);
         let Some(scene) = self.scene(namespace, execution, &sees).await? else { return Ok(Value::Null) };
         let step = Step { bare_names: plan.bare_names, ..Step::default() };
-        Ok(expression::render(&output, &scene.context(&step)).unwrap_or(Value::Null))
+        let rendered = scene.context(&step).and_then(|context| expression::render(&output, &context));
+        Ok(rendered.unwrap_or(Value::Null))
     }
 }
 

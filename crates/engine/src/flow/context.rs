@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::expression;
-use comeback_core::{ExecutionId, State};
+use comeback_core::{ExecutionId, Invalid, State, expression, workflow};
 use comeback_store::{ExecutionView, StepView, StepsOf, StoreError};
 use serde_json::{Map, Value, json};
 
@@ -47,18 +46,10 @@ impl Core {
 
 impl Scene {
     /// Everything that a step's texts can name.
-    pub fn context(&self, step: &Step) -> Value {
+    pub fn context(&self, step: &Step) -> Result<Value, Invalid> {
         let mut names = Map::new();
         let execution = &self.view.execution;
         let steps: Map<String, Value> = self.steps.iter().map(|(key, it)| (key.clone(), self.shown(it))).collect();
-        if step.bare_names {
-            let result = |it: &Value| it["result"].clone();
-            names.extend(steps.iter().map(|(key, it)| (key.clone(), result(it))));
-            if let Value::Object(input) = &self.input {
-                names.extend(input.clone());
-            }
-            names.insert("workload".into(), self.input.clone());
-        }
         names.insert("steps".into(), Value::Object(steps));
         names.insert("input".into(), self.input.clone());
         let (workflow, version) = self.view.origin.workflow.clone().unzip();
@@ -69,29 +60,23 @@ impl Scene {
                 "workflow": workflow, "version": version, "namespace": &*execution.namespace,
             }),
         );
-        if step.bare_names {
-            names.insert("vars".into(), Value::Object(self.vars()));
-        }
         if let Some(round) = &step.round {
             names.insert(round.name.clone(), round.item.clone());
             names.insert("index".into(), round.index.into());
+            names.insert("loop".into(), json!({"index": round.index + 1, "index0": round.index}));
         }
-        Value::Object(names)
-    }
-
-    /// What the steps that succeeded left under names of their own.
-    fn vars(&self) -> Map<String, Value> {
-        let mut vars = Map::new();
-        for it in self.steps.values().filter(|it| it.state == State::Succeeded) {
-            let Some(step) = it.step.as_deref().and_then(Step::read).filter(|step| !step.vars.is_empty()) else {
-                continue;
-            };
-            let template = Value::Object(step.vars.clone());
-            if let Some(Value::Object(more)) = self.shaped(&step, &template, parsed(it.result.as_deref())) {
-                vars.extend(more);
-            }
+        let names = Value::Object(names);
+        if !step.bare_names {
+            return Ok(names);
         }
-        vars
+        let own = |it: &StepView| it.step.as_deref().and_then(Step::read).unwrap_or_default();
+        let vars: Vec<(&String, Map<String, Value>)> = self
+            .steps
+            .iter()
+            .filter(|(_, it)| it.state == State::Succeeded)
+            .map(|(key, it)| (key, own(it).vars))
+            .collect();
+        workflow::playbook_names(&names, vars.iter().map(|(key, vars)| (key.as_str(), vars)), Some(&step.locals))
     }
 
     fn shown(&self, it: &StepView) -> Value {
@@ -99,13 +84,17 @@ impl Scene {
         let step = it.step.as_deref().and_then(Step::read).filter(|_| it.state == State::Succeeded);
         let shaped = step.as_ref().and_then(|step| self.shaped(step, step.output.as_ref()?, raw.clone()));
         let result = shaped.unwrap_or(raw);
-        json!({"state": it.state.word(), "result": result})
+        if it.state == State::Succeeded {
+            json!({"state": it.state.word(), "result": result})
+        } else {
+            json!({"state": it.state.word()})
+        }
     }
 
     /// What a step makes of its result for others to see.
     fn shaped(&self, step: &Step, template: &Value, result: Value) -> Option<Value> {
         let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step) };
-        let mut context = others.context(step);
+        let mut context = others.context(&Step { locals: Map::new(), ..step.clone() }).ok()?;
         context["result"] = result;
         expression::render(template, &context).ok()
     }

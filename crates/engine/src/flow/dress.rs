@@ -41,7 +41,10 @@ impl Engine {
         let Some((execution, step)) = task.execution.zip(step) else { return Ok(Ok(())) };
         let scene = self.core.scene(&task.lane.namespace, execution, &step.sees).await?;
         let Some(scene) = scene else { return Ok(Err("its execution is gone".into())) };
-        let mut context = scene.context(&step);
+        let mut context = match scene.context(&step) {
+            Ok(context) => context,
+            Err(faults) => return Ok(Err(format!("what it speaks of could not be worked out: {faults}"))),
+        };
         context["attempt"] = task.attempt_number().into();
         let render = |text: &str| -> Result<Value, Invalid> { expression::render(&parsed(Some(text)), &context) };
         if let Some(payload) = it.payload.clone().filter(|text| speaks(Some(text))) {

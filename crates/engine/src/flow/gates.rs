@@ -34,7 +34,10 @@ async fn look(core: &Core, stored: &Stored) -> Result<Gate, StoreError> {
     let Some((execution, view)) = task.execution.zip(view) else { return Ok(Gate::Open) };
     let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Gate::Open) };
     let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Gate::Open) };
-    let context = scene.context(&step);
+    let context = match scene.context(&step) {
+        Ok(context) => context,
+        Err(faults) => return Ok(Gate::Fail(format!("what it speaks of could not be worked out: {faults}"))),
+    };
     match &step.condition {
         None => {}
         Some(condition) => match expression::holds(condition, &context) {
@@ -139,6 +142,7 @@ fn round_task(
         output: step.output.clone(),
         call: each.call.clone(),
         vars: serde_json::Map::new(),
+        locals: step.locals.clone(),
         sees: step.sees.clone(),
         bare_names: step.bare_names,
         round: Some(round.clone()),

@@ -38,6 +38,9 @@ pub struct Step {
     /// What it leaves for others under names of their own.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub vars: serde_json::Map<String, Value>,
+    /// Names that its own texts know beside all others.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    pub locals: serde_json::Map<String, Value>,
     /// Which round of a loop it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<Round>,

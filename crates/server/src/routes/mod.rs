@@ -110,7 +110,7 @@ pub fn router(app: &Arc<App>) -> Router {
         let class = Class::of(&route.method, route.path, route.need);
         let door = Door { app: app.clone(), path: route.path, need: route.need, class, size };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
-        let answer = if takes_none { answer.layer(middleware::from_fn(no_parameters)) } else { answer };
+        let answer = if takes_none { answer.route_layer(middleware::from_fn(no_parameters)) } else { answer };
         let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
         router = router.route(route.path, guarded);
     }

@@ -119,6 +119,7 @@ pub async fn flow(world: &World) {
         assert_eq!(world.good("cancelExecution", ask).await["execution"]["state"], "canceled");
     }
     under_a_key(world, &again).await;
+    playbook(world).await;
     let lone = world.submit(json!({"kind": "alone", "queue": "flow", "payload": {"a": 1}})).await;
     assert_eq!(world.get("getExecution", &lone).await["state"], "pending");
     work(world, json!(1)).await;
@@ -156,4 +157,60 @@ async fn under_a_key(world: &World, over: &str) {
     let made = world.good("retryExecution", again("one")).await;
     assert_eq!(world.bad("retryExecution", again("another")).await, "idempotency-mismatch");
     world.get("cancelExecution", made["execution"]["id"].as_str().expect("an id")).await;
+}
+
+const PLAYBOOK: &str = "\
+apiVersion: noetl.io/v1
+kind: Playbook
+metadata: {name: weather, path: examples/weather}
+workload: {city: Oslo}
+workflow:
+- step: start
+  next: fetch
+- step: fetch
+  type: python
+  args: {city: '{{ workload.city }}'}
+  vars: {degrees: '{{ result.temperature }}'}
+  retry: {max_attempts: 3, initial_delay: 1, jitter: false}
+  next:
+  - {when: '{{ fetch.temperature > 20 }}', then: [{step: hot}], else: [{step: cold}]}
+- step: hot
+  type: python
+  args: {degrees: '{{ vars.degrees }}', city: '{{ workload.city }}'}
+- step: cold
+  type: python
+";
+
+/// S4-39, S4-45..50: a playbook as it is, its names and its ways.
+async fn playbook(world: &World) {
+    let headers = vec![("content-type", "application/yaml".to_owned())];
+    let ask = Ask { part: "examples%2Fweather", body: Some(PLAYBOOK.into()), headers, ..Ask::default() };
+    world.good("putWorkflow", ask).await;
+    let started = world.post("startExecution", "", json!({"workflow": "examples/weather"})).await;
+    let id = started["execution_id"].as_str().expect("an id").to_owned();
+    let lease = async || world.post("leaseTasks", "", json!({"worker": "w", "limit": 1})).await["leases"][0].clone();
+    let report = async |lease: &Value, outcome: Value| {
+        let mut report = outcome;
+        report["lease"] = lease["lease"].clone();
+        world.post("reportRuns", "", json!({"reports": [report]})).await
+    };
+    let first = lease().await;
+    assert_eq!(first["task"]["payload"]["args"], json!({"city": "Oslo"}), "{first}");
+    report(&first, json!({"outcome": "failed", "error": {"status": 503}})).await;
+    world.post("advanceClock", "", json!({"by": "1s"})).await;
+    let again = lease().await;
+    assert_eq!((&again["task"]["key"], &again["task"]["attempt"]), (&json!("fetch"), &json!(1)), "{again}");
+    report(&again, json!({"outcome": "succeeded", "result": {"temperature": 25}})).await;
+    world.post("advanceClock", "", json!({"by": "1s"})).await;
+    let hot = lease().await;
+    assert_eq!(hot["task"]["payload"]["args"], json!({"degrees": 25, "city": "Oslo"}), "{hot}");
+    report(&hot, json!({"outcome": "succeeded"})).await;
+    world.post("advanceClock", "", json!({"by": "1s"})).await;
+    let whole = world.get("getExecution", &id).await;
+    let state = |key: &str| {
+        let tasks = whole["tasks"].as_array().expect("tasks").iter();
+        tasks.filter(|it| it["key"] == key).map(|it| it["state"].as_str().unwrap_or("?").to_owned()).collect::<String>()
+    };
+    assert_eq!((state("hot").as_str(), state("cold").as_str()), ("succeeded", "skipped"), "{whole}");
+    assert_eq!(whole["state"], "succeeded");
 }
