@@ -98,7 +98,7 @@ impl From<Error> for Failure {
                 let detail = problem.detail.strip_prefix("q: ").unwrap_or(&problem.detail);
                 let failure = Failure::new(code, detail);
                 let log = format!("look for {} in the log of the server", problem.instance);
-                match problem.error.as_str() {
+                match problem.kind.to_ascii_uppercase().replace('-', "_").as_str() {
                     "UNAUTHORIZED" => Failure::new(code, "this server asks for a key")
                         .why(if detail.starts_with("send a key") { "none was sent" } else { detail })
                         .remedy("set COMEBACK_KEY, or put the key into a profile (comeback help environment)")

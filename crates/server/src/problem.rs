@@ -120,6 +120,15 @@ impl Problem {
         self.code.to_ascii_lowercase().replace('_', "-")
     }
 
+    /// What programs are told in `error`. Some sorts of problems share a code: `type` tells them apart.
+    pub fn error_code(code: &str) -> &str {
+        match code {
+            "VALIDATION_FAILED" | "WRONG_STATE" => "VALIDATION_ERROR",
+            "CONFLICT" => "CONCURRENT_MODIFICATION",
+            other => other,
+        }
+    }
+
     pub fn to_json(&self, request_id: &str) -> Value {
         let mut body = json!({
             "type": self.slug(),
@@ -127,7 +136,7 @@ impl Problem {
             "status": self.status.as_u16(),
             "detail": self.detail,
             "instance": request_id,
-            "error": self.code,
+            "error": Problem::error_code(self.code),
         });
         if let (Value::Object(into), Some(more)) = (&mut body, &self.more) {
             into.extend((**more).clone());

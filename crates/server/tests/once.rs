@@ -60,7 +60,7 @@ async fn acts_on_a_task_are_done_once() {
     assert_eq!((first.0, &first.1["task"]["state"]), (StatusCode::OK, &json!("canceled")), "{}", first.1);
     assert_eq!(door.send("POST", &cancel, Some("k"), &note).await, first);
     let refused = door.send("POST", &cancel, None, &note).await;
-    assert_eq!((refused.0, &refused.1["error"]), (StatusCode::BAD_REQUEST, &json!("WRONG_STATE")));
+    assert_eq!((refused.0, &refused.1["error"]), (StatusCode::BAD_REQUEST, &json!("VALIDATION_ERROR")));
     let mismatch = door.send("POST", &cancel, Some("k"), &json!({"note": "other"})).await;
     assert_eq!((mismatch.0, &mismatch.1["error"]), (StatusCode::CONFLICT, &json!("IDEMPOTENCY_MISMATCH")));
     let elsewhere = door.send("POST", &format!("/tasks/{other}/cancel"), Some("k"), &note).await;

@@ -16,7 +16,10 @@ pub struct Problem {
     pub status: u16,
     #[serde(default)]
     pub detail: String,
-    /// Upper case, for programs.
+    /// Which sort of problem it is, such as `wrong-state`.
+    #[serde(default, rename = "type")]
+    pub kind: String,
+    /// Upper case, for programs; several sorts may share one.
     #[serde(default)]
     pub error: String,
     #[serde(default)]

@@ -106,7 +106,7 @@ fn sort(reports: Vec<Value>, answer: &Value) -> Again {
             ("LEASE_LOST" | "TASK_CANCELED", _) => {
                 tracing::warn!(lease = lease(&report), detail, "a run ended after it was given up");
             }
-            ("CONFLICT", _) | (_, Some(408 | 429 | 500..)) => again.later.push(report),
+            ("CONCURRENT_MODIFICATION", _) | (_, Some(408 | 429 | 500..)) => again.later.push(report),
             _ => match instead(&report, detail) {
                 Some(told) => again.at_once.push(told),
                 None => tracing::error!(lease = lease(&report), code, detail, "a report was refused"),
@@ -143,14 +143,14 @@ mod tests {
         let answer = json!({"reports": [
             {"state": "succeeded"},
             problem("LEASE_LOST", 409),
-            problem("CONFLICT", 409),
-            problem("VALIDATION_FAILED", 400),
+            problem("CONCURRENT_MODIFICATION", 409),
+            problem("VALIDATION_ERROR", 400),
         ]});
         let again = sort(reports, &answer);
         assert_eq!(again.later.iter().map(lease).collect::<Vec<_>>(), ["beaten"]);
         assert_eq!(again.at_once.iter().map(lease).collect::<Vec<_>>(), ["wrong"]);
         assert_eq!(again.at_once[0]["error"]["class"], "final");
-        let refused_again = sort(again.at_once, &json!({"reports": [problem("VALIDATION_FAILED", 400)]}));
+        let refused_again = sort(again.at_once, &json!({"reports": [problem("VALIDATION_ERROR", 400)]}));
         assert!(refused_again.at_once.is_empty() && refused_again.later.is_empty(), "it has an end");
     }
 

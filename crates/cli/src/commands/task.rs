@@ -318,7 +318,7 @@ pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result
 
 /// A task that is not in the state for it, in the words of what was asked.
 fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
-    let state = error.problem().filter(|problem| problem.error == "WRONG_STATE").and_then(|it| it.more.get("state"));
+    let state = error.problem().filter(|problem| problem.kind == "wrong-state").and_then(|it| it.more.get("state"));
     let Some(state) = state.and_then(Value::as_str) else { return error.into() };
     let name = output::short(&id.into());
     let done = match verb {

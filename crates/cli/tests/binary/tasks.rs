@@ -67,18 +67,18 @@ async fn bad_requests_are_answered_with_precise_problems() {
     let server = Server::start(&file(folder.path()), &[]);
     let client = server.client();
     let cases = [
-        (json!({}), "VALIDATION_FAILED", "kind"),
-        (json!({"kind": ""}), "VALIDATION_FAILED", "kind"),
-        (json!({"kind": "k", "colour": "red"}), "VALIDATION_FAILED", "colour"),
-        (json!({"kind": "k", "retry": {"max_retries": -1}}), "VALIDATION_FAILED", "retry"),
-        (json!({"kind": "k", "retry": {"strategy": "sometimes"}}), "VALIDATION_FAILED", "retry.strategy"),
-        (json!({"kind": "k", "retry": "exp(5)"}), "VALIDATION_FAILED", "retry"),
-        (json!({"kind": "k", "delay": "soon"}), "VALIDATION_FAILED", "delay"),
-        (json!({"kind": "k", "executor": {"type": "magic"}}), "VALIDATION_FAILED", "executor.type"),
-        (json!({"kind": "k", "hooks": {"end": []}}), "VALIDATION_FAILED", "hooks.end"),
-        (json!({"tasks": [{"kind": "k"}, {"kind": 7}]}), "VALIDATION_FAILED", "tasks[1].kind"),
-        (json!({"tasks": [{"kind": "k", "key": "a", "needs": ["b"]}]}), "VALIDATION_FAILED", "needs"),
-        (json!([]), "VALIDATION_FAILED", ""),
+        (json!({}), "VALIDATION_ERROR", "kind"),
+        (json!({"kind": ""}), "VALIDATION_ERROR", "kind"),
+        (json!({"kind": "k", "colour": "red"}), "VALIDATION_ERROR", "colour"),
+        (json!({"kind": "k", "retry": {"max_retries": -1}}), "VALIDATION_ERROR", "retry"),
+        (json!({"kind": "k", "retry": {"strategy": "sometimes"}}), "VALIDATION_ERROR", "retry.strategy"),
+        (json!({"kind": "k", "retry": "exp(5)"}), "VALIDATION_ERROR", "retry"),
+        (json!({"kind": "k", "delay": "soon"}), "VALIDATION_ERROR", "delay"),
+        (json!({"kind": "k", "executor": {"type": "magic"}}), "VALIDATION_ERROR", "executor.type"),
+        (json!({"kind": "k", "hooks": {"end": []}}), "VALIDATION_ERROR", "hooks.end"),
+        (json!({"tasks": [{"kind": "k"}, {"kind": 7}]}), "VALIDATION_ERROR", "tasks[1].kind"),
+        (json!({"tasks": [{"kind": "k", "key": "a", "needs": ["b"]}]}), "VALIDATION_ERROR", "needs"),
+        (json!([]), "VALIDATION_ERROR", ""),
     ];
     for (body, code, path) in cases {
         let Err(Error::Refused(problem)) = client.submit(&body).await else { panic!("{body} was taken") };

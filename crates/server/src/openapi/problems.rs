@@ -26,7 +26,7 @@ impl Sort {
             ("status", json!({"const": self.status})),
             ("detail", text()),
             ("instance", json!({"type": "string", "description": "The id of the request."})),
-            ("error", json!({"const": code})),
+            ("error", json!({"const": crate::problem::Problem::error_code(&code)})),
         ]);
         schema["description"] = self.about.as_str().into();
         for (name, own, always) in own_members(&self.slug) {

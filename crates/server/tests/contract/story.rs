@@ -278,7 +278,7 @@ async fn workers(world: &World) {
     let told = world.post("reportRuns", "", reports).await;
     assert_eq!(told["reports"][0]["state"], "retry_pending");
     assert_eq!(told["reports"][1]["problem"]["error"], "LEASE_LOST");
-    assert_eq!(told["reports"][2]["problem"]["error"], "VALIDATION_FAILED");
+    assert_eq!(told["reports"][2]["problem"]["error"], "VALIDATION_ERROR");
     for operation in ["getTask", "listAttempts", "listTaskEvents", "explainTask", "forecastTask"] {
         world.get(operation, &id).await;
     }
