@@ -254,6 +254,8 @@ mod tests {
             |text: &&str| text.len() > 3 && text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
         let mut made: Vec<String> =
             source.split('"').filter(is_code).map(|code| code.to_ascii_lowercase().replace('_', "-")).collect();
+        // Not sorts of their own: `error_code` has several sorts share them.
+        made.retain(|slug| !["validation-error", "concurrent-modification"].contains(&slug.as_str()));
         made.sort();
         made.dedup();
         let page = include_str!("../../../docs/problems.md");
