@@ -13,6 +13,21 @@ fn speaks(text: Option<&str>) -> bool {
     text.is_some_and(|text| text.contains("{{") || text.contains("{%"))
 }
 
+/// Words of a command, variables and headers are texts, whatever an expression made of them.
+fn in_words(mut settings: Value) -> Value {
+    for name in ["run", "env", "headers"] {
+        let parts: Vec<&mut Value> = match settings.get_mut(name) {
+            Some(Value::Array(items)) => items.iter_mut().collect(),
+            Some(Value::Object(fields)) => fields.values_mut().collect(),
+            _ => Vec::new(),
+        };
+        for part in parts.into_iter().filter(|part| part.is_number() || part.is_boolean()) {
+            *part = Value::String(part.to_string());
+        }
+    }
+    settings
+}
+
 impl Engine {
     /// What cannot be worked out ends there, as a failure that no retry would mend.
     pub(crate) async fn dress(&self, claimed: Vec<Claimed>) -> Result<Vec<Leased>, CommandError> {
@@ -55,7 +70,7 @@ impl Engine {
         }
         if let Some(settings) = it.executor.clone().filter(|text| speaks(Some(text))) {
             match render(&settings) {
-                Ok(value) => it.executor = Some(value.to_string()),
+                Ok(value) => it.executor = Some(in_words(value).to_string()),
                 Err(error) => return Ok(Err(format!("its executor could not be worked out: {error}"))),
             }
         }
