@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comeback_core::workflow::{self, Items, Mode, Problems, Source};
-use comeback_core::{Invalid, PolicyLimits, expression};
+use comeback_core::{Invalid, PolicyLimits};
 use comeback_engine::executors::Kinds;
 use comeback_engine::flow::{self, Each, Plan, Workflows};
 use comeback_engine::{Engine, ExecutionSpec, Need, TaskSpec};
@@ -165,21 +165,12 @@ fn sees(step: &workflow::Step, names: &BTreeSet<&str>, bare_names: bool) -> Vec<
     ]);
     // Named by what is worked out (`steps[x]`): it may be any of them. So may a name that a step before has left.
     let mut asked = BTreeSet::new();
-    names_in(&texts, &mut asked);
+    flow::collect_names(&texts, &mut asked);
     if asked.contains("steps") || (bare_names && asked.iter().any(|name| name == "vars" || name.starts_with("vars."))) {
         return names.iter().filter(|name| **name != step.name).map(|name| (*name).to_owned()).collect();
     }
     let named = flow::steps_named(&texts, bare_names).into_iter();
     named.filter(|name| names.contains(name.as_str())).collect()
-}
-
-fn names_in(value: &Value, into: &mut BTreeSet<String>) {
-    match value {
-        Value::String(text) => into.extend(expression::check_template(text).unwrap_or_default()),
-        Value::Array(items) => items.iter().for_each(|item| names_in(item, into)),
-        Value::Object(fields) => fields.values().for_each(|field| names_in(field, into)),
-        _ => {}
-    }
 }
 
 /// A workflow as it was understood, with where each field of a step comes from.

@@ -2,6 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use comeback_core::workflow::Problems;
 use comeback_core::{Fault, Invalid};
 use comeback_engine::store::StoreError;
 use comeback_engine::{CommandError, ReportError};
@@ -185,6 +186,17 @@ impl From<Invalid> for Problem {
         };
         Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
             .with("errors", json!(invalid.faults))
+    }
+}
+
+/// What is wrong with a document, each fault with its line.
+impl From<Problems> for Problem {
+    fn from(problems: Problems) -> Self {
+        let detail = problems.0.first().map_or_else(String::new, ToString::to_string);
+        let more = problems.0.len().saturating_sub(1);
+        let detail = if more > 0 { format!("{detail} (and {more} more)") } else { detail };
+        Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
+            .with("errors", json!(problems))
     }
 }
 

@@ -144,7 +144,8 @@ pub fn steps_named(value: &Value, bare_names: bool) -> Vec<String> {
     named.into_iter().collect()
 }
 
-fn collect_names(value: &Value, into: &mut BTreeSet<String>) {
+/// Every name that the texts of a value ask for, dotted as far as it is written so.
+pub fn collect_names(value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => into.extend(expression::check_template(text).unwrap_or_default()),
         Value::Array(items) => items.iter().for_each(|item| collect_names(item, into)),

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_core::workflow::{self, Problems};
+use comeback_core::workflow;
 use comeback_engine::flow::WORKFLOWS;
 use comeback_engine::store::{Document, Shelf};
 use serde_json::{Value, json};
@@ -80,15 +80,6 @@ pub fn is_path(path: &str) -> Result<(), Problem> {
     Err(Invalid::one("path", message).into())
 }
 
-/// Every problem with its place.
-fn wrong(problems: &Problems) -> Problem {
-    let count = problems.0.len();
-    let detail = problems.0.first().map_or_else(String::new, ToString::to_string);
-    let detail = if count > 1 { format!("{detail} (and {} more)", count - 1) } else { detail };
-    Problem::new(StatusCode::BAD_REQUEST, "VALIDATION_FAILED", "The request is not valid", detail)
-        .with("errors", json!(problems))
-}
-
 async fn store(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
@@ -97,7 +88,7 @@ async fn store(
 ) -> Result<Response, Problem> {
     is_path(&path)?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
-    app.catalog.read(&app.engine, &caller.namespace, text).map_err(|problems| wrong(&problems))?;
+    app.catalog.read(&app.engine, &caller.namespace, text)?;
     // Somebody else may put the next version at the same moment; then ours comes after it.
     for _ in 0..10 {
         let newest = app.engine.store().document(shelf(&caller), &path, None).await?;
@@ -195,7 +186,7 @@ async fn diff(
     let after = find(&app, &caller, &path, to).await?;
     let from = from.unwrap_or_else(|| after.version.saturating_sub(1).max(1));
     let before = find(&app, &caller, &path, Some(from)).await?;
-    let read = |document: &Document| workflow::read(&document.body).map_err(|problems| wrong(&problems));
+    let read = |document: &Document| workflow::read(&document.body).map_err(Problem::from);
     let differences = workflow::diff(&read(&before)?.workflow, &read(&after)?.workflow);
     let differences: Vec<Value> =
         differences.iter().map(|it| json!({"path": it.path, "before": it.before, "after": it.after})).collect();
