@@ -103,6 +103,7 @@ pub async fn run(setup: Setup, folder: &Path) -> Result<Outcome, String> {
 async fn drain(targets: &Targets, desk: &Desk, patience: Duration, mut rng: Rng) -> Option<Duration> {
     let begun = Instant::now();
     let client = targets.cluster.lock().await.connect().await?;
+    let mut told = begun;
     while begun.elapsed() < patience {
         let row = client.query_one("select count(*), count(*) filter (where state = 5) from comeback.task_open", &[]);
         let row = row.await.ok()?;
@@ -112,9 +113,20 @@ async fn drain(targets: &Targets, desk: &Desk, patience: Duration, mut rng: Rng)
         if row.get::<_, i64>(1) > 0 {
             resume_all(desk, "end", &mut rng).await;
         }
+        if told.elapsed() > Duration::from_secs(5) {
+            told = Instant::now();
+            let open = open_by_state(&client).await?;
+            eprintln!("chaos: {} s of at most {} to come to an end, {open}", begun.elapsed().as_secs(), patience.as_secs());
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     None
+}
+
+async fn open_by_state(client: &tokio_postgres::Client) -> Option<String> {
+    let rows = client.query("select state::int, count(*) from comeback.task_open group by state order by state", &[]).await.ok()?;
+    let each = rows.iter().map(|row| format!("{} in state {}", row.get::<_, i64>(1), row.get::<_, i32>(0)));
+    Some(each.collect::<Vec<_>>().join(", "))
 }
 
 /// A line now and then for whoever watches.
