@@ -97,7 +97,7 @@ fn promises_hold() -> Result<(), Failed> {
         mix: Mix::Everything,
         schedule: schedule.clone(),
         sabotage: Sabotage::Nothing,
-        drain: Duration::from_secs(60),
+        drain: Duration::from_secs(120),
     };
     let outcome = runtime().block_on(run(setup, &folder)).map_err(|why| format!("{why}\n{kept}"))?;
     let figures = Figures::of(&outcome, &schedule);

@@ -116,7 +116,11 @@ async fn drain(targets: &Targets, desk: &Desk, patience: Duration, mut rng: Rng)
         if told.elapsed() > Duration::from_secs(5) {
             told = Instant::now();
             let open = open_by_state(&client).await?;
-            eprintln!("chaos: {} s of at most {} to come to an end, {open}", begun.elapsed().as_secs(), patience.as_secs());
+            eprintln!(
+                "chaos: {} s of at most {} to come to an end, {open}",
+                begun.elapsed().as_secs(),
+                patience.as_secs()
+            );
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -124,7 +128,10 @@ async fn drain(targets: &Targets, desk: &Desk, patience: Duration, mut rng: Rng)
 }
 
 async fn open_by_state(client: &tokio_postgres::Client) -> Option<String> {
-    let rows = client.query("select state::int, count(*) from comeback.task_open group by state order by state", &[]).await.ok()?;
+    let rows = client
+        .query("select state::int, count(*) from comeback.task_open group by state order by state", &[])
+        .await
+        .ok()?;
     let each = rows.iter().map(|row| format!("{} in state {}", row.get::<_, i64>(1), row.get::<_, i32>(0)));
     Some(each.collect::<Vec<_>>().join(", "))
 }

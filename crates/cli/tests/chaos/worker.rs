@@ -31,7 +31,7 @@ struct Me {
 }
 
 /// Tasks side by side in one worker.
-const ROOM: u32 = 4;
+const ROOM: u32 = 8;
 
 pub fn main(orders: Orders) {
     // It ends with whoever started it: its standard input is closed then.

@@ -61,6 +61,14 @@ impl Core {
         })
     }
 
+    /// When there is something to do next, as the store knows it.
+    async fn next(&self, name: Loop) -> Result<Option<Timestamp>, StoreError> {
+        if name == Loop::Prune {
+            return Ok(None);
+        }
+        Ok(next_of(name, &self.store.next_due().await?))
+    }
+
     /// Makes a loop look at once.
     pub(crate) fn ring(&self, name: Loop) {
         if let Some(alarm) = self.alarm_of(name) {
@@ -79,6 +87,11 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Flow => next.gate,
         Loop::Prune => None,
     }
+}
+
+/// Whether a loop has nothing to do before the next instant that the store knows of.
+fn has_a_time(name: Loop) -> bool {
+    !matches!(name, Loop::Flow | Loop::Prune)
 }
 
 /// Loops in the background. They end with this.
@@ -162,17 +175,22 @@ async fn run_until_done(core: &Core, name: Loop, patience: &mut Patience) -> Res
         }
         let grace = if name == Loop::Retries { promote::grace(core) } else { Millis::ZERO };
         let looked_at = core.clock.now() - grace;
-        let progress = core.tick_after(name, grace).await?;
-        // What is pruned beside tasks is not counted, and when there is more of it some of it went.
-        if progress.more && (progress.moved > 0 || name == Loop::Prune) {
-            continue;
+        // To look costs nothing, and to work takes a turn of whoever writes.
+        let mut next = core.next(name).await?;
+        let mut progress = Progress::default();
+        if next.is_some_and(|next| next <= looked_at) || !has_a_time(name) {
+            progress = core.tick_after(name, grace).await?;
+            // What is pruned beside tasks is not counted, and when there is more of it some of it went.
+            if progress.more && (progress.moved > 0 || name == Loop::Prune) {
+                continue;
+            }
+            next = core.next(name).await?;
         }
         let now = core.clock.now();
         if name == Loop::Prune {
             return Ok(now + prune::INTERVAL);
         }
         let safety = now + core.config.safety_interval;
-        let next = next_of(name, &core.store.next_due().await?);
         if let Some(alarm) = core.alarm_of(name) {
             alarm.found(next);
         }
@@ -305,7 +323,7 @@ mod tests {
             rests.push(next.since(clock.now()));
             clock.set(next);
         }
-        assert_eq!(rests[0], Millis(5), "at first it may be in somebody's hands");
+        assert_eq!(rests[0], promote::GRACE, "at first it may be in somebody's hands");
         assert_eq!(*rests.last().unwrap(), engine.core.config.safety_interval, "{rests:?}");
     }
 }

@@ -9,8 +9,8 @@ use super::{BATCH, Progress};
 use crate::Core;
 
 /// Workers who are at hand take what is due themselves, promotion and lease in one step. What they leave is promoted this much
-/// later, so that everybody sees it as ready.
-const GRACE: Millis = Millis(5);
+/// later, so that everybody sees it as ready. Sooner would take the writer's turns from workers who are a little behind.
+pub(super) const GRACE: Millis = Millis(25);
 /// Who asked for work so lately will ask again soon.
 const LATELY: Millis = Millis(20);
 
