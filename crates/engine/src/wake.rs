@@ -149,13 +149,6 @@ impl Alarm {
         }
     }
 
-    /// What was due has been taken: somebody should find out what is next.
-    pub fn look_again(&self) {
-        if self.at.swap(i64::MIN, Ordering::AcqRel) > i64::MIN {
-            self.changed.notify_one();
-        }
-    }
-
     /// What was known is forgotten: whoever calls this is about to look up what is next.
     pub fn clear(&self) {
         self.at.store(i64::MAX, Ordering::Release);

@@ -95,6 +95,9 @@ pub trait Store: Send + Sync {
     /// When the next time of each sort comes.
     async fn next_due(&self) -> Result<NextDue, StoreError>;
 
+    /// When the next retry after this instant is due.
+    async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+
     /// Tasks by id, open or over, in the order asked for.
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError>;
 

@@ -1,13 +1,13 @@
 //! Count: somebody at work on a hook's task tells how far they have come. It is a sign of life too.
 
-use comeback_core::{Executor, Invalid};
+use comeback_core::{Executor, Invalid, Speaker, State};
 use comeback_store::Count;
 
 use crate::{CommandError, Engine};
 
 impl Engine {
-    /// Added to what was counted before; refused once the run is over.
-    pub async fn count(&self, namespace: &str, count: Count) -> Result<(), CommandError> {
+    /// Added to what was counted before; refused once the run is over that the caller speaks of.
+    pub async fn count(&self, namespace: &str, count: Count, fence: Speaker) -> Result<(), CommandError> {
         let most = i32::MAX.cast_unsigned();
         let given =
             [("success", Some(count.success)), ("failures", Some(count.failures)), ("expected", count.expected)];
@@ -19,6 +19,14 @@ impl Engine {
         let seen = self.find(namespace, count.task).await?;
         if seen.task.lane.executor != Executor::Hook {
             return Err(Invalid::one("", "a worker tells its progress with its lease, not by a callback").into());
+        }
+        let is_over = match fence {
+            Speaker::Run(run) => run != seen.task.run + u32::from(seen.task.state == State::Claimed),
+            Speaker::Attempt(attempt) => attempt != seen.task.counters.attempt,
+            _ => false,
+        };
+        if is_over {
+            return Err(CommandError::LeaseLost);
         }
         let counted = self.core.store.count(&[count], self.now()).await?;
         if counted.first() == Some(&true) {

@@ -105,14 +105,10 @@ impl Engine {
         loop {
             // In the queue first, then look: what comes in between is not missed.
             let place = core.wake.wait_for(&claim);
-            let due = core.alarms.retries.may_be_due(core.clock.now());
-            let claimed = self.claim(ClaimRequest { due, ..claim.clone() }).await?;
-            match claim.limit as usize > claimed.len() {
-                // Nothing is due any more, for this one at least: whoever waits is told when there is again.
-                true if due => core.alarms.retries.look_again(),
+            let claimed = self.claim(&claim).await?;
+            if claim.limit as usize == claimed.len() && core.alarms.retries.may_be_due(core.clock.now()) {
                 // There may be more than one could take.
-                false if core.alarms.retries.may_be_due(core.clock.now()) => core.wake.look(),
-                _ => {}
+                core.wake.look();
             }
             if !claimed.is_empty() || request.wait.is_zero() {
                 return self.dress(claimed).await;
@@ -123,12 +119,14 @@ impl Engine {
         }
     }
 
-    async fn claim(&self, claim: ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
-        self.core.asked_at.store(self.core.clock.now().0, Ordering::Relaxed);
+    async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
+        let now = self.core.clock.now();
+        self.core.asked_at.store(now.0, Ordering::Relaxed);
+        let claim = &ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
-            self.core.claim_batch(&[claim]).await.pop()
+            self.core.claim_batch(std::slice::from_ref(claim)).await.pop()
         } else {
-            self.combiners.claims.ask(claim).await
+            self.combiners.claims.ask(claim.clone()).await
         };
         Ok(answer.ok_or(CommandError::ShuttingDown)??)
     }

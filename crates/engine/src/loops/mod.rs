@@ -128,10 +128,10 @@ impl Running {
 /// One loop, for ever: sleep, look, work until there is no more, find out what is next.
 async fn drive(core: Weak<Core>, name: Loop) {
     let mut troubled = false;
-    let mut patience = Patience::default();
+    let mut told = promote::Told::default();
     loop {
         let Some(core) = core.upgrade() else { return };
-        let outcome = run_until_done(&core, name, &mut patience).await;
+        let outcome = run_until_done(&core, name, &mut told).await;
         let rest = match outcome {
             Ok(next) => {
                 troubled = false;
@@ -151,24 +151,8 @@ async fn drive(core: Weak<Core>, name: Loop) {
     }
 }
 
-/// How long something that is due is left to the workers. Most often one of them has it in its hands and the next is due the next time
-/// we look; what stays where it is, because its deadline has passed say, is looked at less and less often.
-#[derive(Default)]
-struct Patience {
-    waits_for: Option<Timestamp>,
-    rest: Millis,
-}
-
-impl Patience {
-    fn with(&mut self, due: Timestamp, grace: Millis) -> Millis {
-        let same = self.waits_for.replace(due) == Some(due);
-        self.rest = if same { Millis(self.rest.0.saturating_mul(2)) } else { grace };
-        self.rest
-    }
-}
-
 /// Works off what is due and answers when to look again.
-async fn run_until_done(core: &Core, name: Loop, patience: &mut Patience) -> Result<Timestamp, StoreError> {
+async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Result<Timestamp, StoreError> {
     loop {
         if let Some(alarm) = core.alarm_of(name) {
             alarm.clear();
@@ -178,7 +162,7 @@ async fn run_until_done(core: &Core, name: Loop, patience: &mut Patience) -> Res
         // To look costs nothing, and to work takes a turn of whoever writes.
         let mut next = core.next(name).await?;
         let mut progress = Progress::default();
-        if next.is_some_and(|next| next <= looked_at) || !has_a_time(name) {
+        if next.is_some_and(|next| next <= looked_at && told.is_over(next, core.clock.now())) || !has_a_time(name) {
             progress = core.tick_after(name, grace).await?;
             // What is pruned beside tasks is not counted, and when there is more of it some of it went.
             if progress.more && (progress.moved > 0 || name == Loop::Prune) {
@@ -195,17 +179,15 @@ async fn run_until_done(core: &Core, name: Loop, patience: &mut Patience) -> Res
             alarm.found(next);
         }
         match next {
-            // Workers were told, and may take it.
             Some(next) if next <= now && next + grace > now => {
-                core.wake.look();
-                return Ok((next + grace).min(safety));
+                return Ok(told.leave(core, next, next + grace).await?.min(safety));
             }
             // It came due while we looked at the others.
             Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
             // A worker holds it in its hands at this moment, or it was left for us by now.
             Some(next) if next <= now && grace > Millis::ZERO && !is_paused(core, name, now).await? => {
-                core.wake.look();
-                return Ok((now + patience.with(next, grace)).min(safety));
+                let patience = told.patience(next, now, grace);
+                return Ok(told.leave(core, next, patience).await?.min(safety));
             }
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.
             Some(next) if next <= now => return Ok(safety),
@@ -314,12 +296,12 @@ mod tests {
         engine.report(vec![Report { lease, end }]).await.unwrap().remove(0).unwrap();
         engine.pause_loop(Loop::Expire, None, None, None).await.unwrap();
         clock.advance(Millis(2_000));
-        let mut patience = Patience::default();
+        let mut told = promote::Told::default();
         let mut rests = Vec::new();
         for _ in 0..12 {
             // Workers ask all the time.
             engine.core.asked_at.store(clock.now().0, Ordering::Relaxed);
-            let next = run_until_done(&engine.core, Loop::Retries, &mut patience).await.unwrap();
+            let next = run_until_done(&engine.core, Loop::Retries, &mut told).await.unwrap();
             rests.push(next.since(clock.now()));
             clock.set(next);
         }

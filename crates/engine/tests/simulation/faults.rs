@@ -249,6 +249,10 @@ impl Store for FaultyStore {
         self.through(self.truth.next_due()).await
     }
 
+    async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.through(self.truth.retry_after(after)).await
+    }
+
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
         self.through(self.truth.load(ids)).await
     }

@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::transition::Act;
-use comeback_core::{Invalid, Record, Speaker, Timestamp};
-use comeback_engine::store::{ListCursor, ListQuery, Subject};
+use comeback_core::{Invalid, Record, Speaker, TaskId, Timestamp};
+use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
 use comeback_engine::{Deed, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -37,8 +37,14 @@ pub fn lines() -> Vec<Line> {
             .doc(Doc::new("listTasks").query(LIST_PARAMETERS).answers(page_of("TaskLine"))),
         at(Method::GET, "/api/v1/tasks/{id}", Need::Read, "Everything about a task", get(show))
             .doc(about_one("getTask").answers(schema::named("Task"))),
-        at(Method::PATCH, "/api/v1/tasks/{id}", Need::Submit, "Settle a hook's task", axum::routing::patch(settle))
-            .doc(settle_doc()),
+        at(
+            Method::PATCH,
+            "/api/v1/tasks/{id}",
+            Need::Submit,
+            "Say how a hook's task ended, or how far it has come",
+            axum::routing::patch(settle),
+        )
+        .doc(settle_doc()),
         at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts))
             .doc(about_one("listAttempts").query(PAGE_PARAMETERS).answers(page_of("Attempt"))),
         at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events))
@@ -118,11 +124,15 @@ fn retry_doc() -> Doc {
 
 fn settle_doc() -> Doc {
     Doc::new("settleTask")
-        .about("For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused.")
+        .about(
+            "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. \
+             Counts are added to what was counted before, and are a sign of life.",
+        )
         .needs::<SettleIn>()
         .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
+        .example(json!({"run": 1, "expected_count": 200, "success": 40}))
         .answers(schema::object([("task", schema::named("Task"))]))
-        .problems(&["not-found", "lease-lost", "task-canceled", "conflict"])
+        .problems(&["not-found", "lease-lost", "task-canceled", "wrong-state", "conflict"])
 }
 
 type Shared = State<Arc<App>>;
@@ -481,8 +491,10 @@ async fn reschedule(
 #[serde(deny_unknown_fields)]
 #[schema(as = Settle)]
 struct SettleIn {
-    #[schema(value_type = stands_for::SettleStatus)]
-    status: String,
+    /// Left out, only what was counted is told.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::SettleStatus>)]
+    status: Option<String>,
     /// As the start call named it.
     #[serde(default)]
     attempt: Option<u32>,
@@ -494,6 +506,46 @@ struct SettleIn {
     result: Option<Raw>,
     #[serde(default)]
     error: Option<ErrorIn>,
+    /// How many things there are to do, in place of what was said before.
+    #[serde(default)]
+    #[schema(maximum = 2147483647)]
+    expected_count: Option<u32>,
+    /// Done since it was last told.
+    #[serde(default)]
+    #[schema(maximum = 2147483647)]
+    success: Option<u32>,
+    /// Gone wrong since it was last told.
+    #[serde(default)]
+    #[schema(maximum = 2147483647)]
+    failures: Option<u32>,
+}
+
+impl SettleIn {
+    fn end(&mut self) -> Result<Option<ReportEnd>, Invalid> {
+        let Some(status) = &self.status else { return Ok(None) };
+        let mut faults = Invalid::default();
+        let end = match status.as_str() {
+            "succeeded" => ReportEnd::Succeeded { result: self.result.take().map(|raw| raw.0.into()) },
+            "failed" => ReportEnd::Failed(self.error.take().unwrap_or_else(ErrorIn::unsaid).failure(&mut faults)),
+            _ => return Err(Invalid::one("status", "must be one of succeeded, failed")),
+        };
+        faults.or(Some(end))
+    }
+
+    fn counted(&self, task: TaskId) -> Option<Count> {
+        let anything = [self.expected_count, self.success, self.failures].iter().any(Option::is_some);
+        let (success, failures) = (self.success.unwrap_or_default(), self.failures.unwrap_or_default());
+        anything.then_some(Count { task, success, failures, expected: self.expected_count })
+    }
+
+    /// By what right somebody speaks about the run.
+    fn fence(&self) -> Speaker {
+        match (self.run, self.attempt) {
+            (Some(run), _) => Speaker::Run(run),
+            (None, Some(attempt)) => Speaker::Attempt(attempt),
+            (None, None) => Speaker::Anyone,
+        }
+    }
 }
 
 async fn settle(
@@ -503,22 +555,16 @@ async fn settle(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let id = task_id(&id)?;
-    let given: SettleIn = wire::read(&body)?;
-    let mut faults = Invalid::default();
-    let end = match given.status.as_str() {
-        "succeeded" => ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) },
-        "failed" => {
-            let error = given.error.unwrap_or_else(ErrorIn::unsaid);
-            ReportEnd::Failed(error.failure(&mut faults))
-        }
-        _ => return Err(Invalid::one("status", "must be one of succeeded, failed").into()),
-    };
-    faults.or(())?;
-    let fence = match (given.run, given.attempt) {
-        (Some(run), _) => Speaker::Run(run),
-        (None, Some(attempt)) => Speaker::Attempt(attempt),
-        (None, None) => Speaker::Anyone,
-    };
-    app.engine.settle(Settle { namespace: caller.namespace.clone(), task: id, fence, end }).await?;
+    let mut given: SettleIn = wire::read(&body)?;
+    let (end, counted, fence) = (given.end()?, given.counted(id), given.fence());
+    if end.is_none() && counted.is_none() {
+        return Err(Invalid::one("status", "say how it ended, or what was counted").into());
+    }
+    if let Some(count) = counted {
+        app.engine.count(&caller.namespace, count, fence).await?;
+    }
+    if let Some(end) = end {
+        app.engine.settle(Settle { namespace: caller.namespace.clone(), task: id, fence, end }).await?;
+    }
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }

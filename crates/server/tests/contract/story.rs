@@ -360,8 +360,17 @@ async fn hooks(world: &World) {
     let settle = |body: Value| Some(body.to_string());
     let stale = settle(json!({"status": "succeeded", "run": 7}));
     assert_eq!(world.bad("settleTask", Ask { part: &id, body: stale, ..Ask::default() }).await, "lease-lost");
+    let nothing = settle(json!({"run": 1}));
+    assert_eq!(world.bad("settleTask", Ask { part: &id, body: nothing, ..Ask::default() }).await, "validation-failed");
+    world.post("settleTask", &id, json!({"run": 1, "expected_count": 9, "success": 2})).await;
+    let stale = settle(json!({"success": 1, "run": 7}));
+    assert_eq!(world.bad("settleTask", Ask { part: &id, body: stale, ..Ask::default() }).await, "lease-lost");
+    let counted = &world.post("settleTask", &id, json!({"success": 3, "failures": 1})).await["task"];
+    assert_eq!([&counted["expected_count"], &counted["success"], &counted["failures"]], [9, 5, 1]);
     let failed = json!({"status": "failed", "attempt": 0, "error": {"status": 500, "message": "m"}});
     world.post("settleTask", &id, failed).await;
+    let over = settle(json!({"success": 1}));
+    assert_eq!(world.bad("settleTask", Ask { part: &id, body: over, ..Ask::default() }).await, "wrong-state");
     let canceled = world.submit(hook).await;
     start(1).await;
     world.post("cancelTask", &canceled, json!({})).await;

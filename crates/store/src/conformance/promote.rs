@@ -188,6 +188,18 @@ cases! { "promote";
         assert_eq!(next.earliest(), Some(t0 + Millis(30_000)));
     }
 
+    fn the_next_retry_after_an_instant_is_known(w) {
+        let t0 = w.now();
+        let after = async |ms: u64| w.store.retry_after(t0 + Millis(ms)).await.unwrap();
+        assert_eq!(after(0).await, None);
+        for ms in [5_000, 7_000] {
+            retrying(&w, ms).await;
+        }
+        assert_eq!(after(0).await, Some(t0 + Millis(5_000)));
+        assert_eq!(after(5_000).await, Some(t0 + Millis(7_000)), "what is due then is not after it");
+        assert_eq!(after(7_000).await, None);
+    }
+
     fn a_due_time_years_away_is_kept(w) {
         let id = w.submit(vec![w.delayed_task("a", 86_400_000 * 365 * 2)]).await[0];
         w.pass(86_400_000 * 365 * 2 - 1);

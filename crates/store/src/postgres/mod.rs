@@ -155,6 +155,10 @@ impl Store for PostgresStore {
         read::next_due(self).await.map_err(StoreError::of_a_read)
     }
 
+    async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        read::retry_after(self, after).await.map_err(StoreError::of_a_read)
+    }
+
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
         read::load(self, ids).await.map_err(StoreError::of_a_read)
     }

@@ -106,6 +106,13 @@ pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4), gate: at(5) })
 }
 
+pub async fn retry_after(store: &PostgresStore, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let client = store.reader().await?;
+    let sql = "select due from task_open where state = 4 and hold = 0 and due > $1 order by due, id limit 1";
+    let statement = client.prepare_cached(sql).await?;
+    Ok(client.query_opt(&statement, &[&after.0]).await?.map(|row| Timestamp(row.get(0))))
+}
+
 pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
     let client = store.reader().await?;
     let mut work = OpenWork::default();

@@ -201,6 +201,10 @@ impl Store for SqliteStore {
         self.read(|connection, _| read::next_due(connection)).await
     }
 
+    async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.read(move |connection, _| read::retry_after(connection, after)).await
+    }
+
     async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
         let ids = ids.to_vec();
         self.read(move |connection, dictionary| read::load(connection, dictionary, &ids)).await

@@ -71,6 +71,12 @@ pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
     })
 }
 
+pub fn retry_after(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "select due from task_open where state = 4 and hold = 0 and due > ?1 order by due limit 1";
+    let at: Option<i64> = connection.prepare_cached(sql)?.query_row((after.0,), |row| row.get(0)).optional()?;
+    Ok(at.map(Timestamp))
+}
+
 pub fn open_work(connection: &Connection, now: Timestamp) -> Result<OpenWork, StoreError> {
     let mut work = OpenWork::default();
     let mut statement = connection.prepare_cached(OpenWork::QUERY)?;

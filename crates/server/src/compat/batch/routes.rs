@@ -373,16 +373,7 @@ async fn is_so(app: &App, caller: &Caller, id: TaskId, state: TaskState) -> Resu
 }
 
 async fn add(app: &App, caller: &Caller, count: Count, fence: Speaker) -> Result<(), Problem> {
-    let task = app.engine.task(&caller.namespace, count.task).await?.stored.task;
-    let is_over = match fence {
-        Speaker::Run(run) => run != task.run + u32::from(task.state == TaskState::Claimed),
-        Speaker::Attempt(attempt) => attempt != task.counters.attempt,
-        _ => false,
-    };
-    if is_over {
-        return Err(CommandError::LeaseLost.into());
-    }
-    app.engine.count(&caller.namespace, count).await.map_err(|error| match error {
+    app.engine.count(&caller.namespace, count, fence).await.map_err(|error| match error {
         CommandError::WrongState { state, .. } => Problem::from(error).with("current_status", output::status(state)),
         error => error.into(),
     })
