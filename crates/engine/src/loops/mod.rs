@@ -186,7 +186,7 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
             Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
             // A worker holds it in its hands at this moment, or it was left for us by now.
             Some(next) if next <= now && grace > Millis::ZERO && !is_paused(core, name, now).await? => {
-                let patience = told.patience(next, now, grace);
+                let patience = told.patience(next, now, grace, core.config.safety_interval);
                 return Ok(told.leave(core, next, patience).await?.min(safety));
             }
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.

@@ -44,12 +44,12 @@ impl Told {
     }
 
     /// Until when something is left to them that was left to them before.
-    pub fn patience(&mut self, due: Timestamp, now: Timestamp, grace: Millis) -> Timestamp {
+    pub fn patience(&mut self, due: Timestamp, now: Timestamp, grace: Millis, most: Millis) -> Timestamp {
         if !self.is_over(due, now) {
             return self.until;
         }
         let rest = if self.waits_for == Some(due) { self.rest } else { Millis::ZERO };
-        self.rest = Millis(rest.0.saturating_mul(2)).max(grace);
+        self.rest = Millis(rest.0.saturating_mul(2)).max(grace).min(most);
         self.waits_for = Some(due);
         now + self.rest
     }
