@@ -57,7 +57,10 @@ fn a_batch_calls_its_service_until_it_succeeds() {
 fn a_job_comes_back_by_itself_or_by_hand() {
     let said = run("jobs");
     says(&said, &["job_private  run 1  failed", "job_private  by hand", "job_private  run 2  succeeded"]);
-    says(&said, &["job_slow     run 1  retry_pending", "job_slow     run 2  retry_pending", "job_slow     run 3  succeeded"]);
+    says(
+        &said,
+        &["job_slow     run 1  retry_pending", "job_slow     run 2  retry_pending", "job_slow     run 3  succeeded"],
+    );
 }
 
 #[test]
@@ -73,7 +76,16 @@ fn runs_are_judged_or_tried_again() {
 fn a_playbook_is_executed_as_it_is() {
     let said = run("playbook");
     says(&said, &["kept: ", "21"]);
-    let fetched = ["action_started", "action_error", "step_retry", "action_started", "action_error", "step_retry", "action_started", "action_completed"];
+    let fetched = [
+        "action_started",
+        "action_error",
+        "step_retry",
+        "action_started",
+        "action_error",
+        "step_retry",
+        "action_started",
+        "action_completed",
+    ];
     says(&said, &fetched);
     says(&said, &["execution_completed"]);
 }

@@ -30,13 +30,15 @@ struct Callee {
     base: String,
     heard: Arc<Mutex<Vec<Heard>>>,
     answers: Arc<Mutex<BTreeMap<String, u16>>>,
+    /// Calls that are being answered, and the most that ever were.
+    busy: Arc<Mutex<(usize, usize)>>,
 }
 
 impl Callee {
     async fn listen() -> Callee {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let callee = Callee { base, heard: Arc::default(), answers: Arc::default() };
+        let callee = Callee { base, heard: Arc::default(), answers: Arc::default(), busy: Arc::default() };
         let own = callee.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -71,7 +73,16 @@ impl Callee {
                 let found = answers.iter().find(|(start, _)| address.starts_with(start.as_str()));
                 found.map_or(200, |(_, status)| *status)
             };
+            let slow = address.starts_with("/slow");
             self.heard.lock().push(Heard { address, headers, body });
+            {
+                let mut busy = self.busy.lock();
+                *busy = (busy.0 + 1, busy.1.max(busy.0 + 1));
+            }
+            if slow {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            self.busy.lock().0 -= 1;
             let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: 2\r\n\r\n{{}}");
             stream.get_mut().write_all(answer.as_bytes()).await.ok()?;
         }
@@ -99,12 +110,14 @@ impl Callee {
 }
 
 async fn begin(place: &Place) -> (Engine, Executors, Callee) {
-    let callee = Callee::listen().await;
     let engine = place.engine().await;
+    let executors = engine.start_executors(options()).expect("executors");
+    (engine, executors, Callee::listen().await)
+}
+
+fn options() -> ExecutorOptions {
     let reach = Reach { everywhere: true, ..Reach::default() };
-    let options = ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() };
-    let executors = engine.start_executors(options).expect("executors");
-    (engine, executors, callee)
+    ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() }
 }
 
 fn hooked(callee: &Callee, retry: Value) -> TaskSpec {
@@ -299,6 +312,28 @@ stories! {
         }
         let calls = callee.wait_for("/success", 2).await;
         assert_eq!(calls[0].headers["idempotency-key"], calls[1].headers["idempotency-key"]);
+    }
+
+    /// F1-8: by priority, then by age, and never more start calls at once than there may be.
+    fn start_calls_go_out_by_priority_and_not_all_at_once(place) {
+        let (engine, callee) = (place.engine().await, Callee::listen().await);
+        let start = json!({"type": "hook", "start": {"url": format!("{}/slow", callee.base)}});
+        let mut expected = Vec::new();
+        for priority in [0, 5, 0, 9, 5] {
+            let executor = ExecutorSpec::Hook(start.clone().into());
+            let id = submit(&engine, TaskSpec { executor, priority, ..spec("etl", json!({})) }).await;
+            expected.push((-priority, id));
+            place.pass(1);
+        }
+        expected.sort_unstable();
+        let _executors = engine.start_executors(ExecutorOptions { concurrency: 2, ..options() }).expect("executors");
+        let heard = callee.wait_for("/slow", 5).await;
+        assert_eq!(callee.busy.lock().1, 2);
+        // Two are on their way at a time, in whichever order they arrive.
+        let named = |pair: &[Heard]| pair.iter().map(|it| it.headers["x-task-id"].clone()).collect::<std::collections::BTreeSet<_>>();
+        let wanted = |pair: &[(i32, TaskId)]| pair.iter().map(|(_, id)| id.to_string()).collect();
+        assert_eq!(named(&heard[..2]), wanted(&expected[..2]));
+        assert_eq!(heard[4].headers["x-task-id"], expected[4].1.to_string());
     }
 
     fn a_hook_without_a_start_call_is_started_at_once(place) {

@@ -135,10 +135,12 @@ impl Run {
         };
         loop {
             let said = self.engine.tick().await.map_err(CommandError::from);
-            self.or_die(said).await;
+            if self.or_die(said).await.is_none() {
+                continue;
+            }
             let request = LeaseRequest { limit: 10, ..LeaseRequest::new(self.namespace.clone(), "worker") };
             let said = self.engine.lease(request).await;
-            let leased = self.or_die(said).await.unwrap_or_default();
+            let Some(leased) = self.or_die(said).await else { continue };
             for it in &leased {
                 self.work(it).await;
             }
