@@ -12,7 +12,7 @@ async fn put(world: &World, retries: u32) {
 }
 
 async fn lease(world: &World) -> Value {
-    world.post("/api/v1/leases", json!({"worker": "w"})).await["leases"][0].clone()
+    world.post("/api/v1/leases", json!({"worker": "w", "limit": 1})).await["leases"][0].clone()
 }
 
 async fn report(world: &World, lease: &Value, mut report: Value) {
