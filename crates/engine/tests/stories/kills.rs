@@ -180,11 +180,12 @@ fn outer() -> serde_json::Value {
     let call = |path: &str| json!([{"url": format!("http://example.test/{path}")}]);
     let hooks = json!({"success": call("success"), "failure": call("failure"), "retry": call("retry")});
     let again = json!({"strategy": "fixed", "delay": "1s", "max_retries": 1});
+    let once = once();
     json!({
         "retry": {"strategy": "fixed", "delay": "10s", "max_retries": 1},
         "steps": {
-            "list": {},
-            "gate": {"needs": ["list"], "if": "steps.list.result | length > 1", "hooks": hooks},
+            "list": {"retry": once},
+            "gate": {"needs": ["list"], "if": "steps.list.result | length > 1", "retry": once, "hooks": hooks},
             "never": {"needs": ["list"], "if": "steps.list.result | length > 9"},
             "each": {"needs": ["gate"], "foreach": "steps.list.result", "limit": 2, "payload": "{{ item }}", "retry": again},
             "call": {"needs": ["gate"], "call": "inner", "with": {"n": "{{ steps.list.result[2] }}"}, "retry": again, "hooks": hooks},
@@ -194,10 +195,15 @@ fn outer() -> serde_json::Value {
     })
 }
 
+/// No retry of a failure; a lease of which nobody heard costs nothing, which it would without a policy.
+fn once() -> serde_json::Value {
+    json!({"strategy": "fixed", "delay": "1s", "max_retries": 0})
+}
+
 fn inner() -> serde_json::Value {
     json!({"output": "{{ steps.double.result }}", "steps": {
-        "double": {"payload": "{{ input.n * 2 }}"},
-        "after": {"needs": ["double"]},
+        "double": {"payload": "{{ input.n * 2 }}", "retry": once()},
+        "after": {"needs": ["double"], "retry": once()},
     }})
 }
 
