@@ -299,6 +299,11 @@ mod tests {
         check("'no'", false);
         check("trigger == 'timeout'", false);
         check("event_type == 'action_error'", true);
+        check("response.retry and data.left == 0 and not success", true);
+        check("execution_id == 'x' and node_id == 't' and task_id == 't'", true);
+        for (word, holds) in [("true", true), ("1", true), ("Yes", true), ("false", false), ("0", false)] {
+            check(&format!("'{word}'"), holds);
+        }
     }
 
     #[test]

@@ -249,6 +249,21 @@ fn a_retrying_child_is_not_terminal_for_dead_ends() {
     assert_eq!(world.state("a"), State::Canceled);
 }
 
+/// X1-9, the other side: as a child it is not over, so who stands above it still works for somebody.
+#[test]
+fn a_retrying_child_keeps_its_ancestors() {
+    let on = |execution| Execution { dead_end_cancel: true, ..execution };
+    let mut world = World::with(&["a", "b", "c"], &["a*b", "a*c"], on);
+    world.fail("a");
+    world.settle("b", End::Failed(error("x")), Some(native(json!({}))));
+    let again = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("it failed");
+    world.work.reopen(again, T0).expect("loaded");
+    world.cancel("c");
+    assert_eq!((world.state("a"), world.state("b")), (State::Pending, State::RetryPending));
+    world.cancel("b");
+    assert_eq!(world.state("a"), State::Canceled);
+}
+
 #[test]
 fn canceling_an_execution_cancels_all_that_is_open() {
     let mut world = World::new(&["a", "b", "c", "d"], &["a>b", "b>c"]);

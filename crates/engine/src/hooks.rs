@@ -25,7 +25,9 @@ static POLICY: LazyLock<Option<Arc<Policy>>> = LazyLock::new(|| {
 /// What a call is known by: the same for every try of it, another for every attempt (model A12).
 pub fn key(task: &Task, trigger: &str, condition: &str) -> String {
     let (attempt, run) = (task.counters.attempt, task.run);
-    let parted = if run == attempt + 1 { String::new() } else { format!(":r{run}") };
+    // Who waits for a retry has counted it already and not run it yet.
+    let together = if task.state == State::RetryPending { run == attempt } else { run == attempt + 1 };
+    let parted = if together { String::new() } else { format!(":r{run}") };
     format!("{}:{trigger}:{condition}:{attempt}{parted}", task.id)
 }
 

@@ -155,7 +155,9 @@ fn judge(bad: &Bad, answer: &Answer) -> Result<(), String> {
             return Err("`status` is another".into());
         }
     }
-    if body["error"].as_str().is_none_or(str::is_empty) {
+    // A workflow engine's is nested.
+    let code = body.pointer("/error/code").unwrap_or(&body["error"]);
+    if code.as_str().is_none_or(str::is_empty) {
         return Err("`error` is missing".into());
     }
     let word = answer.problem().ok_or("it has no word")?;

@@ -56,11 +56,12 @@ pub async fn run(args: ServeArgs, beside: Beside) -> Result<u8, Failure> {
     let now = clock.now();
     let found = store.open_work(now).await.map_err(wrong)?;
     let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
-    let executors = start_executors(&args, &engine)?;
+    let listener = listen(&args.listen).await?;
+    let executors = start_executors(&args, &engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
     let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
     let app = App::new(engine.clone(), options).await.map_err(wrong)?;
-    let listener = listen(&args.listen, &app).await.inspect_err(|_| app.drain())?;
+    refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(&args, &place, &app, &listener);
     beside.lines.iter().for_each(|line| say!("  {line}"));
     say!("  {}", resumed(&found, now));
@@ -87,7 +88,7 @@ fn own_name() -> String {
     format!("{host}-{}", std::process::id())
 }
 
-fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors>, Failure> {
+fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) -> Result<Option<Executors>, Failure> {
     if args.no_executors {
         return Ok(None);
     }
@@ -95,7 +96,9 @@ fn start_executors(args: &ServeArgs, engine: &Engine) -> Result<Option<Executors
     let networks = networks.map_err(|text| {
         Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--allow-network 10.1.0.0/16")
     })?;
-    let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{}", args.listen));
+    // Where it really listens: whoever asked for any port could not say which.
+    let address = listener.local_addr().map_or_else(|_| args.listen.clone(), |address| address.to_string());
+    let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let options = ExecutorOptions {
         handles,
         reach: Reach { everywhere: args.allow_private_networks, networks },
@@ -157,15 +160,13 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
     }
 }
 
-async fn listen(address: &str, app: &App) -> Result<TcpListener, Failure> {
+async fn listen(address: &str) -> Result<TcpListener, Failure> {
     let wrong = |error: std::io::Error| {
         Failure::new(code::FAILED, format!("cannot listen on {address}"))
             .why(error.to_string())
             .remedy("choose another: --listen 127.0.0.1:7331")
     };
-    let listener = TcpListener::bind(address).await.map_err(wrong)?;
-    refuse_strangers(&listener, address, app)?;
-    Ok(listener)
+    TcpListener::bind(address).await.map_err(wrong)
 }
 
 /// Without keys only this machine is listened to.

@@ -120,6 +120,11 @@ fn the_maximum_counts_what_its_dialect_counts() {
     assert_eq!(retries(Dialect::Native, json!({"max_retries": 5})), 5);
     assert_eq!(retries(Dialect::Native, json!({"max_retries": 5, "maxAttempts": 6})), 5);
     assert_eq!(retries(Dialect::Workflow, json!({"maxAttempts": 5})), 5);
+    assert_eq!(
+        retries(Dialect::Workflow, json!({"strategy": "exponential_backoff"})),
+        3,
+        "S0-13: when nothing is said"
+    );
     assert_eq!(retries(Dialect::Task, json!({"max_retries": 5})), 5);
     assert_eq!(retries(Dialect::Job, json!({"maxRetries": 5})), 5);
     assert_eq!(retries(Dialect::Run, json!({"max_attempts": 6})), 5);

@@ -1,5 +1,7 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
+use std::collections::BTreeSet;
+
 use comeback_core::transition::Act;
 use comeback_core::{
     Class, End, ExecutionState, Executor, Failure, Millis, Outcome, Speaker, State, TaskId, Trigger, expression,
@@ -20,33 +22,28 @@ const LEASE: Millis = Millis::from_secs(60);
 
 /// Takes up what is ready: a loop whose rounds are over ends, a call begins.
 pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
-    let mut progress = Progress::default();
-    let mut queues: std::collections::BTreeMap<String, Vec<String>> = Default::default();
-    for lane in core.store.lanes(Executor::Flow).await? {
-        let known = queues.entry(lane.namespace.clone()).or_default();
-        if !known.contains(&lane.queue) {
-            known.push(lane.queue.clone());
-        }
+    let lanes = core.store.lanes(Executor::Flow).await?;
+    if lanes.is_empty() {
+        return Ok(Progress::default());
     }
-    for (namespace, queues) in queues {
-        let request = ClaimRequest {
-            namespace,
-            queues,
-            kinds: Vec::new(),
-            executor: Executor::Flow,
-            worker: core.config.instance.as_str().into(),
-            limit: BATCH,
-            lease: LEASE,
-            due: false,
-        };
-        let claimed = core.claim_batch(std::slice::from_ref(&request)).await.pop().unwrap_or(Ok(Vec::new()))?;
-        progress.more |= claimed.len() >= BATCH as usize;
-        for claimed in claimed {
-            progress.moved += 1;
-            let verb = begin(core, &claimed).await?;
-            let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
-            core.fulfil(vec![wish], Behind::Caller).await?;
-        }
+    let queues: BTreeSet<&String> = lanes.iter().map(|lane| &lane.queue).collect();
+    let request = ClaimRequest {
+        namespace: ClaimRequest::ANY_NAMESPACE.into(),
+        queues: queues.into_iter().cloned().collect(),
+        kinds: Vec::new(),
+        executor: Executor::Flow,
+        worker: core.config.instance.as_str().into(),
+        limit: BATCH,
+        lease: LEASE,
+        due: false,
+    };
+    let claimed = core.claim_batch(std::slice::from_ref(&request)).await.pop().unwrap_or(Ok(Vec::new()))?;
+    let mut progress = Progress { moved: 0, more: claimed.len() >= BATCH as usize };
+    for claimed in claimed {
+        progress.moved += 1;
+        let verb = begin(core, &claimed).await?;
+        let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
+        core.fulfil(vec![wish], Behind::Caller).await?;
     }
     Ok(progress)
 }

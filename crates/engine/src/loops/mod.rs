@@ -306,6 +306,6 @@ mod tests {
             clock.set(next);
         }
         assert_eq!(rests[0], promote::GRACE, "at first it may be in somebody's hands");
-        assert_eq!(*rests.last().unwrap(), engine.core.config.safety_interval, "{rests:?}");
+        assert_eq!(*rests.last().unwrap(), engine.core.config.safety_interval, "S1-68, the look that is taken in any case: {rests:?}");
     }
 }

@@ -5,9 +5,14 @@
 //! `COMEBACK_SEED=n` runs one seed, `COMEBACK_SEEDS=n` that many.
 
 mod actors;
+#[path = "../common/between.rs"]
+mod between;
 mod checks;
 mod faults;
+mod flows;
 mod ledger;
+#[path = "../common/plain.rs"]
+mod plain;
 mod rng;
 
 use std::sync::Arc;
@@ -17,7 +22,8 @@ use comeback_engine::store::{SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Engine, EngineConfig, VirtualClock};
 use parking_lot::Mutex;
 
-use faults::{Faults, FaultyStore, Mutant};
+use between::Between;
+use faults::{Faults, Faulty, Mutant};
 use ledger::Ledger;
 use rng::Rng;
 
@@ -54,7 +60,8 @@ impl Sim {
 
     /// A new instance, with nothing in its memory.
     pub async fn instance(&self, id_seed: u64) -> Engine {
-        let store = FaultyStore { truth: self.truth.clone(), faults: self.faults.clone(), mutant: self.mutant };
+        let hand = Arc::new(Faulty { faults: self.faults.clone(), mutant: self.mutant });
+        let store = Between { truth: self.truth.clone(), hand };
         let config = EngineConfig { id_seed: Some(id_seed), report_lanes: 1, ..EngineConfig::default() };
         let store: Arc<dyn Store> = Arc::new(store);
         loop {

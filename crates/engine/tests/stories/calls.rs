@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::transition::Act;
-use comeback_core::{Speaker, State, TaskId};
+use comeback_core::{Millis, OnUnmet, Speaker, State, TaskId, When};
 use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
-use comeback_engine::{Engine, ExecutorSpec, Settle, TaskSpec};
+use comeback_engine::{Engine, ExecutionSpec, ExecutorSpec, Need, Settle, Submit, TaskSpec};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -30,13 +30,15 @@ struct Callee {
     base: String,
     heard: Arc<Mutex<Vec<Heard>>>,
     answers: Arc<Mutex<BTreeMap<String, u16>>>,
+    /// Calls that are being answered, and the most that ever were.
+    busy: Arc<Mutex<(usize, usize)>>,
 }
 
 impl Callee {
     async fn listen() -> Callee {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let callee = Callee { base, heard: Arc::default(), answers: Arc::default() };
+        let callee = Callee { base, heard: Arc::default(), answers: Arc::default(), busy: Arc::default() };
         let own = callee.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -71,7 +73,16 @@ impl Callee {
                 let found = answers.iter().find(|(start, _)| address.starts_with(start.as_str()));
                 found.map_or(200, |(_, status)| *status)
             };
+            let slow = address.starts_with("/slow");
             self.heard.lock().push(Heard { address, headers, body });
+            {
+                let mut busy = self.busy.lock();
+                *busy = (busy.0 + 1, busy.1.max(busy.0 + 1));
+            }
+            if slow {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            self.busy.lock().0 -= 1;
             let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: 2\r\n\r\n{{}}");
             stream.get_mut().write_all(answer.as_bytes()).await.ok()?;
         }
@@ -99,12 +110,14 @@ impl Callee {
 }
 
 async fn begin(place: &Place) -> (Engine, Executors, Callee) {
-    let callee = Callee::listen().await;
     let engine = place.engine().await;
+    let executors = engine.start_executors(options()).expect("executors");
+    (engine, executors, Callee::listen().await)
+}
+
+fn options() -> ExecutorOptions {
     let reach = Reach { everywhere: true, ..Reach::default() };
-    let options = ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() };
-    let executors = engine.start_executors(options).expect("executors");
-    (engine, executors, callee)
+    ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() }
 }
 
 fn hooked(callee: &Callee, retry: Value) -> TaskSpec {
@@ -129,6 +142,21 @@ async fn settle(engine: &Engine, id: TaskId, run: u32, well: bool) {
     let end = if well { succeeded() } else { failed("no") };
     let fence = Speaker::Run(run);
     engine.settle(Settle { namespace: "default".into(), task: id, fence, end }).await.expect("it is settled");
+}
+
+/// Tasks of one execution.
+async fn together(engine: &Engine, tasks: Vec<TaskSpec>, dead_end_cancel: bool) -> Vec<TaskId> {
+    let execution = Some(ExecutionSpec { dead_end_cancel, ..ExecutionSpec::default() });
+    let submit = Submit { namespace: "default".into(), tasks, execution, idempotency: None };
+    engine.submit(submit).await.expect("they are taken").tasks.iter().map(|it| it.id).collect()
+}
+
+async fn states(engine: &Engine, ids: &[TaskId]) -> Vec<State> {
+    let mut states = Vec::with_capacity(ids.len());
+    for id in ids {
+        states.push(state(engine, *id).await);
+    }
+    states
 }
 
 stories! {
@@ -174,6 +202,88 @@ stories! {
         assert!(callee.to("/success").is_empty());
     }
 
+    /// S1-46, model I-3: while a step waits for its retry nobody behind it moves, and nobody hears of an end.
+    fn a_step_that_waits_for_its_retry_tells_no_end_and_moves_no_neighbour(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let retry = json!({"strategy": "fixed", "delay": "10s", "max_retries": 2});
+        let need = |when| Need { task: "a".into(), when, on_unmet: OnUnmet::Skip };
+        let hooks = hooked(&callee, retry.clone()).hooks;
+        let behind = |name: &str, when| TaskSpec {
+            key: Some(name.into()),
+            needs: vec![need(when)],
+            hooks: hooks.clone(),
+            ..spec("behind", retry.clone())
+        };
+        let tasks = vec![
+            TaskSpec { key: Some("a".into()), ..hooked(&callee, retry.clone()) },
+            behind("well", When::Success),
+            behind("badly", When::Failure),
+            behind("anyway", When::Always),
+        ];
+        let ids = together(&engine, tasks, false).await;
+        for run in 1..=2 {
+            until(&engine, ids[0], State::Running).await;
+            settle(&engine, ids[0], run, false).await;
+            let told = callee.wait_for("/retry", run as usize).await;
+            assert_eq!(told.last().unwrap().headers["idempotency-key"], format!("{}:retry:failure:{run}", ids[0]));
+            engine.tick().await.unwrap();
+            for id in &ids[1..] {
+                assert_eq!(state(&engine, *id).await, State::Waiting);
+            }
+            assert!(callee.to("/success").is_empty() && callee.to("/failure").is_empty());
+            place.pass(10_000);
+            engine.tick().await.unwrap();
+        }
+        until(&engine, ids[0], State::Running).await;
+        settle(&engine, ids[0], 3, true).await;
+        let told = callee.wait_for("/success", 1).await;
+        assert_eq!((told.len(), told[0].headers["idempotency-key"].as_str()), (1, format!("{}:end:success:2", ids[0]).as_str()));
+        assert_eq!(states(&engine, &ids[1..]).await, [State::Pending, State::Skipped, State::Pending]);
+        assert_eq!(callee.to("/retry").len(), 2);
+        assert!(callee.to("/failure").is_empty(), "who was skipped has not failed");
+    }
+
+    /// F1-9, F1-11: a run that is idle for too long fails, with it all that needed its success, in one commit; each tells of it.
+    fn an_idle_run_fails_with_all_that_needed_it_and_each_tells_of_it(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let no_retry = json!({"max_retries": 0});
+        let behind = |name: &str, needs: &str| TaskSpec {
+            key: Some(name.into()),
+            needs: vec![Need { task: needs.into(), when: When::Success, on_unmet: OnUnmet::Fail }],
+            ..hooked(&callee, no_retry.clone())
+        };
+        let first = TaskSpec { key: Some("a".into()), timeout: Some(Millis(5_000)), ..hooked(&callee, no_retry.clone()) };
+        let ids = together(&engine, vec![first, behind("b", "a"), behind("c", "b")], false).await;
+        until(&engine, ids[0], State::Running).await;
+        place.pass(5_000);
+        engine.tick_loop(comeback_engine::store::Loop::Timeout).await.unwrap();
+        assert_eq!(states(&engine, &ids).await, [State::Dead, State::Failed, State::Failed]);
+        let told = callee.wait_for("/failure", 3).await;
+        let mut named: Vec<&str> = told.iter().filter_map(|it| it.body["task_id"].as_str()).collect();
+        named.sort_unstable();
+        let mut expected: Vec<String> = ids.iter().map(TaskId::to_string).collect();
+        expected.sort_unstable();
+        assert_eq!(named, expected, "each once");
+    }
+
+    /// F1-12: who works for nobody any more is canceled; who was running hears of it, and so does who waits for its end.
+    fn a_dead_end_is_canceled_and_told(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let retry = json!({"max_retries": 1});
+        let need = Need { task: "a".into(), when: When::Always, on_unmet: OnUnmet::Skip };
+        let first = TaskSpec { key: Some("a".into()), ..hooked(&callee, retry.clone()) };
+        let behind = TaskSpec { key: Some("b".into()), needs: vec![need], ..spec("behind", retry) };
+        for switched_on in [false, true] {
+            let ids = together(&engine, vec![first.clone(), behind.clone()], switched_on).await;
+            until(&engine, ids[0], State::Running).await;
+            engine.cancel("default", ids[1], Act::default()).await.unwrap();
+            let expected = if switched_on { State::Canceled } else { State::Running };
+            assert_eq!(state(&engine, ids[0]).await, expected);
+        }
+        assert_eq!(callee.wait_for("/cancel", 1).await.len(), 1);
+        assert_eq!(callee.wait_for("/failure", 1).await.len(), 1);
+    }
+
     fn a_cancel_calls_whoever_was_started(place) {
         let (engine, _executors, callee) = begin(&place).await;
         let id = submit(&engine, hooked(&callee, json!({"max_retries": 1}))).await;
@@ -202,6 +312,28 @@ stories! {
         }
         let calls = callee.wait_for("/success", 2).await;
         assert_eq!(calls[0].headers["idempotency-key"], calls[1].headers["idempotency-key"]);
+    }
+
+    /// F1-8: by priority, then by age, and never more start calls at once than there may be.
+    fn start_calls_go_out_by_priority_and_not_all_at_once(place) {
+        let (engine, callee) = (place.engine().await, Callee::listen().await);
+        let start = json!({"type": "hook", "start": {"url": format!("{}/slow", callee.base)}});
+        let mut expected = Vec::new();
+        for priority in [0, 5, 0, 9, 5] {
+            let executor = ExecutorSpec::Hook(start.clone().into());
+            let id = submit(&engine, TaskSpec { executor, priority, ..spec("etl", json!({})) }).await;
+            expected.push((-priority, id));
+            place.pass(1);
+        }
+        expected.sort_unstable();
+        let _executors = engine.start_executors(ExecutorOptions { concurrency: 2, ..options() }).expect("executors");
+        let heard = callee.wait_for("/slow", 5).await;
+        assert_eq!(callee.busy.lock().1, 2);
+        // Two are on their way at a time, in whichever order they arrive.
+        let named = |pair: &[Heard]| pair.iter().map(|it| it.headers["x-task-id"].clone()).collect::<std::collections::BTreeSet<_>>();
+        let wanted = |pair: &[(i32, TaskId)]| pair.iter().map(|(_, id)| id.to_string()).collect();
+        assert_eq!(named(&heard[..2]), wanted(&expected[..2]));
+        assert_eq!(heard[4].headers["x-task-id"], expected[4].1.to_string());
     }
 
     fn a_hook_without_a_start_call_is_started_at_once(place) {

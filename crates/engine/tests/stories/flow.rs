@@ -4,76 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comeback_core::transition::Act;
-use comeback_core::{ExecutionId, ExecutionState, Invalid, OnUnmet, State, When};
-use comeback_engine::flow::{Call, Each, Foreach, Plan, Start, Started, Step, WORKFLOWS, Workflows, steps_named};
-use comeback_engine::store::{ExecutionQuery, Shelf, StepsOf};
-use comeback_engine::{Engine, Leased, Need, ReportEnd, TaskSpec};
+use comeback_core::{ExecutionId, ExecutionState, State};
+use comeback_engine::flow::{Start, Started};
+use comeback_engine::store::{ExecutionQuery, StepsOf};
+use comeback_engine::{Engine, Leased, ReportEnd};
 use serde_json::{Value, json};
 
+use crate::plain::{self, Plain, put};
 use crate::stories;
-use crate::world::{Place, failed, lease, policy, report};
-
-/// Workflows as plain JSON: `{"input", "retry", "output", "steps": {name: {"needs", "if", "foreach", …}}}`.
-struct Plain;
-
-fn text(value: &Value) -> Option<String> {
-    value.as_str().map(str::to_owned)
-}
-
-fn step(name: &str, it: &Value) -> TaskSpec {
-    let call = |it: &Value| Call {
-        workflow: text(&it["call"]).unwrap_or_default(),
-        input: it.get("with").cloned(),
-        ..Call::default()
-    };
-    let is_call = it.get("call").is_some();
-    let foreach = it.get("foreach").map(|items| Foreach {
-        items: items.clone(),
-        name: "item".into(),
-        sequential: it["sequential"] == json!(true),
-        limit: it["limit"].as_u64().map(|limit| limit as u32),
-        each: Each {
-            executor: if is_call { "flow".into() } else { "worker".into() },
-            call: is_call.then(|| call(it)),
-            ..Each::default()
-        },
-    });
-    let condition = text(&it["if"]);
-    let as_text = condition.as_ref().map(|text| Value::String(format!("{{{{ {text} }}}}")));
-    let listed = it["foreach"].as_str().map(|text| Value::String(format!("{{{{ {text} }}}}")));
-    let texts = json!([it["payload"], it["output"], it["with"], as_text, listed]);
-    let needs = it["needs"].as_array().into_iter().flatten().filter_map(text);
-    let when = if it["when"] == json!("failure") { When::Failure } else { When::Success };
-    TaskSpec {
-        key: Some(name.to_owned()),
-        payload: it.get("payload").map(|payload| payload.clone().into()),
-        retry: it.get("retry").map(|retry| Arc::new(policy(retry.clone()))),
-        needs: needs.map(|task| Need { task, when, on_unmet: OnUnmet::Skip }).collect(),
-        step: Some(Step {
-            condition,
-            call: (is_call && foreach.is_none()).then(|| call(it)),
-            foreach,
-            output: it.get("output").cloned(),
-            sees: steps_named(&texts, false),
-            ..Step::default()
-        }),
-        ..TaskSpec::new(name)
-    }
-}
-
-impl Workflows for Plain {
-    fn plan(&self, _: &str, document: &str) -> Result<Plan, Invalid> {
-        let read: Value = serde_json::from_str(document).map_err(|error| Invalid::one("", error))?;
-        let steps = read["steps"].as_object().cloned().unwrap_or_default();
-        Ok(Plan {
-            tasks: steps.iter().map(|(name, it)| step(name, it)).collect(),
-            input: read["input"].as_object().cloned().unwrap_or_default(),
-            retry: read.get("retry").map(|retry| Arc::new(policy(retry.clone()))),
-            output: read.get("output").cloned(),
-            ..Plan::default()
-        })
-    }
-}
+use crate::world::{Place, failed, lease, report};
 
 async fn engine(place: &Place) -> Engine {
     let engine = place.engine().await;
@@ -81,16 +20,8 @@ async fn engine(place: &Place) -> Engine {
     engine
 }
 
-const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: WORKFLOWS };
-
-async fn put(engine: &Engine, name: &str, document: Value) {
-    let known = engine.store().document(SHELF, name, None).await.unwrap().map_or(0, |it| it.version);
-    assert!(engine.store().put_document(SHELF, name, known, &document.to_string(), engine.now()).await.unwrap());
-}
-
 async fn start(engine: &Engine, name: &str, input: Value) -> Started {
-    let start = Start { namespace: "default".into(), workflow: name.into(), input: Some(input), ..Start::default() };
-    let started = engine.start_workflow(start).await.expect("it starts");
+    let started = plain::start(engine, name, input).await.expect("it starts");
     engine.tick().await.unwrap();
     started
 }

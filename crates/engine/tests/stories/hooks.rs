@@ -2,8 +2,11 @@
 
 use crate::stories;
 use crate::world::*;
-use comeback_core::{EventKind, Failure, Millis, Speaker, State, TaskId, Trigger};
-use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRef, LeaseRequest, ReportEnd, Settle, TaskSpec};
+use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
+use comeback_engine::{
+    CommandError, Engine, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need, ReportEnd, Settle,
+    Submit, TaskSpec,
+};
 use serde_json::json;
 
 async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {
@@ -99,6 +102,43 @@ stories! {
         engine.tick().await.unwrap();
         let task = engine.task("default", id).await.unwrap().stored.task;
         assert_eq!((task.state, task.counters.lost, task.run), (State::Pending, 0, 0));
+    }
+
+    /// X1-10: once the call went out its loss may have had effects, and counts.
+    fn a_claim_whose_call_was_sent_counts_as_lost(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"strategy": "fixed", "delay": "1s"}), None).await;
+        let call = claim(&engine).await;
+        engine.heartbeat(&[Heartbeat { lease: call, extend: Millis(30_000), progress: None }]).await.unwrap();
+        place.pass(60_000);
+        engine.tick().await.unwrap();
+        let task = engine.task("default", id).await.unwrap().stored.task;
+        assert_eq!((task.state, task.counters.lost, task.counters.attempt), (State::RetryPending, 1, 0));
+    }
+
+    /// F0-9: whoever waits for word from outside waits in the store, and any instance hears it.
+    fn a_wait_for_word_from_outside_outlives_the_instance(place) {
+        let first = place.engine().await;
+        let wait = TaskSpec { executor: ExecutorSpec::Hook(json!({"type": "hook"}).into()), timeout: Some(Millis::from_days(3)), key: Some("wait".into()), ..spec("approval", json!({"max_retries": 0})) };
+        let need = Need { task: "wait".into(), when: When::Success, on_unmet: OnUnmet::Skip };
+        let after = TaskSpec { key: Some("after".into()), needs: vec![need], ..spec("ship", json!({})) };
+        let submit = Submit { namespace: "default".into(), tasks: vec![wait.clone(), after], execution: Some(ExecutionSpec::default()), idempotency: None };
+        let ids: Vec<TaskId> = first.submit(submit).await.unwrap().tasks.iter().map(|it| it.id).collect();
+        let too_long = crate::world::submit(&first, wait).await;
+        for call in first.claim_hooks(LeaseRequest { limit: 5, ..LeaseRequest::new("default", "hooks") }).await.unwrap() {
+            first.hook_started("default", call.lease).await.unwrap();
+        }
+        first.close().await;
+        place.forget();
+        place.pass(2 * 86_400_000);
+        let second = place.engine().await;
+        second.tick().await.unwrap();
+        assert_eq!((state(&second, ids[0]).await, state(&second, ids[1]).await), (State::Running, State::Waiting));
+        settle(&second, ids[0], Speaker::Run(1), succeeded()).await.unwrap();
+        assert_eq!(lease_one(&second).await.lease.task, ids[1]);
+        place.pass(86_400_000);
+        second.tick().await.unwrap();
+        assert_eq!(state(&second, too_long).await, State::Dead, "nobody said a word in time");
     }
 
     /// A14: leaseless work without a limit of its own is stuck after half an hour.

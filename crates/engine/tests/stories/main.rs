@@ -1,13 +1,19 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod bad_input;
+#[path = "../common/between.rs"]
+mod between;
 mod calls;
 mod executors;
 mod flow;
 mod hooks;
+mod kills;
 mod lively;
 mod long;
+#[path = "../common/plain.rs"]
+mod plain;
 mod races;
+mod sizes;
 mod tasks;
 mod world;
 
@@ -38,6 +44,8 @@ fn main() {
         ("hooks", hooks::STORIES),
         ("calls", calls::STORIES),
         ("flow", flow::STORIES),
+        ("kills", kills::STORIES),
+        ("sizes", sizes::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),

@@ -299,6 +299,37 @@ stories! {
         assert!(matches!(nothing, Err(CommandError::NotFound("execution"))));
     }
 
+    /// F4-10: it is told as an event, nothing of it is given out any more, and who works on it hears of it.
+    fn a_canceled_execution_is_told_and_its_workers_hear_of_it(place) {
+        let engine = place.engine().await;
+        let answer = engine.submit(linked(&[("a", "c")], &["a", "b", "c"], json!({}))).await.unwrap();
+        let id = answer.execution.unwrap();
+        let leased = lease_one(&engine).await;
+        engine.cancel_execution("default", id, nobody()).await.unwrap();
+        let told = engine.store().history(Subject::Execution(id), 0, 100).await.unwrap();
+        assert!(told.iter().any(|record| record.events.contains(&EventKind::ExecutionCanceled)));
+        assert!(lease(&engine, 10).await.is_empty(), "nobody begins with what is canceled");
+        let beat = Heartbeat { lease: leased.lease, extend: Millis(60_000), progress: None };
+        assert_eq!(engine.heartbeat(&[beat]).await.unwrap(), [BeatAnswer::Canceled]);
+        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(ReportError::TaskCanceled)));
+    }
+
+    /// X1-11: a pass is bounded, and passes follow until nothing is due.
+    fn whatever_is_due_is_promoted_pass_by_pass(place) {
+        let engine = place.engine().await;
+        let tasks: Vec<TaskSpec> = (0..2_500).map(|_| spec("a", json!({"strategy": "fixed", "delay": "1s"}))).collect();
+        engine.submit(Submit { tasks, ..linked(&[], &[], json!({})) }).await.unwrap();
+        for _ in 0..5 {
+            let leased = lease(&engine, 500).await;
+            let reports = leased.iter().map(|it| Report { lease: it.lease, end: failed("x") }).collect();
+            engine.report(reports).await.unwrap();
+        }
+        place.pass(1_000);
+        let first = engine.tick_loop(Loop::Retries).await.unwrap();
+        assert_eq!((first.moved, first.more), (1_000, true));
+        assert_eq!(engine.tick().await.unwrap(), 1_500);
+    }
+
     /// A manual retry of one task inside a failed execution opens it again (E7).
     fn a_retried_task_opens_its_execution_again(place) {
         let engine = place.engine().await;

@@ -11,11 +11,15 @@ use axum::response::Json;
 use axum::routing::get;
 use comeback_core::filter::{Compare, Filter, NumberField, Sort, StateTest, Test, TimeField};
 use comeback_core::policy::Strategy;
-use comeback_core::{EventKind, Invalid, Millis, Policy, Record, State as TaskState, TaskId, Timestamp};
-use comeback_engine::store::{ListCursor, ListQuery, Subject, TaskView};
+use comeback_core::{
+    EventKind, ExecutionId, Executor, Invalid, Millis, Policy, Record, State as TaskState, TaskId, Timestamp,
+};
+use comeback_engine::CommandError;
+use comeback_engine::store::{ExecutionQuery, ListCursor, ListQuery, Subject, TaskView};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::Shape;
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema};
@@ -42,9 +46,9 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, path, Need::Read, "How many retries led to success", get(success_rate)).doc(doc)
     };
     vec![
-        list_at("/retry-schedules", "listRetrySchedules"),
+        list_at("/retry-schedules", "listRetrySchedules").shape(Shape::Nested),
         list_at("/api/v1/retry-schedules", "listSchedules"),
-        rate_at("/retry-schedules/success-rate", "getRetrySuccessRate"),
+        rate_at("/retry-schedules/success-rate", "getRetrySuccessRate").shape(Shape::Nested),
         rate_at("/api/v1/retry-schedules/success-rate", "getSuccessRate"),
     ]
 }
@@ -56,7 +60,7 @@ const PARAMETERS: &[Param] = &[
     Param::new("status", "`scheduled` where nothing is said; `all` for whatever was retried.", status_words),
     Param::new("due_within", "Only what is due in this span, as in `24h`.", || schema::named("Duration")),
     Param::new("execution_id", "Only of this execution.", schema::id),
-    Param::new("target_id", "All cycles of this task.", schema::id),
+    Param::new("target_id", "All cycles of this task, or of the one that stands for this execution.", schema::id),
     Param::new("limit", "How many at most; 50 where nothing is said.", || schema::between(1, MOST as i64)),
     CURSOR,
 ];
@@ -77,8 +81,11 @@ async fn list(
         Some(_) => return Err(Invalid::one("limit", format!("must be between 1 and {MOST}")).into()),
     };
     if let Some(target) = query.parse::<Uuid>("target_id")? {
-        let view = app.engine.task(&caller.namespace, TaskId(target)).await?;
-        let items = rows_of(&view, &log_of(&app, view.stored.task.id).await?);
+        let view = target_of(&app, &caller.namespace, target).await?;
+        let mut items = rows_of(&view, &log_of(&app, view.stored.task.id).await?);
+        for row in &mut items {
+            name_execution(&app, &view, row).await?;
+        }
         return Ok(Json(Page { items, next_cursor: None }));
     }
     let now = app.engine.now();
@@ -95,7 +102,9 @@ async fn list(
         if let Some(view) = app.engine.store().task(&caller.namespace, id).await? {
             let log = log_of(&app, id).await?;
             let cycle = view.stored.task.cycle;
-            items.push(present(&view, &log.iter().filter(|record| record.cycle == cycle).collect::<Vec<_>>()));
+            let mut row = present(&view, &log.iter().filter(|record| record.cycle == cycle).collect::<Vec<_>>());
+            name_execution(&app, &view, &mut row).await?;
+            items.push(row);
         }
     }
     Ok(Json(Page { items, next_cursor: found.next.map(|cursor| cursor.to_string()) }))
@@ -129,6 +138,36 @@ const MOST_RECORDS: u32 = 1_000;
 
 async fn log_of(app: &App, id: TaskId) -> Result<Vec<Record>, Problem> {
     Ok(app.engine.store().history(Subject::Task(id), 0, MOST_RECORDS).await?)
+}
+
+/// The task that is retried: this one, or the one that stands for this execution.
+async fn target_of(app: &App, namespace: &str, id: Uuid) -> Result<TaskView, Problem> {
+    match app.engine.task(namespace, TaskId(id)).await {
+        Err(CommandError::NotFound(what)) => {
+            let execution = app.engine.store().execution(namespace, ExecutionId(id)).await?;
+            let (task, _) =
+                execution.and_then(|view| view.origin.parent).ok_or(Problem::from(CommandError::NotFound(what)))?;
+            Ok(app.engine.task(namespace, task).await?)
+        }
+        found => Ok(found?),
+    }
+}
+
+/// A task that stands for an execution is not what is retried there: the execution is.
+async fn name_execution(app: &App, view: &TaskView, row: &mut Value) -> Result<(), Problem> {
+    let task = &view.stored.task;
+    if task.lane.executor != Executor::Flow || task.execution.is_some() {
+        return Ok(());
+    }
+    let newest = ExecutionQuery { parent: Some(task.id), limit: 1, ..ExecutionQuery::default() };
+    let Some(last) = app.engine.store().executions(&task.lane.namespace, &newest).await?.pop() else { return Ok(()) };
+    let (workflow, version) = last.origin.workflow.unzip();
+    row["retry_type"] = "execution".into();
+    row["target_id"] = last.execution.id.to_string().into();
+    row["execution_id"] = row["target_id"].clone();
+    let input = last.origin.input.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    row["retry_context"] = json!({"inputData": input, "nodeConfig": {"workflow": workflow, "version": version}});
+    Ok(())
 }
 
 /// A row for every cycle in which something was to be retried.

@@ -18,6 +18,8 @@ pub enum Shape {
     Batch,
     /// `{error, message}`.
     Flat,
+    /// `{error: {code, message, details, request_id}}`.
+    Nested,
 }
 
 impl Shape {
@@ -25,7 +27,13 @@ impl Shape {
         let body = match self {
             Shape::Problem => return problem.render(request_id),
             Shape::Batch => batch(problem),
-            Shape::Flat => json!({"error": flat_code(problem.code), "message": problem.detail}),
+            Shape::Flat => json!({"error": Problem::error_code(problem.code), "message": problem.detail}),
+            Shape::Nested => json!({"error": {
+                "code": Problem::error_code(problem.code),
+                "message": problem.detail,
+                "details": problem.member("errors").cloned().unwrap_or_else(|| json!([])),
+                "request_id": request_id,
+            }}),
         };
         let mut response = problem.render_as(body, "application/json");
         if let Ok(word) = HeaderValue::from_str(&problem.slug()) {
@@ -40,6 +48,7 @@ impl Shape {
             Shape::Problem => None,
             Shape::Batch => Some(("BatchError", named("BatchError"))),
             Shape::Flat => Some(("JobError", named("JobError"))),
+            Shape::Nested => Some(("WorkflowError", named("WorkflowError"))),
         }
     }
 }
@@ -60,15 +69,6 @@ fn batch(problem: &Problem) -> Value {
     body
 }
 
-/// Two codes are that dialect's own.
-fn flat_code(code: &str) -> &str {
-    match code {
-        "VALIDATION_FAILED" | "WRONG_STATE" => "VALIDATION_ERROR",
-        "CONFLICT" => "CONCURRENT_MODIFICATION",
-        other => other,
-    }
-}
-
 pub fn shapes() -> Vec<(&'static str, Value)> {
     vec![
         (
@@ -87,5 +87,17 @@ pub fn shapes() -> Vec<(&'static str, Value)> {
             ),
         ),
         ("JobError", schema::object([("error", text()), ("message", text())])),
+        (
+            "WorkflowError",
+            schema::object([(
+                "error",
+                schema::object([
+                    ("code", text()),
+                    ("message", text()),
+                    ("details", schema::about(list(json!({"type": "object"})), "What is wrong, each with its path.")),
+                    ("request_id", text()),
+                ]),
+            )]),
+        ),
     ]
 }

@@ -71,7 +71,7 @@ pub fn lines() -> Vec<Line> {
 }
 
 const LIST: &[Param] = &[
-    Param::new("state", "A state, or several with commas.", schema::text),
+    Param::new("state", "A state or a status, or several with commas.", schema::text),
     Param::new("workflow", "The path of a workflow.", schema::text),
     Param::new("task_id", "The task that stands for them.", schema::text),
     LIMIT,
@@ -141,12 +141,9 @@ async fn list(
     let limit = query.limit()?;
     let mut states = Vec::new();
     for word in query.text("state").into_iter().flat_map(|text| text.split(',')) {
-        let word = if word == "cancelled" { "canceled" } else { word };
         let names = || ExecutionState::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
-        states.push(
-            ExecutionState::from_word(word)
-                .ok_or_else(|| Invalid::one("state", format!("must be one of {}", names())))?,
-        );
+        let known = shape::read_state(word);
+        states.push(known.ok_or_else(|| Invalid::one("state", format!("must be one of {}", names())))?);
     }
     let id = |name: &str| -> Result<Option<Uuid>, Problem> {
         let read = |text: &str| Uuid::try_parse(text).map_err(|_| Invalid::one(name, "is no id").into());

@@ -47,6 +47,30 @@ pub struct StartIn {
     pub dialect: Option<String>,
 }
 
+/// The words that a workflow engine has for states.
+pub const STATUSES: [&str; 6] = ["WAITING", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"];
+
+fn status(state: ExecutionState) -> &'static str {
+    match state {
+        ExecutionState::Pending => "WAITING",
+        ExecutionState::Running => "RUNNING",
+        ExecutionState::Paused => "PAUSED",
+        ExecutionState::Succeeded => "COMPLETED",
+        ExecutionState::Failed => "FAILED",
+        ExecutionState::Canceled => "CANCELLED",
+    }
+}
+
+/// The state that a word means: one of ours, or one of theirs. Who is being resumed runs.
+pub fn read_state(word: &str) -> Option<ExecutionState> {
+    let theirs = |it: &&ExecutionState| status(**it) == word;
+    match word {
+        "cancelled" => Some(ExecutionState::Canceled),
+        "RESUMING" => Some(ExecutionState::Running),
+        _ => ExecutionState::from_word(word).or_else(|| ExecutionState::ALL.iter().find(theirs).copied()),
+    }
+}
+
 pub fn head(view: &ExecutionView) -> Value {
     let it = &view.execution;
     let (workflow, version) = view.origin.workflow.clone().unzip();
@@ -55,6 +79,7 @@ pub fn head(view: &ExecutionView) -> Value {
         "id": it.id.to_string(),
         "name": view.name,
         "state": it.state.word(),
+        "status": status(it.state),
         "retrying": is_retrying(view),
         "workflow": workflow,
         "version": version,
@@ -136,6 +161,7 @@ pub fn of_lone(view: &TaskView) -> Value {
         "id": task.id.to_string(),
         "name": view.body.name,
         "state": state.word(),
+        "status": status(state),
         "retrying": task.state == State::RetryPending,
         "workflow": null,
         "version": null,

@@ -113,6 +113,7 @@ async fn timeouts_are_retried_until_somebody_says_success() {
             assert_eq!(status(world, &import).await, "RetryPending", "S1-17: not before its time");
             world.pass(1).await;
             now += delay;
+            assert_eq!(world.get(&address).await["last_updated"], world.at(now), "S1-39");
         }
         assert_eq!(world.start().await, 1);
         let done = world.patch(&address, json!({"status": "Success"})).await;

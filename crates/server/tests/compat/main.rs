@@ -7,6 +7,7 @@ mod jobs;
 mod place;
 mod queue;
 mod schedules;
+mod steps;
 
 use std::sync::Arc;
 

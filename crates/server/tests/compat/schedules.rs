@@ -147,8 +147,6 @@ async fn the_four_questions_are_answered() {
         let page = world.get("/retry-schedules?limit=2").await;
         let next = world.get(&format!("/retry-schedules?limit=2&cursor={}", text(&page["next_cursor"]))).await;
         assert_eq!(names(next["items"].as_array().expect("rows")), ["later"]);
-        let (code, _) = world.refused(Method::GET, "/retry-schedules?status=asleep", json!({})).await;
-        assert_eq!(code, StatusCode::BAD_REQUEST);
     })
     .await;
 }
@@ -171,6 +169,68 @@ async fn every_cycle_of_a_task_is_a_row() {
         world.post(&format!("/api/v1/tasks/{id}/cancel"), json!({})).await;
         let rows = list(world, "status=cancelled").await;
         assert_eq!((rows.len(), &rows[0]["id"]), (1, &json!(second)));
+    })
+    .await;
+}
+
+/// F0-12: refusals of the routes that a workflow engine has.
+#[tokio::test]
+async fn refusals_are_nested() {
+    everywhere(async |world| {
+        let (code, body) = world.refused(Method::GET, "/retry-schedules?status=asleep", json!({})).await;
+        let error = &body["error"];
+        assert_eq!((code, &error["code"]), (StatusCode::BAD_REQUEST, &json!("VALIDATION_ERROR")));
+        assert_eq!(error["details"][0]["path"], "status");
+        assert!(!text(&error["message"]).is_empty() && !text(&error["request_id"]).is_empty(), "{body}");
+        let nobody = format!("/retry-schedules?target_id={}", uuid::Uuid::nil());
+        let (code, body) = world.refused(Method::GET, &nobody, json!({})).await;
+        assert_eq!((code, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("NOT_FOUND")));
+        let (_, native) = world.refused(Method::GET, "/api/v1/retry-schedules?status=asleep", json!({})).await;
+        assert!(
+            native["error"].is_string() && native["type"].is_string(),
+            "native routes keep their own shape: {native}"
+        );
+    })
+    .await;
+}
+
+/// S0-8, S0-48 to S0-50, E8, E9: an execution with a policy of its own is a row too, from its first failure to its end.
+#[tokio::test]
+async fn an_execution_that_is_tried_again_is_a_row() {
+    everywhere(async |world| {
+        let document =
+            json!({"retry": {"strategy": "fixed", "delay": "1h", "max_retries": 1}, "steps": {"a": {"payload": 1}}});
+        world.good(Method::PUT, "/api/v1/workflows/whole", Some(document)).await;
+        let started = world.post("/api/v1/executions", json!({"workflow": "whole", "input": {"user": 7}})).await;
+        let first = text(&started["execution_id"]).to_owned();
+        world.pass(0).await;
+        fail(world, "default").await;
+        world.pass(0).await;
+        let row = list(world, "").await.remove(0);
+        assert_eq!(
+            (&row["retry_type"], &row["target_id"], &row["execution_id"]),
+            (&json!("execution"), &json!(first), &json!(first))
+        );
+        assert_eq!(
+            (&row["retry_strategy"], &row["scheduled_at"], &row["current_attempt"]),
+            (&json!("fixed_delay"), &json!(world.at(3_600)), &json!(1))
+        );
+        assert_eq!(
+            row["retry_context"],
+            json!({"inputData": {"user": 7}, "nodeConfig": {"workflow": "whole", "version": 1}})
+        );
+        assert_eq!(row["error_history"].as_array().map(Vec::len), Some(1));
+        assert_eq!(list(world, &format!("target_id={first}")).await, [row.clone()]);
+        world.pass(3_600).await;
+        let running = list(world, "status=retrying").await.remove(0);
+        assert_ne!(running["target_id"], json!(first), "it is another execution that runs now");
+        fail(world, "default").await;
+        world.pass(0).await;
+        let over = list(world, "status=failed").await.remove(0);
+        assert_eq!(
+            (&over["retry_type"], &over["target_id"], &over["id"]),
+            (&json!("execution"), &running["target_id"], &row["id"])
+        );
     })
     .await;
 }

@@ -106,7 +106,10 @@ impl Answer {
 
     /// Everything that is wrong, by path, in whatever shape it is told.
     pub fn faults(&self) -> Vec<(String, String)> {
-        let body = self.json();
+        let mut body = self.json();
+        if let Some(nested) = body.pointer_mut("/error/details").map(Value::take) {
+            body["errors"] = nested;
+        }
         let line = |line: &Value| {
             let line = line.as_str().expect("a text");
             let (path, message) = line.split_once(": ").unwrap_or(("", line));

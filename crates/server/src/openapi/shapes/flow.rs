@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::words;
 use crate::openapi::schema::*;
+use crate::wire::execution::STATUSES;
 
 pub fn all() -> Vec<(&'static str, Value)> {
     let version = || between(1, 2_147_483_647);
@@ -56,6 +57,7 @@ fn execution() -> Vec<(&'static str, Value)> {
         ("id", id()),
         ("name", nullable(text())),
         ("state", named("ExecutionState")),
+        ("status", about(word(&STATUSES), "The same in the words of a workflow engine.")),
         ("retrying", about(flag(), "Everything in it that is open waits for a retry.")),
         ("workflow", nullable(text())),
         ("version", nullable(count())),

@@ -1,0 +1,314 @@
+//! A real store with a hand before it: the hand may lose a question or an answer, count, end it all, or change what is said.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_engine::store::*;
+
+/// What stands before a store. Whatever it does not say otherwise, happens.
+#[async_trait]
+pub trait Hand: Send + Sync {
+    /// Before a call reaches the store; an error keeps it from doing so. The answer is given back to `after`.
+    async fn before(&self, writes: bool) -> Result<u64, StoreError>;
+
+    /// After the store has answered. `changed`: something is different in it now.
+    async fn after(&self, ticket: u64, changed: bool) -> Result<(), StoreError>;
+
+    async fn submit(
+        &self,
+        truth: &dyn Store,
+        submissions: &[Submission],
+        now: Timestamp,
+    ) -> Result<Vec<Submitted>, StoreError> {
+        truth.submit(submissions, now).await
+    }
+
+    async fn claim(
+        &self,
+        truth: &dyn Store,
+        requests: &[ClaimRequest],
+        now: Timestamp,
+    ) -> Result<Vec<Vec<Claimed>>, StoreError> {
+        truth.claim(requests, now).await
+    }
+
+    /// What is stored in place of these.
+    async fn commits(&self, _truth: &dyn Store, commits: &[Commit]) -> Result<Vec<Commit>, StoreError> {
+        Ok(commits.to_vec())
+    }
+
+    /// So many tasks of an execution were looked at.
+    fn looked_at(&self, _tasks: usize) {}
+
+    /// What is made beside a commit in place of this.
+    fn spawned(&self, _commit: &Commit, _spawn: &mut Submission) {}
+
+    async fn heartbeat(
+        &self,
+        truth: &dyn Store,
+        beats: &[Beat],
+        now: Timestamp,
+    ) -> Result<Vec<BeatAnswer>, StoreError> {
+        truth.heartbeat(beats, now).await
+    }
+
+    async fn promote(
+        &self,
+        truth: &dyn Store,
+        what: Promote,
+        now: Timestamp,
+        limit: u32,
+    ) -> Result<Promoted, StoreError> {
+        truth.promote(what, now, limit).await
+    }
+
+    async fn set_pause(
+        &self,
+        truth: &dyn Store,
+        name: Loop,
+        pause: Option<Pause>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        truth.set_pause(name, pause, now).await
+    }
+}
+
+pub struct Between<H> {
+    pub truth: Arc<dyn Store>,
+    pub hand: Arc<H>,
+}
+
+impl<H: Hand> Between<H> {
+    async fn reads<T>(&self, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        self.through(false, call, |_| false).await
+    }
+
+    async fn writes<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+        changed: impl Fn(&T) -> bool,
+    ) -> Result<T, StoreError> {
+        self.through(true, call, changed).await
+    }
+
+    async fn through<T>(
+        &self,
+        writes: bool,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+        changed: impl Fn(&T) -> bool,
+    ) -> Result<T, StoreError> {
+        let ticket = self.hand.before(writes).await?;
+        let answer = call.await;
+        self.hand.after(ticket, answer.as_ref().is_ok_and(changed)).await?;
+        answer
+    }
+}
+
+fn any_done(applied: &[Applied]) -> bool {
+    applied.contains(&Applied::Done)
+}
+
+#[async_trait]
+impl<H: Hand> Store for Between<H> {
+    async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
+        let created = |answers: &Vec<Submitted>| answers.iter().any(|it| matches!(it, Submitted::Created(_)));
+        self.writes(self.hand.submit(&*self.truth, submissions, now), created).await
+    }
+
+    async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
+        let given = |answers: &Vec<Vec<Claimed>>| answers.iter().any(|claimed| !claimed.is_empty());
+        self.writes(self.hand.claim(&*self.truth, requests, now), given).await
+    }
+
+    async fn apply(
+        &self,
+        commits: &[Commit],
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Vec<Applied>, StoreError> {
+        let commits = self.hand.commits(&*self.truth, commits).await?;
+        self.writes(self.truth.apply(&commits, on_behalf_of, now), |applied| any_done(applied)).await
+    }
+
+    async fn apply_once(
+        &self,
+        namespace: &str,
+        key: &Idempotency,
+        commit: Option<&Commit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        self.writes(self.truth.apply_once(namespace, key, commit, now), |applied| *applied == Applied::Done).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        self.reads(self.truth.used(namespace, key)).await
+    }
+
+    async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
+        self.writes(self.hand.heartbeat(&*self.truth, beats, now), |answers| !answers.is_empty()).await
+    }
+
+    async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+        self.writes(self.truth.count(counts, now), |answers| answers.contains(&true)).await
+    }
+
+    async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
+        self.writes(self.hand.promote(&*self.truth, what, now, limit), |promoted| promoted.count > 0).await
+    }
+
+    async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
+        self.reads(self.truth.due(what, now, limit)).await
+    }
+
+    async fn next_due(&self) -> Result<NextDue, StoreError> {
+        self.reads(self.truth.next_due()).await
+    }
+
+    async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.reads(self.truth.retry_after(after)).await
+    }
+
+    async fn load(&self, ids: &[TaskId]) -> Result<Vec<Option<Stored>>, StoreError> {
+        self.reads(self.truth.load(ids)).await
+    }
+
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
+        let graph = self.reads(self.truth.graph(id, around)).await?;
+        self.hand.looked_at(graph.as_ref().map_or(0, |graph| graph.tasks.len()));
+        Ok(graph)
+    }
+
+    async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
+        self.reads(self.truth.task(namespace, id)).await
+    }
+
+    async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
+        self.reads(self.truth.list(namespace, query)).await
+    }
+
+    async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        self.reads(self.truth.history(subject, after, limit)).await
+    }
+
+    async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
+        self.reads(self.truth.ended(leases)).await
+    }
+
+    async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
+        self.reads(self.truth.feed(after, limit)).await
+    }
+
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        self.reads(self.truth.feed_end()).await
+    }
+
+    async fn apply_spawning(
+        &self,
+        commit: &Commit,
+        spawn: &Submission,
+        behalf: Behalf<'_>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let commits = self.hand.commits(&*self.truth, std::slice::from_ref(commit)).await?;
+        let mut spawn = spawn.clone();
+        self.hand.spawned(commit, &mut spawn);
+        let commit = commits.first().unwrap_or(commit);
+        self.writes(self.truth.apply_spawning(commit, &spawn, behalf, now), |applied| *applied == Applied::Done).await
+    }
+
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        self.reads(self.truth.executions(namespace, query)).await
+    }
+
+    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+        let steps = self.reads(self.truth.steps(execution, which)).await?;
+        self.hand.looked_at(steps.len());
+        Ok(steps)
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        self.reads(self.truth.call_ends(limit)).await
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        self.reads(self.truth.orphans(limit)).await
+    }
+
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        self.reads(self.truth.document(at, name, version)).await
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        self.reads(self.truth.documents(at, after, limit)).await
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        self.reads(self.truth.versions(at, name, limit)).await
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.writes(self.truth.put_document(at, name, known, body, now), |put| *put).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_document(at, name), |deleted| *deleted).await
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        self.reads(self.truth.execution(namespace, id)).await
+    }
+
+    async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
+        self.reads(self.truth.open_work(now)).await
+    }
+
+    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
+        self.reads(self.truth.counts(namespace)).await
+    }
+
+    async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
+        self.reads(self.truth.retried(namespace)).await
+    }
+
+    async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
+        self.writes(self.truth.prune(before, limit), |pruned| pruned.tasks > 0).await
+    }
+
+    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
+        self.writes(self.hand.set_pause(&*self.truth, name, pause, now), |_| true).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
+        self.reads(self.truth.pauses()).await
+    }
+
+    async fn lanes(&self, executor: comeback_core::Executor) -> Result<Vec<Arc<comeback_core::Lane>>, StoreError> {
+        self.reads(self.truth.lanes(executor)).await
+    }
+
+    async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.reads(self.truth.meta(key)).await
+    }
+
+    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
+        self.writes(self.truth.put_meta(key, value, when), |_| true).await
+    }
+
+    async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
+        self.reads(self.truth.clock_offset()).await
+    }
+
+    fn notify(&self) {}
+
+    fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.truth.wakes()
+    }
+}
