@@ -48,7 +48,7 @@ impl Engine {
         spec: ScheduleSpec,
     ) -> Result<(ScheduleView, bool), CommandError> {
         for _ in 0..ROUNDS {
-            match self.change_schedule(namespace, name, |_| Ok(spec.clone())).await {
+            match self.change_schedule(namespace, name, |_| Some(spec.clone())).await {
                 Ok(view) => return Ok((view, false)),
                 Err(CommandError::NotFound(_)) => {}
                 Err(error) => return Err(error),
@@ -64,14 +64,14 @@ impl Engine {
     /// Its instants pass without it until somebody resumes it.
     pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
-        let paused = |spec| Ok(ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
+        let paused = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
         self.change_schedule(namespace, name, paused).await
     }
 
     /// What passed in the meantime is not made up for.
     pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
-        let resumed = |spec| Ok(ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
+        let resumed = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
         self.change_schedule(namespace, name, resumed).await
     }
 
@@ -99,14 +99,16 @@ impl Engine {
     }
 
     /// Behind `after`, by name.
-    pub async fn schedules(
-        &self,
-        namespace: &str,
-        after: &str,
-        limit: u32,
-    ) -> Result<Vec<ScheduleView>, CommandError> {
+    pub async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<ScheduleView>, CommandError> {
         let rows = self.core.store.schedules(namespace, after, limit).await?;
-        rows.iter().map(|row| shown(row, self.now())).collect()
+        let mut views = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match ScheduleView::of(row, self.now()) {
+                Ok(view) => views.push(view),
+                Err(error) => tracing::error!(schedule = row.name, %error, "a schedule cannot be read"),
+            }
+        }
+        Ok(views)
     }
 
     pub async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
@@ -120,27 +122,33 @@ impl Engine {
         &self,
         namespace: &str,
         name: &str,
-        change: impl Fn(ScheduleSpec) -> Result<ScheduleSpec, CommandError>,
+        change: impl Fn(Option<ScheduleSpec>) -> Option<ScheduleSpec>,
     ) -> Result<ScheduleView, CommandError> {
         let core = &self.core;
         for _ in 0..ROUNDS {
             let row = core.row(namespace, name).await?;
-            let (old, mut standing) = understood(&row)?;
             let now = core.clock.now();
-            let wanted = change(old.clone())?;
-            // A pause must be possible whatever has become of what it starts.
-            let (spec, calendar) = if wanted.starts == old.starts && wanted.times == old.times {
-                let calendar = wanted.check()?;
-                (wanted, calendar)
-            } else {
-                let anchor = if wanted.times.every == old.times.every { old.times.anchor } else { now };
-                core.checked(namespace, name, wanted, anchor).await?
+            // One that cannot be read can be put anew.
+            let (old, mut standing) = read(&row).ok().unzip();
+            let wanted = change(old.clone()).ok_or_else(|| unreadable(format!("`{name}` cannot be read")))?;
+            let (spec, calendar) = match &old {
+                // A pause must be possible whatever has become of what it starts.
+                Some(old) if wanted.starts == old.starts && wanted.times == old.times => {
+                    let calendar = wanted.check()?;
+                    (wanted, calendar)
+                }
+                _ => {
+                    let same_span = old.as_ref().filter(|old| wanted.times.every == old.times.every);
+                    let anchor = same_span.map_or(now, |old| old.times.anchor);
+                    core.checked(namespace, name, wanted, anchor).await?
+                }
             };
-            if old.paused || !spec.times.same_instants(&old.times) {
+            let standing = standing.get_or_insert_default();
+            if old.is_none_or(|old| old.paused || !spec.times.same_instants(&old.times)) {
                 standing.settled = standing.settled.max(now);
             }
-            let due = due(&spec, &standing, &calendar);
-            let row = Schedule { due, body: text(&spec), standing: text(&standing), ..row };
+            let due = due(&spec, standing, &calendar);
+            let row = Schedule { due, body: text(&spec), standing: text(standing), ..row };
             if core.put_row(&row, now).await? {
                 return shown(&Schedule { updated_at: now, ..row }, now);
             }

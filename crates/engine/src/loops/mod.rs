@@ -8,6 +8,7 @@ mod flow;
 mod promote;
 mod prune;
 mod reap;
+mod schedule;
 mod time;
 mod timeout;
 
@@ -46,6 +47,7 @@ impl Core {
             Loop::Expire => expire::tick(self).await,
             Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
+            Loop::Schedule => schedule::tick(self).await,
         }
     }
 
@@ -57,6 +59,7 @@ impl Core {
             Loop::Timeout => &self.alarms.timeouts,
             Loop::Expire => &self.alarms.deadlines,
             Loop::Flow => &self.alarms.flow,
+            Loop::Schedule => &self.alarms.schedules,
             Loop::Prune => return None,
         })
     }
@@ -77,6 +80,7 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Timeout => next.timeout,
         Loop::Expire => next.deadline,
         Loop::Flow => next.gate,
+        Loop::Schedule => next.schedule,
         Loop::Prune => None,
     }
 }

@@ -71,8 +71,7 @@ impl Core {
             "scheduled_at": firing.at.to_rfc3339(),
             "trigger": firing.by.word(),
         });
-        let mut run =
-            Run { scheduled_at: firing.at, started_at: now, trigger: firing.by, execution: None, task: None };
+        let mut run = Run { scheduled_at: firing.at, started_at: now, trigger: firing.by, execution: None, task: None };
         let start = match &spec.starts {
             Starts::Workflow { path, version, input, labels } => {
                 let input = input.as_ref().map(|input| expression::render(input, &names)).transpose();
@@ -177,7 +176,12 @@ impl Moving<'_> {
                 }
             }
         };
-        tracing::warn!(schedule = self.row.name, at = instant.to_rfc3339(), error = failed, "a schedule could not fire");
+        tracing::warn!(
+            schedule = self.row.name,
+            at = instant.to_rfc3339(),
+            error = failed,
+            "a schedule could not fire"
+        );
         let miss = Miss { scheduled_at: instant, at: self.now, message: failed };
         self.standing = Standing { failed: before.failed + 1, last_error: Some(miss), ..before };
         self.settle(Some(instant)).await

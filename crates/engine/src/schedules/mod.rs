@@ -59,7 +59,7 @@ impl ScheduleSpec {
         }
     }
 
-    fn check(&self) -> Result<comeback_core::schedule::Calendar, Invalid> {
+    pub(crate) fn check(&self) -> Result<comeback_core::schedule::Calendar, Invalid> {
         let mut faults = Invalid::default();
         if self.catch_up_limit == 0 || self.catch_up_limit > MOST_CAUGHT_UP {
             faults.push("catch_up_limit", format!("must be between 1 and {MOST_CAUGHT_UP}"));
@@ -137,9 +137,10 @@ impl ScheduleView {
     /// Where it stands, in the words of F0-8.
     pub fn state(&self) -> &'static str {
         let standing = &self.standing;
-        let failing = standing.last_error.as_ref().is_some_and(|error| {
-            standing.last_run.as_ref().is_none_or(|run| run.scheduled_at < error.scheduled_at)
-        });
+        let failing = standing
+            .last_error
+            .as_ref()
+            .is_some_and(|error| standing.last_run.as_ref().is_none_or(|run| run.scheduled_at < error.scheduled_at));
         match () {
             () if self.spec.paused => "paused",
             () if self.next.is_empty() => "stopped",
@@ -149,7 +150,7 @@ impl ScheduleView {
         }
     }
 
-    fn of(row: &Schedule, now: Timestamp) -> Result<ScheduleView, String> {
+    pub(crate) fn of(row: &Schedule, now: Timestamp) -> Result<ScheduleView, String> {
         let (spec, standing) = read(row)?;
         let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
         let after = standing.settled.max(now);
@@ -166,12 +167,12 @@ impl ScheduleView {
     }
 }
 
-fn read(row: &Schedule) -> Result<(ScheduleSpec, Standing), String> {
+pub(crate) fn read(row: &Schedule) -> Result<(ScheduleSpec, Standing), String> {
     let spec = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
     let standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     Ok((spec, standing))
 }
 
-fn text(value: &impl Serialize) -> String {
+pub(crate) fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

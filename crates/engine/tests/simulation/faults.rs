@@ -31,6 +31,10 @@ pub enum Mutant {
     ForgetKeys,
     /// Two commits of one execution are both taken although the second is out of date.
     IgnoreExecutionVersion,
+    /// An instant of a schedule is fired whoever has fired it before.
+    FireTwice,
+    /// Some instants are dealt with, and what they start is not stored.
+    LoseFirings,
 }
 
 impl Mutant {
@@ -44,6 +48,8 @@ impl Mutant {
         Mutant::ExtendAnyLease,
         Mutant::ForgetKeys,
         Mutant::IgnoreExecutionVersion,
+        Mutant::FireTwice,
+        Mutant::LoseFirings,
     ];
 }
 
@@ -332,6 +338,40 @@ impl Store for FaultyStore {
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
         self.through(self.truth.delete_document(at, name)).await
+    }
+
+    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+        self.through(self.truth.schedule(namespace, name)).await
+    }
+
+    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        self.through(self.truth.schedules(namespace, after, limit)).await
+    }
+
+    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        self.through(self.truth.due_schedules(now, limit)).await
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let mut schedule = schedule.clone();
+        if self.is(Mutant::FireTwice)
+            && let Some(there) = self.truth.schedule(&schedule.namespace, &schedule.name).await?
+        {
+            schedule.version = there.version;
+        }
+        let lost = self.is(Mutant::LoseFirings) && self.faults.chance(30);
+        let start = start.filter(|_| !lost);
+        self.through(self.truth.put_schedule(&schedule, start, on_behalf_of, now)).await
+    }
+
+    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
+        self.through(self.truth.delete_schedule(namespace, name)).await
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {

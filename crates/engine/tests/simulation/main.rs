@@ -9,6 +9,7 @@ mod checks;
 mod faults;
 mod ledger;
 mod rng;
+mod schedule;
 
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ impl Sim {
             let engine = sim.instance(seed.wrapping_mul(31) + n).await;
             sim.engines.lock().push(engine);
         }
+        schedule::make(&sim).await;
         sim
     }
 
@@ -60,6 +62,7 @@ impl Sim {
         loop {
             // A store that is away at the start is tried again, as a server would.
             if let Ok(engine) = Engine::without_loops(store.clone(), self.clock.clone(), config.clone()).await {
+                engine.read_workflows_with(Arc::new(schedule::Kinds));
                 return engine;
             }
         }
@@ -95,6 +98,7 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<checks::Summary, String> {
         checks::check_all(&sim).await?;
         actors::settle_everything(&sim).await?;
         checks::check_all(&sim).await?;
+        schedule::check(&sim).await?;
         checks::check_over(&sim).await
     })
 }

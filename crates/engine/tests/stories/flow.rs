@@ -14,7 +14,7 @@ use crate::stories;
 use crate::world::{Place, failed, lease, policy, report};
 
 /// Workflows as plain JSON: `{"input", "retry", "output", "steps": {name: {"needs", "if", "foreach", …}}}`.
-struct Plain;
+pub struct Plain;
 
 fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
@@ -73,17 +73,22 @@ impl Workflows for Plain {
             ..Plan::default()
         })
     }
+
+    fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+        let kind = text(&body["kind"]).ok_or_else(|| Invalid::one("kind", "is missing"))?;
+        Ok(TaskSpec { payload: body.get("payload").map(|payload| payload.clone().into()), ..TaskSpec::new(kind) })
+    }
 }
 
-async fn engine(place: &Place) -> Engine {
+pub async fn engine(place: &Place) -> Engine {
     let engine = place.engine().await;
     engine.read_workflows_with(Arc::new(Plain));
     engine
 }
 
-const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: WORKFLOWS };
+pub const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: WORKFLOWS };
 
-async fn put(engine: &Engine, name: &str, document: Value) {
+pub async fn put(engine: &Engine, name: &str, document: Value) {
     let known = engine.store().document(SHELF, name, None).await.unwrap().map_or(0, |it| it.version);
     assert!(engine.store().put_document(SHELF, name, known, &document.to_string(), engine.now()).await.unwrap());
 }
@@ -99,7 +104,7 @@ fn with(result: Value) -> ReportEnd {
     ReportEnd::Succeeded { result: Some(result.into()) }
 }
 
-fn payload(leased: &Leased) -> Value {
+pub fn payload(leased: &Leased) -> Value {
     leased.payload.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 

@@ -8,6 +8,7 @@ mod hooks;
 mod lively;
 mod long;
 mod races;
+mod schedules;
 mod tasks;
 mod world;
 
@@ -38,6 +39,7 @@ fn main() {
         ("hooks", hooks::STORIES),
         ("calls", calls::STORIES),
         ("flow", flow::STORIES),
+        ("schedules", schedules::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
