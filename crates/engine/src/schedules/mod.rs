@@ -141,12 +141,16 @@ impl ScheduleView {
             .last_error
             .as_ref()
             .is_some_and(|error| standing.last_run.as_ref().is_none_or(|run| run.scheduled_at < error.scheduled_at));
-        match () {
-            () if self.spec.paused => "paused",
-            () if self.next.is_empty() => "stopped",
-            () if failing => "error",
-            () if standing.last_run.is_none() => "initialized",
-            () => "active",
+        if self.spec.paused {
+            "paused"
+        } else if self.next.is_empty() {
+            "stopped"
+        } else if failing {
+            "error"
+        } else if standing.last_run.is_none() {
+            "initialized"
+        } else {
+            "active"
         }
     }
 
