@@ -109,7 +109,12 @@ impl Times {
             faults.push("end_at", "must not come before start_at");
         }
         let rhythm = match (&self.cron, self.every) {
-            (Some(_), Some(_)) => Err(("every", "give either `cron` or `every`".to_owned())),
+            (Some(text), Some(_)) => {
+                if let Err(message) = read_cron(text) {
+                    faults.push("cron", message);
+                }
+                Err(("every", "give either `cron` or `every`".to_owned()))
+            }
             (None, None) => Err(("cron", "give `cron` or `every`".to_owned())),
             (Some(text), None) => read_cron(text)
                 .map(|cron| Rhythm::Cron(Box::new(cron), zone.unwrap_or(TimeZone::UTC)))

@@ -39,13 +39,21 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
             View::said(put, words).print(&context.out)
         }
         ScheduleCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
-        ScheduleCommand::Show { name } => show(context, client.get(&at(&name)).await?).await,
+        ScheduleCommand::Show { name } => {
+            show(context, client.get(&at(&name)).await.map_err(|error| unknown(&name, error))?).await
+        }
         ScheduleCommand::Pause { name, note } => {
-            let paused = client.post(&format!("{}/pause", at(&name)), &json!({"note": note})).await?;
+            let paused = client
+                .post(&format!("{}/pause", at(&name)), &json!({"note": note}))
+                .await
+                .map_err(|error| unknown(&name, error))?;
             View::said(paused, format!("{name} is paused: comeback schedule resume {name}")).print(&context.out)
         }
         ScheduleCommand::Resume { name } => {
-            let resumed = client.post(&format!("{}/resume", at(&name)), &json!({})).await?;
+            let resumed = client
+                .post(&format!("{}/resume", at(&name)), &json!({}))
+                .await
+                .map_err(|error| unknown(&name, error))?;
             let words = match instant(&resumed["next"][0]) {
                 Some(next) => format!("{name} fires {}", context.out.at(next, context.now().await?)),
                 None => format!("{name} is over"),
@@ -53,15 +61,29 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
             View::said(resumed, words).print(&context.out)
         }
         ScheduleCommand::Trigger { name } => {
-            let run = client.post(&format!("{}/trigger", at(&name)), &json!({})).await?;
+            let run = client
+                .post(&format!("{}/trigger", at(&name)), &json!({}))
+                .await
+                .map_err(|error| unknown(&name, error))?;
             let words = format!("{name} was fired by hand: {}", started(&run));
             View::said(run, words).print(&context.out)
         }
         ScheduleCommand::Delete { name } => {
-            let gone = client.delete(&at(&name)).await?;
+            let gone = client.delete(&at(&name)).await.map_err(|error| unknown(&name, error))?;
             View::said(gone, format!("{name} is deleted")).print(&context.out)
         }
         ScheduleCommand::Next { .. } => Ok(0),
+    }
+}
+
+fn unknown(name: &str, error: comeback_client::Error) -> Failure {
+    let is_none =
+        |problem: &comeback_client::Problem| problem.kind == "not-found" && problem.detail.contains("schedule");
+    match error.problem().is_some_and(is_none) {
+        true => {
+            Failure::new(code::NOT_FOUND, format!("there is no schedule `{name}`")).remedy("comeback schedule list")
+        }
+        false => error.into(),
     }
 }
 

@@ -116,7 +116,9 @@ impl ScheduleIn {
                 Some(Starts::Task(Value::Object(task)))
             }
             (Some(_), Some(_)) => {
-                faults.push("task", "give either `workflow` or `task`");
+                for field in ["workflow", "task"] {
+                    faults.push(field, "give either `workflow` or `task`");
+                }
                 None
             }
             (None, None) => {

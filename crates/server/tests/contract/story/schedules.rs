@@ -26,9 +26,9 @@ pub async fn schedules(world: &World) {
     world.find("listCronSchedules", &format!("cursor={next}")).await;
 
     // What it starts is a task in a queue of its own; both ways lead to one.
-    let spec = json!({"name": "often", "every": "10m", "task": {"kind": "tick", "queue": "cron", "payload": "{{ scheduled_at }}"}});
+    let spec = json!({"name": "often", "every": "2s", "task": {"kind": "tick", "queue": "cron", "payload": "{{ scheduled_at }}"}});
     let view = world.post("createSchedule", "", spec).await;
-    world.post("advanceClock", "", json!({"by": "10m"})).await;
+    world.post("advanceClock", "", json!({"by": "2s"})).await;
     let leased = world.post("leaseTasks", "", json!({"worker": "w", "queues": ["cron"], "limit": 10})).await;
     assert_eq!(leased["leases"][0]["task"]["payload"], view["next"][0], "{leased}");
     let shown = world.get("getSchedule", "often").await;
@@ -46,10 +46,10 @@ pub async fn schedules(world: &World) {
     // A workflow knows its instant.
     let steps = json!({"steps": {"go": {"queue": "cron", "payload": {"at": "{{ execution.scheduled_at }}"}}}});
     world.good("putWorkflow", Ask { part: "timed", body: Some(steps.to_string()), ..Ask::default() }).await;
-    let spec = json!({"name": "flow", "cron": "0 * * * *", "workflow": "timed", "labels": {"tenant": "acme"},
+    let spec = json!({"name": "flow", "cron": "* * * * * *", "workflow": "timed", "labels": {"tenant": "acme"},
         "start_at": "2020-01-01T00:00:00Z", "end_at": "2099-01-01T00:00:00Z", "note": "n"});
     world.post("createSchedule", "", spec).await;
-    world.post("advanceClock", "", json!({"by": "1h"})).await;
+    world.post("advanceClock", "", json!({"by": "1s"})).await;
     let found = world.find("listExecutions", "schedule=flow").await;
     let execution = &found["items"][0];
     assert_eq!((&execution["trigger"], &execution["labels"]["tenant"]), (&json!("cron"), &json!("acme")), "{found}");
