@@ -26,6 +26,7 @@ pub mod lint;
 pub mod policy;
 pub mod reason;
 pub mod replay;
+pub mod schedule;
 pub mod task;
 pub mod time;
 pub mod transition;

@@ -24,6 +24,7 @@ mod ids;
 mod limits;
 mod loops;
 mod road;
+pub mod schedules;
 mod spec;
 mod tally;
 mod wake;
@@ -171,6 +172,8 @@ pub enum CommandError {
     Conflict,
     #[error("the idempotency key was used for another request")]
     IdempotencyMismatch,
+    #[error("there is a {0} of that name already")]
+    NameTaken(&'static str),
     #[error("an open task holds the same dedupe key")]
     KeyTaken,
     #[error(transparent)]

@@ -25,6 +25,7 @@ pub struct Alarms {
     pub deadlines: Alarm,
     /// Has no time of its own: it is rung when there is something.
     pub flow: Alarm,
+    pub schedules: Alarm,
 }
 
 struct Waiter {

@@ -27,6 +27,12 @@ impl Workflows for Catalog {
         let source = workflow::read(text).map_err(without_places)?;
         self.planned(namespace, &source.workflow)
     }
+
+    fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+        let mut faults = Invalid::default();
+        let spec = read_part::<TaskIn>(body.clone())?.spec("", &self.context(namespace), &mut faults);
+        faults.or(spec)
+    }
 }
 
 fn without_places(problems: Problems) -> Invalid {
@@ -56,17 +62,20 @@ impl Catalog {
         }
     }
 
-    fn planned(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
-        let mut faults = Invalid::default();
-        let bound = self.bound.look(|bound| bound.get(namespace).cloned()).unwrap_or_default();
-        let context = Context {
+    fn context<'a>(&'a self, namespace: &'a str) -> Context<'a> {
+        Context {
             policies: &self.policies,
             limits: &self.limits,
             traceparent: None,
-            bound,
+            bound: self.bound.look(|bound| bound.get(namespace).cloned()).unwrap_or_default(),
             kinds: &self.kinds,
             namespace,
-        };
+        }
+    }
+
+    fn planned(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
+        let mut faults = Invalid::default();
+        let context = self.context(namespace);
         let names: BTreeSet<&str> = workflow.steps.iter().map(|step| step.name.as_str()).collect();
         let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, &context, &mut faults)).collect();
         let retry = workflow.retry.as_ref().and_then(|retry| {

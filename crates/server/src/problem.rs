@@ -224,6 +224,7 @@ impl From<CommandError> for Problem {
             CommandError::IdempotencyMismatch => {
                 Problem::conflict("IDEMPOTENCY_MISMATCH", "The idempotency key was used for another request", text)
             }
+            CommandError::NameTaken(_) => Problem::conflict("NAME_TAKEN", "The name is taken", text),
             CommandError::KeyTaken => Problem::conflict("DEDUPE_KEY_TAKEN", "The dedupe key is taken", text),
             CommandError::Store(error) => error.into(),
             CommandError::ShuttingDown => Problem::unavailable("the server is shutting down"),

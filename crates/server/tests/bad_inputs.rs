@@ -63,6 +63,7 @@ impl Bad {
     pub fn part(mut self, part: &str) -> Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
+        self.address = self.address.replace("/schedules/reap", &format!("/schedules/{part}"));
         if self.address.ends_with("/policies/k") {
             self.address = format!("/api/v1/policies/{part}");
         }
@@ -277,7 +278,7 @@ impl World {
         }
         assert_eq!(tasks.len(), 7);
         let mut all = json!({"list": list, "tasks": tasks});
-        for name in ["keys", "policies", "admin/loops", "stats", "clock"] {
+        for name in ["keys", "policies", "schedules", "admin/loops", "stats", "clock"] {
             all[name] = self.get(&format!("/api/v1/{name}")).await;
         }
         all

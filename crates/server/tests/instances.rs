@@ -60,13 +60,13 @@ async fn loops_are_listed_and_none_is_feigned() {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
     let listed = names(&app, "/admin/loops", "name").await;
-    assert_eq!(listed, ["retries", "starts", "reap", "timeout", "expire", "flow", "prune"]);
-    for absent in ["dispatch", "hooks", "schedule"] {
+    assert_eq!(listed, ["retries", "starts", "reap", "timeout", "expire", "flow", "prune", "schedule"]);
+    for absent in ["dispatch", "hooks"] {
         let (status, problem) = send(&app, "POST", &format!("/admin/loops/{absent}/pause"), Value::Null).await;
         assert_eq!(status, 404, "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.contains("this version")), "{problem}");
     }
-    for absent in ["FAILED_JOBS", "HOOKS", "SCHEDULES"] {
+    for absent in ["FAILED_JOBS", "HOOKS"] {
         let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": [absent]})).await;
         assert_eq!((status, &problem["errors"][0]["path"]), (400, &json!("types[0]")), "{problem}");
         assert!(problem["detail"].as_str().is_some_and(|text| text.contains(absent)), "{problem}");

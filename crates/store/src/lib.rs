@@ -155,6 +155,27 @@ pub trait Store: Send + Sync {
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError>;
 
+    /// A schedule by its name.
+    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError>;
+
+    /// Schedules behind `after`, in the order of their names.
+    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError>;
+
+    /// Schedules of all namespaces whose time has come, the longest overdue first.
+    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError>;
+
+    /// Stores a schedule, if the version that it names is still the one there is (0 where there is none yet), together with
+    /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
+    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError>;
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
     /// How many tasks are in each state.

@@ -7,6 +7,8 @@ use comeback_core::{
     Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, Policy, Record, State, Task, TaskId, Timestamp,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::page::{FeedCursor, ListCursor};
 
 /// A request to create tasks, all of them or none.
@@ -75,6 +77,51 @@ pub struct Origin {
     pub parent: Option<(TaskId, u32)>,
     /// The one that is done again from its start.
     pub retry_of: Option<ExecutionId>,
+    /// The schedule that started it.
+    pub firing: Option<Firing>,
+}
+
+/// An instant of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firing {
+    pub schedule: String,
+    pub at: Timestamp,
+    pub by: FiredBy,
+}
+
+/// Who let a schedule fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FiredBy {
+    /// Its time came.
+    Cron = 0,
+    /// Somebody asked for it.
+    Manual = 1,
+}
+
+impl FiredBy {
+    pub const fn word(self) -> &'static str {
+        match self {
+            FiredBy::Cron => "cron",
+            FiredBy::Manual => "manual",
+        }
+    }
+
+    /// The number that rows hold.
+    pub(crate) const fn code(self) -> i16 {
+        self as i16
+    }
+
+    pub(crate) fn from_code(code: i16) -> FiredBy {
+        if code == FiredBy::Manual.code() { FiredBy::Manual } else { FiredBy::Cron }
+    }
+}
+
+impl Firing {
+    /// From the columns of an execution.
+    pub(crate) fn from_row(by: Option<i16>, schedule: Option<String>, at: Option<i64>) -> Option<Firing> {
+        Some(Firing { schedule: schedule?, at: Timestamp(at?), by: FiredBy::from_code(by?) })
+    }
 }
 
 /// Who asks for the same thing again gets the same answer.
@@ -261,11 +308,15 @@ pub struct NextDue {
     pub deadline: Option<Timestamp>,
     /// Since when somebody has stood at a gate.
     pub gate: Option<Timestamp>,
+    pub schedule: Option<Timestamp>,
 }
 
 impl NextDue {
     pub fn earliest(&self) -> Option<Timestamp> {
-        [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate].into_iter().flatten().min()
+        [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate, self.schedule]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -338,6 +389,8 @@ pub struct ExecutionQuery {
     pub states: Vec<comeback_core::ExecutionState>,
     pub workflow: Option<String>,
     pub parent: Option<TaskId>,
+    /// Those that a schedule started.
+    pub schedule: Option<String>,
     /// Behind this one.
     pub after: Option<ExecutionId>,
     /// And so many more.
@@ -353,6 +406,21 @@ pub struct Document {
     pub version: u32,
     pub body: String,
     pub at: Timestamp,
+}
+
+/// What starts by itself: what was asked for and how far it has come, both as JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    pub namespace: String,
+    pub name: String,
+    /// Counts the changes of the row.
+    pub version: u32,
+    /// When it is to be looked at; nothing while it is paused, or when it is over.
+    pub due: Option<Timestamp>,
+    pub body: String,
+    pub standing: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
 }
 
 /// Where documents stand: names on different shelves do not meet.
@@ -635,6 +703,8 @@ loops! {
     Flow "flow",
     /// Deletes what is over and old.
     Prune "prune",
+    /// Starts what is scheduled.
+    Schedule "schedule",
 }
 
 impl std::fmt::Display for Loop {

@@ -3,6 +3,7 @@
 mod flow;
 mod operate;
 mod runs;
+mod schedule;
 mod server;
 mod work;
 
@@ -14,6 +15,7 @@ use comeback_core::Millis;
 pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
 pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
+pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
@@ -136,6 +138,9 @@ pub enum Command {
     /// Execute workflows, look at executions and act on them
     #[command(subcommand)]
     Execution(ExecutionCommand),
+    /// What starts by itself, by cron or by spans
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// Read a retry policy, try it out, and find what is odd about it
     #[command(subcommand)]
     Policy(PolicyCommand),

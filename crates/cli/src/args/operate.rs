@@ -14,7 +14,7 @@ pub enum LoopCommand {
     List,
     /// Pause one, on all instances and across restarts
     Pause {
-        /// retries, starts, reap, timeout, expire or prune; promote stands for the first two
+        /// retries, starts, reap, timeout, expire, flow, schedule or prune; promote stands for the first two
         #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
         /// Resumes by itself after this

@@ -14,6 +14,7 @@ mod numbers;
 mod policy;
 mod query;
 mod run;
+mod schedule;
 mod serve;
 mod status;
 mod tail;
@@ -100,6 +101,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Task(command) => task::run(&context()?, command).await,
         Command::Workflow(command) => workflow::run(context, &out(), command).await,
         Command::Execution(command) => execution::run(&context()?, command).await,
+        Command::Schedule(command) => schedule::run(context, &out(), command).await,
         Command::Policy(command) => policy::run(&out(), command),
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,

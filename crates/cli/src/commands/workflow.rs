@@ -94,7 +94,7 @@ async fn lines(context: &Context, found: Value, remedy: &str) -> Result<u8, Fail
     view.print(&context.out)
 }
 
-fn read(file: &Path) -> Result<String, Failure> {
+pub fn read(file: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = match file.to_str() {
         Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| text),

@@ -97,6 +97,7 @@ impl Engine {
             // What stood for it goes on standing for that one.
             retry: Some(None),
             retry_of: Some(id),
+            firing: view.origin.firing,
             idempotency: once,
         };
         self.start_workflow(start).await

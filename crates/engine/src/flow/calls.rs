@@ -85,6 +85,7 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
         name: call.name.clone(),
         labels: call.labels.clone(),
         external_id: call.external_id.clone(),
+        firing: call.firing.clone(),
         ..Begin::new(namespace, call.workflow.clone(), call.version, input)
     };
     core.begin_execution(begin).await.map(|_| ())

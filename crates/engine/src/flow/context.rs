@@ -53,11 +53,15 @@ impl Scene {
         names.insert("steps".into(), Value::Object(steps));
         names.insert("input".into(), self.input.clone());
         let (workflow, version) = self.view.origin.workflow.clone().unzip();
+        let firing = self.view.origin.firing.as_ref();
         names.insert(
             "execution".into(),
             json!({
                 "id": execution.id.to_string(), "name": self.view.name, "labels": self.view.labels,
                 "workflow": workflow, "version": version, "namespace": &*execution.namespace,
+                "trigger": firing.map(|firing| firing.by.word()),
+                "schedule": firing.map(|firing| &firing.schedule),
+                "scheduled_at": firing.map(|firing| firing.at.to_rfc3339()),
             }),
         );
         if let Some(round) = &step.round {

@@ -95,6 +95,9 @@ pub struct Call {
     /// The execution of its first run, where somebody was told of it beforehand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<ExecutionId>,
+    /// The instant of a schedule, which every one of its executions knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firing: Option<comeback_store::Firing>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -171,6 +174,9 @@ pub struct Plan {
 /// Reads what stands in the catalog. The engine keeps the texts, and knows nothing of how they are written.
 pub trait Workflows: Send + Sync {
     fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid>;
+
+    /// One task, as a request describes it.
+    fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, Invalid>;
 }
 
 /// The shelf on which workflows stand.

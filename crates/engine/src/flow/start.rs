@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comeback_core::{ExecutionId, Invalid, Policy, TaskId};
-use comeback_store::{Idempotency, Origin, Shelf, Submitted};
+use comeback_store::{Firing, Idempotency, Origin, Shelf, Submission, Submitted};
 use serde_json::Value;
 
 use super::{Call, Plan, Step, WORKFLOWS, Workflows};
@@ -24,6 +24,8 @@ pub struct Start {
     /// Of the execution as a whole; the workflow's own where nothing is said.
     pub retry: Option<Option<Arc<Policy>>>,
     pub retry_of: Option<ExecutionId>,
+    /// The instant of a schedule.
+    pub firing: Option<Firing>,
     pub idempotency: Option<Idempotency>,
 }
 
@@ -49,7 +51,16 @@ pub(crate) struct Begin {
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
+    pub firing: Option<Firing>,
     pub idempotency: Option<Idempotency>,
+}
+
+/// A start that was thought through.
+pub(crate) struct Planned {
+    pub version: u32,
+    pub begin: Begin,
+    /// Where the execution has a policy of its own: the task that stands for it, and the first execution that it will begin.
+    pub call: Option<(Submit, ExecutionId)>,
 }
 
 impl Begin {
@@ -65,6 +76,7 @@ impl Begin {
             name: None,
             labels: BTreeMap::new(),
             external_id: None,
+            firing: None,
             idempotency: None,
         }
     }
@@ -97,40 +109,11 @@ impl Engine {
 
     pub async fn start_workflow(&self, start: Start) -> Result<Started, CommandError> {
         let core = &self.core;
-        let (plan, version) = core.planned(&start.namespace, &start.workflow, start.version).await?;
-        let retry = start.retry.clone().unwrap_or_else(|| plan.retry.clone());
-        let begin = Begin {
-            retry_of: start.retry_of,
-            name: start.name.clone(),
-            labels: start.labels.clone(),
-            external_id: start.external_id.clone(),
-            idempotency: start.idempotency.clone(),
-            ..Begin::new(start.namespace.clone(), start.workflow.clone(), Some(version), start.input.clone())
-        };
-        let Some(retry) = retry else {
+        let Planned { version, begin, call } = core.plan_start(&start).await?;
+        let Some((submit, first)) = call else {
             let (execution, repeated) = core.begin_execution(begin).await?;
             return Ok(Started { execution, workflow: start.workflow, version, task: None, repeated });
         };
-        // Its input is checked before anybody stands for it.
-        plan.input_for(start.input.as_ref())?;
-        let first = core.ids.execution(core.clock.now());
-        let call = Call {
-            workflow: start.workflow.clone(),
-            version: Some(version),
-            input: start.input.clone(),
-            name: start.name,
-            labels: start.labels.clone(),
-            external_id: start.external_id,
-            first: Some(first),
-        };
-        let spec = TaskSpec {
-            name: Some(format!("execution of {}", start.workflow)),
-            retry: Some(retry),
-            labels: start.labels,
-            step: Some(Step { call: Some(call), ..Step::default() }),
-            ..TaskSpec::new(start.workflow.clone())
-        };
-        let submit = Submit { idempotency: start.idempotency, ..Submit::one(start.namespace.clone(), spec) };
         let answer = self.submit(submit).await?;
         let task = answer.tasks.first().map(|task| task.id).ok_or(CommandError::NotFound("task"))?;
         let first = if answer.repeated { core.first_of(&start.namespace, task).await?.unwrap_or(first) } else { first };
@@ -167,6 +150,44 @@ impl Plan {
 }
 
 impl Core {
+    /// What a start comes to, without anything being started.
+    pub(crate) async fn plan_start(&self, start: &Start) -> Result<Planned, CommandError> {
+        let (plan, version) = self.planned(&start.namespace, &start.workflow, start.version).await?;
+        let retry = start.retry.clone().unwrap_or_else(|| plan.retry.clone());
+        let begin = Begin {
+            retry_of: start.retry_of,
+            name: start.name.clone(),
+            labels: start.labels.clone(),
+            external_id: start.external_id.clone(),
+            firing: start.firing.clone(),
+            idempotency: start.idempotency.clone(),
+            ..Begin::new(start.namespace.clone(), start.workflow.clone(), Some(version), start.input.clone())
+        };
+        let Some(retry) = retry else { return Ok(Planned { version, begin, call: None }) };
+        // Its input is checked before anybody stands for it.
+        plan.input_for(start.input.as_ref())?;
+        let first = self.ids.execution(self.clock.now());
+        let call = Call {
+            workflow: start.workflow.clone(),
+            version: Some(version),
+            input: start.input.clone(),
+            name: start.name.clone(),
+            labels: start.labels.clone(),
+            external_id: start.external_id.clone(),
+            first: Some(first),
+            firing: start.firing.clone(),
+        };
+        let spec = TaskSpec {
+            name: Some(format!("execution of {}", start.workflow)),
+            retry: Some(retry),
+            labels: start.labels.clone(),
+            step: Some(Step { call: Some(call), ..Step::default() }),
+            ..TaskSpec::new(start.workflow.clone())
+        };
+        let submit = Submit { idempotency: start.idempotency.clone(), ..Submit::one(start.namespace.clone(), spec) };
+        Ok(Planned { version, begin, call: Some((submit, first)) })
+    }
+
     /// A workflow, and which version that is.
     pub(crate) async fn planned(
         &self,
@@ -187,8 +208,8 @@ impl Core {
         Ok(step.and_then(|step| step.call).and_then(|call| call.first))
     }
 
-    /// The answer says whether it was there before.
-    pub(crate) async fn begin_execution(&self, begin: Begin) -> Result<(ExecutionId, bool), CommandError> {
+    /// The rows of an execution that begins now.
+    pub(crate) async fn execution_of(&self, begin: Begin) -> Result<Submission, CommandError> {
         let (mut plan, version) = self.planned(&begin.namespace, &begin.workflow, begin.version).await?;
         let input = plan.input_for(begin.input.as_ref())?;
         let input = Json::from(input).text().clone();
@@ -206,6 +227,7 @@ impl Core {
             input: Some(input),
             parent: begin.parent,
             retry_of: begin.retry_of,
+            firing: begin.firing,
         };
         // A run of a task begins one execution, however often it is tried.
         let own = begin.parent.map(|(task, run)| Idempotency {
@@ -219,7 +241,12 @@ impl Core {
             execution: Some(plan.execution),
             idempotency: begin.idempotency.or(own),
         };
-        let submission = submit.plan(&self.config, &self.ids, self.clock.now())?;
+        Ok(submit.plan(&self.config, &self.ids, self.clock.now())?)
+    }
+
+    /// The answer says whether it was there before.
+    pub(crate) async fn begin_execution(&self, begin: Begin) -> Result<(ExecutionId, bool), CommandError> {
+        let submission = self.execution_of(begin).await?;
         let new = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = self.submit_batch(std::slice::from_ref(&submission)).await.pop();
         match answer.ok_or(CommandError::ShuttingDown)?? {

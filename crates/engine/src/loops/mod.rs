@@ -8,6 +8,7 @@ mod flow;
 mod promote;
 mod prune;
 mod reap;
+mod schedule;
 mod time;
 mod timeout;
 
@@ -46,6 +47,7 @@ impl Core {
             Loop::Expire => expire::tick(self).await,
             Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
+            Loop::Schedule => schedule::tick(self).await,
         }
     }
 
@@ -57,6 +59,7 @@ impl Core {
             Loop::Timeout => &self.alarms.timeouts,
             Loop::Expire => &self.alarms.deadlines,
             Loop::Flow => &self.alarms.flow,
+            Loop::Schedule => &self.alarms.schedules,
             Loop::Prune => return None,
         })
     }
@@ -85,6 +88,7 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Timeout => next.timeout,
         Loop::Expire => next.deadline,
         Loop::Flow => next.gate,
+        Loop::Schedule => next.schedule,
         Loop::Prune => None,
     }
 }
@@ -306,6 +310,10 @@ mod tests {
             clock.set(next);
         }
         assert_eq!(rests[0], promote::GRACE, "at first it may be in somebody's hands");
-        assert_eq!(*rests.last().unwrap(), engine.core.config.safety_interval, "S1-68, the look that is taken in any case: {rests:?}");
+        assert_eq!(
+            *rests.last().unwrap(),
+            engine.core.config.safety_interval,
+            "S1-68, the look that is taken in any case: {rests:?}"
+        );
     }
 }

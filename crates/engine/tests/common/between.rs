@@ -63,6 +63,17 @@ pub trait Hand: Send + Sync {
         truth.promote(what, now, limit).await
     }
 
+    async fn put_schedule(
+        &self,
+        truth: &dyn Store,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        truth.put_schedule(schedule, start, on_behalf_of, now).await
+    }
+
     async fn set_pause(
         &self,
         truth: &dyn Store,
@@ -260,6 +271,33 @@ impl<H: Hand> Store for Between<H> {
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
         self.writes(self.truth.delete_document(at, name), |deleted| *deleted).await
+    }
+
+    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+        self.reads(self.truth.schedule(namespace, name)).await
+    }
+
+    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        self.reads(self.truth.schedules(namespace, after, limit)).await
+    }
+
+    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        self.reads(self.truth.due_schedules(now, limit)).await
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, now);
+        self.writes(put, |applied| *applied == Applied::Done).await
+    }
+
+    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_schedule(namespace, name), |deleted| *deleted).await
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {

@@ -89,6 +89,11 @@ impl Workflows for Plain {
             ..Plan::default()
         })
     }
+
+    fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+        let kind = text(&body["kind"]).ok_or_else(|| Invalid::one("kind", "is missing"))?;
+        Ok(TaskSpec { payload: body.get("payload").map(|payload| payload.clone().into()), ..TaskSpec::new(kind) })
+    }
 }
 
 /// The next version of a workflow.

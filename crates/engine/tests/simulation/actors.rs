@@ -404,8 +404,8 @@ async fn restart_one(sim: &Sim, rng: &mut Rng, n: u64) {
 pub async fn loops(sim: Sim, mut rng: Rng, instance: usize, steps: u64) -> Outcome {
     for _ in 0..steps {
         let engine = sim.engines.lock()[instance].clone();
-        let name = [Loop::Retries, Loop::Starts, Loop::Reap, Loop::Timeout, Loop::Expire][rng.below(5) as usize];
-        let _ = engine.tick_loop(name).await;
+        let names = [Loop::Retries, Loop::Starts, Loop::Reap, Loop::Timeout, Loop::Expire, Loop::Schedule];
+        let _ = engine.tick_loop(names[rng.below(6) as usize]).await;
         for _ in 0..rng.below(3) {
             tokio::task::yield_now().await;
         }

@@ -32,6 +32,10 @@ pub enum Mutant {
     ForgetKeys,
     /// Two commits of one execution are both taken although the second is out of date.
     IgnoreExecutionVersion,
+    /// An instant of a schedule is fired whoever has fired it before.
+    FireTwice,
+    /// Some instants are dealt with, and what they start is not stored.
+    LoseFirings,
 }
 
 impl Mutant {
@@ -45,6 +49,8 @@ impl Mutant {
         Mutant::ExtendAnyLease,
         Mutant::ForgetKeys,
         Mutant::IgnoreExecutionVersion,
+        Mutant::FireTwice,
+        Mutant::LoseFirings,
     ];
 }
 
@@ -242,6 +248,25 @@ impl Hand for Faulty {
     ) -> Result<Promoted, StoreError> {
         let now = if self.is(Mutant::PromoteEarly) { now + Millis(5_000) } else { now };
         truth.promote(what, now, limit).await
+    }
+
+    async fn put_schedule(
+        &self,
+        truth: &dyn Store,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let mut schedule = schedule.clone();
+        if self.is(Mutant::FireTwice)
+            && let Some(there) = truth.schedule(&schedule.namespace, &schedule.name).await?
+        {
+            schedule.version = there.version;
+        }
+        let lost = self.is(Mutant::LoseFirings) && self.faults.chance(30);
+        let start = start.filter(|_| !lost);
+        truth.put_schedule(&schedule, start, on_behalf_of, now).await
     }
 
     async fn set_pause(

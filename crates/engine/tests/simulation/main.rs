@@ -14,6 +14,7 @@ mod ledger;
 #[path = "../common/plain.rs"]
 mod plain;
 mod rng;
+mod schedule;
 
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ impl Sim {
             let engine = sim.instance(seed.wrapping_mul(31) + n).await;
             sim.engines.lock().push(engine);
         }
+        schedule::make(&sim).await;
         sim
     }
 
@@ -67,6 +69,7 @@ impl Sim {
         loop {
             // A store that is away at the start is tried again, as a server would.
             if let Ok(engine) = Engine::without_loops(store.clone(), self.clock.clone(), config.clone()).await {
+                engine.read_workflows_with(Arc::new(schedule::Kinds));
                 return engine;
             }
         }
@@ -102,6 +105,7 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<checks::Summary, String> {
         checks::check_all(&sim).await?;
         actors::settle_everything(&sim).await?;
         checks::check_all(&sim).await?;
+        schedule::check(&sim).await?;
         checks::check_over(&sim).await
     })
 }

@@ -14,7 +14,7 @@ use crate::plain::{self, Plain, put};
 use crate::stories;
 use crate::world::{Place, failed, lease, report};
 
-async fn engine(place: &Place) -> Engine {
+pub async fn engine(place: &Place) -> Engine {
     let engine = place.engine().await;
     engine.read_workflows_with(Arc::new(Plain));
     engine
@@ -30,7 +30,7 @@ fn with(result: Value) -> ReportEnd {
     ReportEnd::Succeeded { result: Some(result.into()) }
 }
 
-fn payload(leased: &Leased) -> Value {
+pub fn payload(leased: &Leased) -> Value {
     leased.payload.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 

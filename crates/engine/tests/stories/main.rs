@@ -13,6 +13,7 @@ mod long;
 #[path = "../common/plain.rs"]
 mod plain;
 mod races;
+mod schedules;
 mod sizes;
 mod tasks;
 mod world;
@@ -46,6 +47,7 @@ fn main() {
         ("flow", flow::STORIES),
         ("kills", kills::STORIES),
         ("sizes", sizes::STORIES),
+        ("schedules", schedules::STORIES),
         ("races", races::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),

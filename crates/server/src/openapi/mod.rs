@@ -37,6 +37,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("events", "Events", "What happened, and what happens."),
     ("workflows", "Workflows", "The catalog: workflows in versions that never change."),
     ("executions", "Executions", "Execute workflows, look at executions, and act on them as a whole."),
+    ("schedules", "Schedules", "What starts by itself, by cron or by spans."),
     ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
     ("stats", "Statistics", "Numbers about now and about what is to come."),
     ("upcoming", "Statistics", ""),

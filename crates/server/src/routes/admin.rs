@@ -115,8 +115,8 @@ pub fn lines() -> Vec<Line> {
 pub struct NothingIn {}
 
 /// Names of the contract behind which nothing runs yet.
-const ABSENT_LOOPS: [&str; 3] = ["dispatch", "hooks", "schedule"];
-const ABSENT_TYPES: [&str; 3] = ["FAILED_JOBS", "HOOKS", "SCHEDULES"];
+const ABSENT_LOOPS: [&str; 2] = ["dispatch", "hooks"];
+const ABSENT_TYPES: [&str; 2] = ["FAILED_JOBS", "HOOKS"];
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
@@ -236,11 +236,12 @@ fn of_type(word: &str) -> Option<Loop> {
         "DELAYED_JOBS" => Loop::Starts,
         "STUCK_JOBS" => Loop::Reap,
         "TIMEOUTS" => Loop::Timeout,
+        "SCHEDULES" => Loop::Schedule,
         _ => return None,
     })
 }
 
-pub const TYPES: [&str; 4] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS"];
+pub const TYPES: [&str; 5] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS", "SCHEDULES"];
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -73,6 +73,7 @@ pub fn lines() -> Vec<Line> {
 const LIST: &[Param] = &[
     Param::new("state", "A state or a status, or several with commas.", schema::text),
     Param::new("workflow", "The path of a workflow.", schema::text),
+    Param::new("schedule", "The name of the schedule that started them.", schema::text),
     Param::new("task_id", "The task that stands for them.", schema::text),
     LIMIT,
     CURSOR,
@@ -114,6 +115,7 @@ async fn start(
         external_id: given.external_id,
         retry,
         retry_of: None,
+        firing: None,
         idempotency: once.of(&app, &body)?,
     };
     let started = app.engine.start_workflow(start).await?;
@@ -153,6 +155,7 @@ async fn list(
         states,
         workflow: query.text("workflow").map(str::to_owned),
         parent: id("task_id")?.map(TaskId),
+        schedule: query.text("schedule").map(str::to_owned),
         after: id("cursor")?.map(ExecutionId),
         skip: 0,
         limit,

@@ -69,6 +69,11 @@ fn shelf(caller: &Caller) -> Shelf<'_> {
 }
 
 pub fn is_path(path: &str) -> Result<(), Problem> {
+    is_path_at("path", path)
+}
+
+/// The same for what else is named so.
+pub fn is_path_at(field: &str, path: &str) -> Result<(), Problem> {
     let known = |part: &str| {
         !part.is_empty() && part.chars().all(|it| it.is_ascii_alphanumeric() || matches!(it, '_' | '-' | '.'))
     };
@@ -77,7 +82,7 @@ pub fn is_path(path: &str) -> Result<(), Problem> {
     }
     let message =
         "must be names of letters, digits, `_`, `-` and `.` with slashes between them, 200 characters at most";
-    Err(Invalid::one("path", message).into())
+    Err(Invalid::one(field, message).into())
 }
 
 async fn store(

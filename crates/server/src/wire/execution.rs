@@ -75,6 +75,7 @@ pub fn head(view: &ExecutionView) -> Value {
     let it = &view.execution;
     let (workflow, version) = view.origin.workflow.clone().unzip();
     let (task, run) = view.origin.parent.unzip();
+    let firing = view.origin.firing.as_ref();
     json!({
         "id": it.id.to_string(),
         "name": view.name,
@@ -88,6 +89,9 @@ pub fn head(view: &ExecutionView) -> Value {
         "task_id": task.map(|id| id.to_string()),
         "run": run,
         "retry_of": view.origin.retry_of.map(|id| id.to_string()),
+        "trigger": firing.map(|firing| firing.by.word()),
+        "schedule": firing.map(|firing| firing.schedule.as_str()),
+        "scheduled_at": instant(firing.map(|firing| firing.at)),
         "total": it.total,
         "open": it.open,
         "counts": view.counts.iter().map(|(state, count)| (state.word(), count)).collect::<BTreeMap<_, _>>(),
@@ -170,6 +174,9 @@ pub fn of_lone(view: &TaskView) -> Value {
         "task_id": null,
         "run": null,
         "retry_of": null,
+        "trigger": null,
+        "schedule": null,
+        "scheduled_at": null,
         "total": 1,
         "open": u32::from(task.state.is_open()),
         "counts": counts,

@@ -3,6 +3,7 @@
 pub mod event;
 pub mod execution;
 pub mod lease;
+pub mod schedule;
 pub mod task;
 
 use std::fmt;

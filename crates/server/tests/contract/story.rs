@@ -1,6 +1,7 @@
 //! Every route at its best, and every problem, on both databases: each answer is held against the document.
 
 mod flow;
+mod schedules;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -135,6 +136,7 @@ async fn every_answer_is_as_the_document_says() {
         hooks(&world).await;
 
         flow::flow(&world).await;
+        schedules::schedules(&world).await;
         compat::batches(&world).await;
         compat::queue(&world).await;
         compat::schedules(&world).await;

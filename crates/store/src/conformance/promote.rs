@@ -184,6 +184,7 @@ cases! { "promote";
             timeout: Some(t0 + Millis(30_000)),
             deadline: Some(t0 + Millis(90_000)),
             gate: None,
+            schedule: None,
         });
         assert_eq!(next.earliest(), Some(t0 + Millis(30_000)));
     }

@@ -100,7 +100,8 @@ pub async fn execution_view(
     let Some(execution) = found.filter(|execution| &*execution.namespace == namespace) else { return Ok(None) };
     let statement = tx
         .prepare_cached(
-            "select name, labels::text, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of
+            "select name, labels::text, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of,
+               fired_by, schedule, scheduled_at
              from execution where id = $1",
         )
         .await?;
@@ -113,6 +114,7 @@ pub async fn execution_view(
         input: row.get::<_, Option<&str>>(5).map(Into::into),
         parent: row.get::<_, Option<Uuid>>(6).map(TaskId).zip(number(7)),
         retry_of: row.get::<_, Option<Uuid>>(8).map(ExecutionId),
+        firing: Firing::from_row(row.get(9), row.get(10), row.get(11)),
     };
     let mut view = ExecutionView::new(execution, name, labels, external_id, origin);
     let statement = tx.prepare_cached(&ExecutionPart::query("$1")).await?;
@@ -144,7 +146,8 @@ pub async fn executions(
     let sql = "select e.id from execution e join namespace n on n.id = e.namespace
                where n.name = $1 and (cardinality($2::int2[]) = 0 or e.state = any($2))
                  and ($3::text is null or e.workflow = $3) and ($4::uuid is null or e.parent_task = $4)
-                 and ($5::uuid is null or e.id < $5) order by e.id desc limit $6 offset $7";
+                 and ($5::uuid is null or e.id < $5)
+                 and ($8::text is null or e.schedule = $8) order by e.id desc limit $6 offset $7";
     let ids: Vec<Uuid> = {
         let client = store.reader().await?;
         let statement = client.prepare_cached(sql).await?;
@@ -160,6 +163,7 @@ pub async fn executions(
                     &after,
                     &i64::from(query.limit),
                     &i64::from(query.skip),
+                    &query.schedule,
                 ],
             )
             .await?;

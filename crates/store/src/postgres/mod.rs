@@ -17,6 +17,7 @@ mod list;
 mod plans;
 mod read;
 mod rows;
+mod schedules;
 mod setup;
 mod submit;
 mod tend;
@@ -236,6 +237,32 @@ impl Store for PostgresStore {
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
         documents::delete(self, at, name).await
+    }
+
+    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+        schedules::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        schedules::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        schedules::due(self, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        schedules::put(self, schedule, start, on_behalf_of, now).await
+    }
+
+    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
+        schedules::delete(self, namespace, name).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {

@@ -96,14 +96,23 @@ pub const NEXT_DUE: &str = "select
                (select timeout_at from task_open where timeout_at is not null order by timeout_at, id limit 1),
                (select expires_at from task_open where expires_at is not null
                  and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1),
-               (select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1)";
+               (select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1),
+               (select due from schedule where due is not null order by due limit 1)";
 
 pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     let client = store.reader().await?;
     let statement = client.prepare_cached(NEXT_DUE).await?;
     let row = client.query_one(&statement, &[]).await?;
     let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
-    Ok(NextDue { retry: at(0), start: at(1), lease: at(2), timeout: at(3), deadline: at(4), gate: at(5) })
+    Ok(NextDue {
+        retry: at(0),
+        start: at(1),
+        lease: at(2),
+        timeout: at(3),
+        deadline: at(4),
+        gate: at(5),
+        schedule: at(6),
+    })
 }
 
 pub async fn retry_after(store: &PostgresStore, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {

@@ -139,7 +139,7 @@ async fn run(client: &impl GenericClient, sql: &str, mut params: Params<'_>, now
     Ok(())
 }
 
-async fn submit_in(
+pub async fn submit_in(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     submissions: &[Submission],
@@ -365,7 +365,7 @@ async fn insert_execution(
 ) -> Result<(), StoreError> {
     let it = &new.execution;
     let origin = &new.origin;
-    let params: [&(dyn ToSql + Sync); 23] = [
+    let params: [&(dyn ToSql + Sync); 26] = [
         &it.id.0,
         &namespace,
         &it.state.code(),
@@ -389,14 +389,17 @@ async fn insert_execution(
         &origin.parent.map(|(task, _)| task.0),
         &origin.parent.map(|(_, run)| run.cast_signed()),
         &origin.retry_of.map(|id| id.0),
+        &origin.firing.as_ref().map(|firing| firing.by.code()),
+        &origin.firing.as_ref().map(|firing| &firing.schedule),
+        &origin.firing.as_ref().map(|firing| firing.at.0),
     ];
     let statement = tx
         .prepare_cached(
             "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast,
                dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow,
-               workflow_version, input, parent_task, parent_run, retry_of)
+               workflow_version, input, parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19,
-               $20, $21, $22, $23)",
+               $20, $21, $22, $23, $24, $25, $26)",
         )
         .await?;
     tx.execute(&statement, &params).await?;

@@ -105,7 +105,8 @@ pub fn execution_view(
     };
     let mut view = connection
         .prepare_cached(
-            "select name, labels, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of
+            "select name, labels, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of,
+               fired_by, schedule, scheduled_at
              from execution where id = ?1",
         )?
         .query_row([id.0.as_bytes().as_slice()], |row| {
@@ -115,7 +116,8 @@ pub fn execution_view(
             let input = from.text()?;
             let parent = from.maybe_uuid()?.map(TaskId).zip(from.get()?);
             let retry_of = from.maybe_uuid()?.map(ExecutionId);
-            let origin = Origin { workflow, input, parent, retry_of };
+            let firing = Firing::from_row(from.get()?, from.get()?, from.get()?);
+            let origin = Origin { workflow, input, parent, retry_of, firing };
             let labels = labels_from_json(labels.as_deref());
             Ok(ExecutionView::new(execution, name, labels, external_id, origin))
         })?;
@@ -149,13 +151,16 @@ pub fn executions(
     let state = if states.is_empty() { String::new() } else { format!("and state in ({})", states.join(", ")) };
     let sql = format!(
         "select id from execution where namespace = ?1 {state} and (?2 is null or workflow = ?2)
-           and (?3 is null or parent_task = ?3) and (?4 is null or id < ?4) order by id desc limit ?5 offset ?6"
+           and (?3 is null or parent_task = ?3) and (?4 is null or id < ?4)
+           and (?7 is null or schedule = ?7) order by id desc limit ?5 offset ?6"
     );
     let parent = query.parent.as_ref().map(|id| id.0.as_bytes().as_slice());
     let after = query.after.as_ref().map(|id| id.0.as_bytes().as_slice());
     let ids: Vec<[u8; 16]> = connection
         .prepare_cached(&sql)?
-        .query_map((number, &query.workflow, parent, after, query.limit, query.skip), |row| row.get(0))?
+        .query_map((number, &query.workflow, parent, after, query.limit, query.skip, &query.schedule), |row| {
+            row.get(0)
+        })?
         .collect::<rusqlite::Result<_>>()?;
     let view = |id| execution_view(connection, dictionary, namespace, ExecutionId(Uuid::from_bytes(id)));
     ids.into_iter().filter_map(|id| view(id).transpose()).collect()

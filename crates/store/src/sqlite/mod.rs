@@ -11,6 +11,7 @@ mod documents;
 mod flow;
 mod list;
 mod read;
+mod schedules;
 mod setup;
 mod statements;
 mod submit;
@@ -295,6 +296,37 @@ impl Store for SqliteStore {
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
         let (place, name) = (documents::Place::of(at), name.to_owned());
         self.writer.run(move |tx| documents::delete(tx.connection, &place, &name)).await
+    }
+
+    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| schedules::one(connection, &namespace, &name)).await
+    }
+
+    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| schedules::page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+        self.read(move |connection, _| schedules::due(connection, now, limit)).await
+    }
+
+    async fn put_schedule(
+        &self,
+        schedule: &Schedule,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        submit::learn(self, start.map(std::slice::from_ref).unwrap_or_default()).await?;
+        let (schedule, start) = (schedule.clone(), start.cloned());
+        self.writer.run(move |tx| schedules::put(tx, &schedule, start.as_ref(), on_behalf_of, now)).await
+    }
+
+    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name)).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {

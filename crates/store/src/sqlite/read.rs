@@ -68,6 +68,7 @@ pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
         gate: first(
             "select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1",
         )?,
+        schedule: first("select due from schedule where due is not null order by due limit 1")?,
     })
 }
 

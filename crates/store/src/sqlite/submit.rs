@@ -259,9 +259,9 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
     connection.execute(
         "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel,
            name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow, workflow_version, input,
-           parent_task, parent_run, retry_of)
+           parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at)
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23)",
+           ?23, ?24, ?25, ?26)",
         rusqlite::params![
             id.as_bytes().as_slice(),
             namespace,
@@ -286,6 +286,9 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
             new.origin.parent.as_ref().map(|(task, _)| task.0.as_bytes().as_slice()),
             new.origin.parent.map(|(_, run)| run),
             new.origin.retry_of.as_ref().map(|id| id.0.as_bytes().as_slice()),
+            new.origin.firing.as_ref().map(|firing| firing.by.code()),
+            new.origin.firing.as_ref().map(|firing| &firing.schedule),
+            new.origin.firing.as_ref().map(|firing| firing.at.0),
         ],
     )?;
     Ok(())

@@ -5,6 +5,7 @@ mod answers;
 mod flow;
 mod input;
 mod policy;
+mod schedule;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use serde_json::{Value, json};
 use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    [input::all(), policy::all(), answers::all(), flow::all(), crate::compat::shapes()].into_iter().flatten().collect()
+    let own = [input::all(), policy::all(), answers::all(), flow::all(), schedule::all()];
+    own.into_iter().chain([crate::compat::shapes()]).flatten().collect()
 }
 
 /// Shapes that are made of derived ones.
@@ -43,6 +45,9 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
+        "name" if path.contains("/schedules/") => {
+            ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
+        }
         "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
         _ => ("", text()),
     }
@@ -91,6 +96,8 @@ pub mod stands_for {
     pub struct AssumedFailure;
     pub struct WorkflowDocument;
     pub struct RetryFrom;
+    pub struct CatchUp;
+    pub struct Overlap;
     pub struct Hooks;
     pub struct EmittedType;
     pub struct Id;
@@ -129,6 +136,8 @@ by_hand! {
     stands_for::AssumedFailure => "AssumedFailure",
     stands_for::WorkflowDocument => "WorkflowDocument",
     stands_for::RetryFrom => "RetryFrom",
+    stands_for::CatchUp => "CatchUp",
+    stands_for::Overlap => "Overlap",
     stands_for::Hooks => "Hooks",
     stands_for::EmittedType => "EmittedType",
     stands_for::Id => "Id",

@@ -1,0 +1,221 @@
+//! Schedules: put, look at, pause, resume, trigger and delete.
+
+use comeback_core::schedule::Calendar;
+use comeback_core::transition::Act;
+use comeback_core::{Invalid, Timestamp};
+use comeback_store::{Applied, FiredBy, Firing, Schedule, StoreError};
+
+use crate::schedules::{Run, ScheduleSpec, ScheduleView, Standing, Starts, read, text};
+use crate::{CommandError, Core, Engine};
+
+/// Somebody else may change the same schedule at the same moment; its loop does so at every instant.
+const ROUNDS: u32 = 20;
+
+impl Engine {
+    /// A new schedule. Instants before now are none of its business.
+    pub async fn create_schedule(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: ScheduleSpec,
+    ) -> Result<ScheduleView, CommandError> {
+        let core = &self.core;
+        let now = core.clock.now();
+        let (spec, calendar) = core.checked(namespace, name, spec, now).await?;
+        let standing = Standing { settled: now, ..Standing::default() };
+        let row = Schedule {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            version: 0,
+            due: due(&spec, &standing, &calendar),
+            body: text(&spec),
+            standing: text(&standing),
+            created_at: now,
+            updated_at: now,
+        };
+        match core.put_row(&row, now).await? {
+            true => shown(&row, now),
+            false => Err(CommandError::NameTaken("schedule")),
+        }
+    }
+
+    /// In place of the one there is, or new. What the old one has dealt with stays so as long as both name the same instants;
+    /// otherwise the new one begins now. The answer says whether it is new.
+    pub async fn replace_schedule(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: ScheduleSpec,
+    ) -> Result<(ScheduleView, bool), CommandError> {
+        for _ in 0..ROUNDS {
+            match self.change_schedule(namespace, name, |_| Some(spec.clone())).await {
+                Ok(view) => return Ok((view, false)),
+                Err(CommandError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+            match self.create_schedule(namespace, name, spec.clone()).await {
+                Err(CommandError::NameTaken(_)) => {}
+                answer => return answer.map(|view| (view, true)),
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+
+    /// Its instants pass without it until somebody resumes it.
+    pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
+        self.core.config.limits.check_act(&act)?;
+        let paused = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
+        self.change_schedule(namespace, name, paused).await
+    }
+
+    /// What passed in the meantime is not made up for.
+    pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
+        self.core.config.limits.check_act(&act)?;
+        let resumed = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
+        self.change_schedule(namespace, name, resumed).await
+    }
+
+    /// Starts now what its instants start, whether it is paused or not. Its instants stay as they are.
+    pub async fn trigger_schedule(&self, namespace: &str, name: &str) -> Result<Run, CommandError> {
+        let core = &self.core;
+        for _ in 0..ROUNDS {
+            let row = core.row(namespace, name).await?;
+            let (spec, standing) = understood(&row)?;
+            let now = core.clock.now();
+            let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Manual };
+            let shot = core.shot(namespace, &spec, &firing, now).await?;
+            let standing = Standing { last_manual_run: Some(shot.run.clone()), ..standing };
+            let row = Schedule { standing: text(&standing), ..row };
+            if core.store.put_schedule(&row, Some(&shot.start), None, now).await? == Applied::Done {
+                core.tell_fired(&shot.start);
+                return Ok(shot.run);
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+
+    pub async fn schedule(&self, namespace: &str, name: &str) -> Result<ScheduleView, CommandError> {
+        shown(&self.core.row(namespace, name).await?, self.now())
+    }
+
+    /// Behind `after`, by name.
+    pub async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<ScheduleView>, CommandError> {
+        let rows = self.core.store.schedules(namespace, after, limit).await?;
+        let mut views = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match ScheduleView::of(row, self.now()) {
+                Ok(view) => views.push(view),
+                Err(error) => tracing::error!(schedule = row.name, %error, "a schedule cannot be read"),
+            }
+        }
+        Ok(views)
+    }
+
+    pub async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
+        match self.core.store.delete_schedule(namespace, name).await? {
+            true => Ok(()),
+            false => Err(CommandError::NotFound("schedule")),
+        }
+    }
+
+    async fn change_schedule(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: impl Fn(Option<ScheduleSpec>) -> Option<ScheduleSpec>,
+    ) -> Result<ScheduleView, CommandError> {
+        let core = &self.core;
+        for _ in 0..ROUNDS {
+            let row = core.row(namespace, name).await?;
+            let now = core.clock.now();
+            // One that cannot be read can be put anew.
+            let (old, mut standing) = read(&row).ok().unzip();
+            let wanted = change(old.clone()).ok_or_else(|| unreadable(format!("`{name}` cannot be read")))?;
+            let (spec, calendar) = match &old {
+                // A pause must be possible whatever has become of what it starts.
+                Some(old) if wanted.starts == old.starts && wanted.times == old.times => {
+                    let calendar = wanted.check()?;
+                    (wanted, calendar)
+                }
+                _ => {
+                    let same_span = old.as_ref().filter(|old| wanted.times.every == old.times.every);
+                    let anchor = same_span.map_or(now, |old| old.times.anchor);
+                    core.checked(namespace, name, wanted, anchor).await?
+                }
+            };
+            let standing = standing.get_or_insert_default();
+            if old.is_none_or(|old| old.paused || !spec.times.same_instants(&old.times)) {
+                standing.settled = standing.settled.max(now);
+            }
+            let due = due(&spec, standing, &calendar);
+            let row = Schedule { due, body: text(&spec), standing: text(standing), ..row };
+            if core.put_row(&row, now).await? {
+                return shown(&Schedule { updated_at: now, ..row }, now);
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+}
+
+fn due(spec: &ScheduleSpec, standing: &Standing, calendar: &Calendar) -> Option<Timestamp> {
+    if spec.paused { None } else { calendar.after(standing.settled) }
+}
+
+fn shown(row: &Schedule, now: Timestamp) -> Result<ScheduleView, CommandError> {
+    ScheduleView::of(row, now).map_err(unreadable)
+}
+
+fn understood(row: &Schedule) -> Result<(ScheduleSpec, Standing), CommandError> {
+    read(row).map_err(unreadable)
+}
+
+fn unreadable(what: String) -> CommandError {
+    StoreError::Corrupt(format!("a schedule: {what}")).into()
+}
+
+impl Core {
+    async fn row(&self, namespace: &str, name: &str) -> Result<Schedule, CommandError> {
+        self.store.schedule(namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
+    }
+
+    async fn put_row(&self, row: &Schedule, now: Timestamp) -> Result<bool, CommandError> {
+        let applied = self.store.put_schedule(row, None, None, now).await?;
+        if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
+            self.alarms.schedules.at(due);
+        }
+        Ok(applied == Applied::Done)
+    }
+
+    /// Everything that can be found out before its first instant: what it starts is made up, and thrown away.
+    async fn checked(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut spec: ScheduleSpec,
+        anchor: Timestamp,
+    ) -> Result<(ScheduleSpec, Calendar), CommandError> {
+        spec.times.anchor = anchor;
+        let mut faults = Invalid::default();
+        self.config.limits.check_name("name", name, &mut faults);
+        if let Some(note) = &spec.note {
+            let act = Act { by: None, note: Some(note.clone()) };
+            faults.absorb("", self.config.limits.check_act(&act).err().unwrap_or_default());
+        }
+        let calendar = spec.check().map_err(|part| faults.absorb("", part)).ok();
+        let now = self.clock.now();
+        let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Cron };
+        match self.shot(namespace, &spec, &firing, now).await {
+            Ok(_) => {}
+            Err(CommandError::Invalid(part)) => faults.absorb("", part),
+            Err(CommandError::NotFound(_)) if let Starts::Workflow { path, version, .. } = &spec.starts => {
+                let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
+                faults.push("workflow", format!("there is no workflow `{path}`{version}"));
+            }
+            Err(error) => return Err(error),
+        }
+        match calendar {
+            Some(calendar) => Ok(faults.or((spec, calendar))?),
+            None => Err(faults.into()),
+        }
+    }
+}

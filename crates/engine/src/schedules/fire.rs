@@ -1,0 +1,208 @@
+//! Fire: what an instant of a schedule starts, stored together with the fact that it did.
+
+use comeback_core::schedule::{Calendar, Overlap};
+use comeback_core::{EventKind, Invalid, State, Timestamp, expression};
+use comeback_store::{Applied, FiredBy, Firing, Loop, Schedule, StoreError, Submission};
+use serde_json::{Value, json};
+
+use super::{Miss, Run, ScheduleSpec, Standing, Starts, read, text};
+use crate::flow::Start;
+use crate::{CommandError, Core, Submit};
+
+/// Instants of one schedule that are fired before the others have their turn.
+const IN_A_ROW: usize = 50;
+
+/// What an instant starts.
+pub struct Shot {
+    pub start: Submission,
+    pub run: Run,
+}
+
+impl Core {
+    /// Deals with what has come for one schedule. Answers how many instants that were.
+    pub(crate) async fn fire_due(&self, row: Schedule, now: Timestamp) -> Result<u32, StoreError> {
+        let understood = read(&row).and_then(|(spec, standing)| {
+            let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
+            Ok((spec, standing, calendar))
+        });
+        let (spec, standing, calendar) = match understood {
+            Ok(understood) => understood,
+            Err(error) => {
+                // Written by another build, it may be. It rests until somebody puts it anew, and keeps nobody waiting.
+                tracing::error!(schedule = row.name, %error, "a schedule cannot be read; it is set aside");
+                return self.set_aside(row, now).await;
+            }
+        };
+        let due = calendar.due(standing.settled, now, spec.catch_up, spec.catch_up_limit);
+        let standing = Standing { missed: standing.missed.saturating_add(due.missed), ..standing };
+        let mut at = Moving { core: self, row, spec, standing, calendar, now };
+        let Some(newest) = due.newest else {
+            return Ok(u32::from(at.settle(None).await? == Applied::Done));
+        };
+        if due.fire.is_empty() {
+            return Ok(u32::from(at.settle(Some(newest)).await? == Applied::Done));
+        }
+        let mut moved = 0;
+        for instant in due.fire.into_iter().take(IN_A_ROW) {
+            match at.fire(instant).await? {
+                Applied::Done => moved += 1,
+                // Somebody else is at it, or nobody may be.
+                _ => break,
+            }
+        }
+        Ok(moved)
+    }
+
+    async fn set_aside(&self, row: Schedule, now: Timestamp) -> Result<u32, StoreError> {
+        let row = Schedule { due: None, ..row };
+        Ok(u32::from(self.store.put_schedule(&row, None, Some(Loop::Schedule), now).await? == Applied::Done))
+    }
+
+    /// What an instant would start, with everything checked.
+    pub(crate) async fn shot(
+        &self,
+        namespace: &str,
+        spec: &ScheduleSpec,
+        firing: &Firing,
+        now: Timestamp,
+    ) -> Result<Shot, CommandError> {
+        let names = json!({
+            "schedule": {"name": firing.schedule, "time_zone": spec.times.time_zone.as_deref().unwrap_or("UTC")},
+            "scheduled_at": firing.at.to_rfc3339(),
+            "trigger": firing.by.word(),
+        });
+        let mut run = Run { scheduled_at: firing.at, started_at: now, trigger: firing.by, execution: None, task: None };
+        let start = match &spec.starts {
+            Starts::Workflow { path, version, input, labels } => {
+                let input = input.as_ref().map(|input| expression::render(input, &names)).transpose();
+                let start = Start {
+                    namespace: namespace.to_owned(),
+                    workflow: path.clone(),
+                    version: *version,
+                    input: input.map_err(|faults| faults.under("input"))?,
+                    labels: labels.clone(),
+                    firing: Some(firing.clone()),
+                    ..Start::default()
+                };
+                let planned = self.plan_start(&start).await?;
+                match planned.call {
+                    None => self.execution_of(planned.begin).await?,
+                    Some((submit, first)) => {
+                        run.execution = Some(first);
+                        submit.plan(&self.config, &self.ids, now)?
+                    }
+                }
+            }
+            Starts::Task(body) => self.lone_task(namespace, body, &names, firing).map_err(|it| it.under("task"))?,
+        };
+        if let Some(new) = &start.execution {
+            run.execution = Some(new.execution.id);
+        } else {
+            run.task = start.tasks.first().map(|new| new.task.id);
+        }
+        Ok(Shot { start, run })
+    }
+
+    fn lone_task(&self, namespace: &str, body: &Value, names: &Value, firing: &Firing) -> Result<Submission, Invalid> {
+        let mut body = body.clone();
+        let fields = body.as_object_mut().ok_or_else(|| Invalid::one("", "must be an object"))?;
+        // What is decided later has texts of its own.
+        for (name, field) in fields.iter_mut().filter(|(name, _)| !matches!(name.as_str(), "retry" | "hooks")) {
+            *field = expression::render(field, names).map_err(|faults| faults.under(name))?;
+        }
+        let workflows = self.workflows.get().ok_or_else(|| Invalid::one("", "nobody here reads tasks"))?;
+        let mut task = workflows.task(namespace, &body)?;
+        if task.dedupe_key.is_some() {
+            return Err(Invalid::one("dedupe_key", "is not for schedules; `overlap: skip` waits for the run before"));
+        }
+        task.labels.insert("schedule".into(), firing.schedule.clone());
+        task.labels.insert("scheduled_at".into(), firing.at.to_rfc3339());
+        Submit::one(namespace, task).plan(&self.config, &self.ids, self.clock.now())
+    }
+
+    /// After the commit: whoever waits for it hears of it.
+    pub(crate) fn tell_fired(&self, start: &Submission) {
+        self.tell_submitted(std::slice::from_ref(start));
+        self.tallies.add(EventKind::TaskCreated, start.tasks.len() as u64);
+    }
+
+    /// Whether what was started is still at work.
+    async fn is_open(&self, namespace: &str, run: &Run) -> Result<bool, StoreError> {
+        match (run.task, run.execution) {
+            (Some(task), _) => {
+                let found = self.store.load(&[task]).await?.into_iter().flatten().next();
+                Ok(found.is_some_and(|stored| !State::is_terminal(stored.task.state)))
+            }
+            (None, Some(execution)) => {
+                let found = self.store.execution(namespace, execution).await?;
+                Ok(found.is_some_and(|view| !view.execution.state.is_terminal()))
+            }
+            (None, None) => Ok(false),
+        }
+    }
+}
+
+/// One schedule on its way from instant to instant.
+struct Moving<'a> {
+    core: &'a Core,
+    row: Schedule,
+    spec: ScheduleSpec,
+    standing: Standing,
+    calendar: Calendar,
+    now: Timestamp,
+}
+
+impl Moving<'_> {
+    async fn fire(&mut self, instant: Timestamp) -> Result<Applied, StoreError> {
+        if self.spec.overlap == Overlap::Skip
+            && let Some(run) = &self.standing.last_run
+            && self.core.is_open(&self.row.namespace, run).await?
+        {
+            self.standing.skipped += 1;
+            return self.settle(Some(instant)).await;
+        }
+        let firing = Firing { schedule: self.row.name.clone(), at: instant, by: FiredBy::Cron };
+        let before = self.standing.clone();
+        let failed = match self.core.shot(&self.row.namespace, &self.spec, &firing, self.now).await {
+            Err(CommandError::Store(error)) => return Err(error),
+            Err(error) => error.to_string(),
+            Ok(shot) => {
+                self.standing.fired += 1;
+                self.standing.last_run = Some(shot.run);
+                match self.store(Some(instant), Some(&shot.start)).await {
+                    // It can be stored neither now nor later.
+                    Err(StoreError::Refused(what) | StoreError::Corrupt(what)) => what,
+                    answer => return answer,
+                }
+            }
+        };
+        tracing::warn!(
+            schedule = self.row.name,
+            at = instant.to_rfc3339(),
+            error = failed,
+            "a schedule could not fire"
+        );
+        let miss = Miss { scheduled_at: instant, at: self.now, message: failed };
+        self.standing = Standing { failed: before.failed + 1, last_error: Some(miss), ..before };
+        self.settle(Some(instant)).await
+    }
+
+    /// Nothing is started; an instant is dealt with all the same.
+    async fn settle(&mut self, instant: Option<Timestamp>) -> Result<Applied, StoreError> {
+        self.store(instant, None).await
+    }
+
+    async fn store(&mut self, instant: Option<Timestamp>, start: Option<&Submission>) -> Result<Applied, StoreError> {
+        self.standing.settled = instant.map_or(self.standing.settled, |at| self.standing.settled.max(at));
+        self.row.due = self.calendar.after(self.standing.settled);
+        self.row.standing = text(&self.standing);
+        let applied = self.core.store.put_schedule(&self.row, start, Some(Loop::Schedule), self.now).await?;
+        if applied == Applied::Done {
+            self.row.version += 1;
+            if let Some(start) = start {
+                self.core.tell_fired(start);
+            }
+        }
+        Ok(applied)
+    }
+}

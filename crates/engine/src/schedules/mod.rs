@@ -1,0 +1,182 @@
+//! Schedules: what starts by itself, at which instants, and how far each has come.
+//!
+//! A schedule is one row. What it starts and the instant up to which it is dealt with are written in one commit, so that no
+//! instant fires twice, whoever looks and whoever is killed.
+
+mod fire;
+
+use std::collections::BTreeMap;
+
+use comeback_core::schedule::{CAUGHT_UP, CatchUp, MOST_CAUGHT_UP, Overlap, Times};
+use comeback_core::{ExecutionId, Invalid, TaskId, Timestamp};
+use comeback_store::{FiredBy, Schedule};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleSpec {
+    pub times: Times,
+    pub starts: Starts,
+    pub catch_up: CatchUp,
+    /// For `all`.
+    pub catch_up_limit: u32,
+    pub overlap: Overlap,
+    #[serde(default)]
+    pub paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What a schedule starts. The texts of an input or a task may speak of the instant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Starts {
+    Workflow {
+        path: String,
+        /// The newest at each instant where nothing is said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        version: Option<u32>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        input: Option<Value>,
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        labels: BTreeMap<String, String>,
+    },
+    /// One task, as a request describes it.
+    Task(Value),
+}
+
+impl ScheduleSpec {
+    pub fn new(times: Times, starts: Starts) -> ScheduleSpec {
+        ScheduleSpec {
+            times,
+            starts,
+            catch_up: CatchUp::Last,
+            catch_up_limit: CAUGHT_UP,
+            overlap: Overlap::Allow,
+            paused: false,
+            note: None,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<comeback_core::schedule::Calendar, Invalid> {
+        let mut faults = Invalid::default();
+        if self.catch_up_limit == 0 || self.catch_up_limit > MOST_CAUGHT_UP {
+            faults.push("catch_up_limit", format!("must be between 1 and {MOST_CAUGHT_UP}"));
+        }
+        match self.times.read() {
+            Ok(calendar) => faults.or(calendar),
+            Err(part) => {
+                faults.absorb("", part);
+                Err(faults)
+            }
+        }
+    }
+}
+
+/// How far a schedule has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// Every instant up to here is dealt with, this one too.
+    pub settled: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<Run>,
+    /// What somebody asked for beside its instants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_manual_run: Option<Run>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<Miss>,
+    pub fired: u64,
+    /// Instants that passed unseen and were not made up for.
+    pub missed: u64,
+    /// Instants at which the run before was still open.
+    pub skipped: u64,
+    /// Instants at which nothing could be started.
+    pub failed: u64,
+}
+
+/// What came of an instant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub scheduled_at: Timestamp,
+    pub started_at: Timestamp,
+    pub trigger: FiredBy,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution: Option<ExecutionId>,
+    /// A lone task, or the one that stands for the execution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<TaskId>,
+}
+
+/// An instant at which nothing could be started, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Miss {
+    pub scheduled_at: Timestamp,
+    pub at: Timestamp,
+    pub message: String,
+}
+
+/// A schedule as it is shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleView {
+    pub namespace: String,
+    pub name: String,
+    pub spec: ScheduleSpec,
+    pub standing: Standing,
+    /// The instants that come next.
+    pub next: Vec<Timestamp>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// How many instants are shown beforehand.
+const SHOWN: usize = 5;
+
+impl ScheduleView {
+    /// Where it stands, in the words of F0-8.
+    pub fn state(&self) -> &'static str {
+        let standing = &self.standing;
+        let failing = standing
+            .last_error
+            .as_ref()
+            .is_some_and(|error| standing.last_run.as_ref().is_none_or(|run| run.scheduled_at < error.scheduled_at));
+        if self.spec.paused {
+            "paused"
+        } else if self.next.is_empty() {
+            "stopped"
+        } else if failing {
+            "error"
+        } else if standing.last_run.is_none() {
+            "initialized"
+        } else {
+            "active"
+        }
+    }
+
+    pub(crate) fn of(row: &Schedule, now: Timestamp) -> Result<ScheduleView, String> {
+        let (spec, standing) = read(row)?;
+        let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
+        let after = standing.settled.max(now);
+        let next = if spec.paused { Vec::new() } else { calendar.coming(after).take(SHOWN).collect() };
+        Ok(ScheduleView {
+            namespace: row.namespace.clone(),
+            name: row.name.clone(),
+            spec,
+            standing,
+            next,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}
+
+pub(crate) fn read(row: &Schedule) -> Result<(ScheduleSpec, Standing), String> {
+    let spec = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
+    let standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
+    Ok((spec, standing))
+}
+
+pub(crate) fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}

@@ -1,0 +1,206 @@
+//! Schedules: what starts by itself, by cron or by spans.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{delete, get, post, put};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::admin::NothingIn;
+use super::workflows::is_path_at;
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::once::Once;
+use crate::openapi::{Doc, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire::schedule::{self as shape, ScheduleIn};
+use crate::wire::{self, Page};
+
+pub fn lines() -> Vec<Line> {
+    let (all, one) = ("/api/v1/schedules", "/api/v1/schedules/{name}");
+    let whole = || schema::named("Schedule");
+    let fields = json!({"cron": "30 2 * * 1-5", "time_zone": "Europe/Berlin", "catch_up": "last", "overlap": "skip",
+        "task": {"kind": "report.export", "payload": {"day": "{{ scheduled_at[:10] }}"}}});
+    let with_name = json!({"name": "heartbeat", "every": "8h", "task": {"kind": "check"}});
+    let act = |id| Doc::new(id).once().answers(whole()).problems(&["not-found", "conflict"]);
+    vec![
+        line(Method::GET, all, Need::Read, "Schedules, by name", get(list))
+            .doc(Doc::new("listCronSchedules").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
+        line(Method::POST, all, Need::Operate, "Make a schedule", post(create)).doc(
+            Doc::new("createSchedule")
+                .about(
+                    "By cron or by spans, in a time zone, it starts a workflow or a task. Each instant fires once, however many \
+                     servers there are. What it starts is checked beforehand.",
+                )
+                .needs::<ScheduleIn>()
+                .example(with_name)
+                .once()
+                .creates(whole())
+                .problems(&["name-taken"]),
+        ),
+        line(Method::GET, one, Need::Read, "A schedule, its next instants and what came of the last", get(show))
+            .doc(Doc::new("getSchedule").answers(whole()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Operate, "Put a schedule in place of the one there is", put(replace)).doc(
+            Doc::new("putSchedule")
+                .about("As long as both name the same instants, what was dealt with stays so. Another rhythm begins now.")
+                .needs::<ScheduleIn>()
+                .example(fields)
+                .answers(whole())
+                .also(201)
+                .problems(&["conflict"]),
+        ),
+        line(Method::DELETE, one, Need::Operate, "Delete a schedule", delete(remove))
+            .doc(Doc::new("deleteSchedule").answers_nothing().problems(&["not-found"])),
+        line(Method::POST, "/api/v1/schedules/{name}/pause", Need::Operate, "Let its instants pass", post(pause))
+            .doc(act("pauseSchedule").takes::<NoteIn>()),
+        line(Method::POST, "/api/v1/schedules/{name}/resume", Need::Operate, "Fire again from now on", post(resume))
+            .doc(act("resumeSchedule").takes::<NoteIn>().about("What passed in the meantime is not made up for.")),
+        line(Method::POST, "/api/v1/schedules/{name}/trigger", Need::Operate, "Start what it starts, now", post(trigger))
+            .doc(
+                Doc::new("triggerSchedule")
+                    .about("Whether it is paused or not; its instants stay as they are.")
+                    .takes::<NothingIn>()
+                    .once()
+                    .creates(schema::named("ScheduleRun"))
+                    .problems(&["not-found", "conflict"]),
+            ),
+    ]
+}
+
+type Shared = State<Arc<App>>;
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ScheduleAct)]
+struct NoteIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+/// A name that can be none is that of no schedule.
+fn known(name: &str) -> Result<(), Problem> {
+    is_path_at("name", name).map_err(|_| Problem::not_found("schedule"))
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let limit = query.limit()?;
+    let found = app.engine.schedules(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
+    let next = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
+    Ok(Json(json!(Page { items: found.iter().map(shape::shown).collect::<Vec<_>>(), next_cursor: next })))
+}
+
+async fn view(app: &App, namespace: &str, name: &str) -> Result<Json<Value>, Problem> {
+    Ok(Json(shape::shown(&app.engine.schedule(namespace, name).await?)))
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    known(&name)?;
+    view(&app, &caller.namespace, &name).await
+}
+
+async fn create(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let mut given: ScheduleIn = wire::read(&body)?;
+    let name = given.name.take().ok_or_else(|| Invalid::one("name", "is missing"))?;
+    is_path_at("name", &name)?;
+    let spec = given.spec()?;
+    let (here, again) = (app.clone(), app.clone());
+    let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
+    let act = async move {
+        let view = here.engine.create_schedule(&namespace, &name, spec).await?;
+        Ok(Json(shape::shown(&view)))
+    };
+    let answer = once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await });
+    Ok((StatusCode::CREATED, answer.await?).into_response())
+}
+
+async fn replace(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    is_path_at("name", &name)?;
+    let given: ScheduleIn = wire::read(&body)?;
+    if given.name.as_ref().is_some_and(|given| *given != name) {
+        return Err(Invalid::one("name", format!("must be `{name}`, as in the address, or be left out")).into());
+    }
+    let (view, new) = app.engine.replace_schedule(&caller.namespace, &name, given.spec()?).await?;
+    let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(shape::shown(&view))).into_response())
+}
+
+async fn remove(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    known(&name)?;
+    app.engine.delete_schedule(&caller.namespace, &name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+macro_rules! acts {
+    ($($verb:ident $command:ident),+) => {
+        $(async fn $verb(
+            State(app): Shared,
+            Extension(caller): Extension<Caller>,
+            Path(name): Path<String>,
+            once: Once,
+            body: Bytes,
+        ) -> Result<Json<Value>, Problem> {
+            let given: NoteIn = wire::read(&body)?;
+            known(&name)?;
+            let by = caller.act(None, given.note);
+            let (here, again) = (app.clone(), app.clone());
+            let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
+            let act = async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
+            let as_it_is = async move { view(&again, &other, &called).await };
+            once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+        })+
+    };
+}
+
+acts!(pause pause_schedule, resume resume_schedule);
+
+async fn trigger(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let NothingIn {} = wire::read(&body)?;
+    known(&name)?;
+    let (here, again) = (app.clone(), app.clone());
+    let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
+    let act = async move { Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name).await?))) };
+    let the_last = async move {
+        let view = again.engine.schedule(&other, &called).await?;
+        let run = view.standing.last_manual_run.as_ref().map(shape::run);
+        run.map(Json).ok_or_else(|| Problem::not_found("run of this schedule"))
+    };
+    let answer = once.guard(&app, &caller.namespace, &body, act, the_last).await?;
+    Ok((StatusCode::CREATED, answer).into_response())
+}

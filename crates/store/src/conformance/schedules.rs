@@ -1,0 +1,178 @@
+//! Schedules: rows that move together with what they start.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use comeback_core::{Millis, State, TaskId, Timestamp};
+
+use super::{World, cases};
+use crate::types::*;
+
+fn named(w: &World, name: &str, due: Option<Timestamp>) -> Schedule {
+    Schedule {
+        namespace: "default".into(),
+        name: name.into(),
+        version: 0,
+        due,
+        body: "{}".into(),
+        standing: "{}".into(),
+        created_at: w.now(),
+        updated_at: w.now(),
+    }
+}
+
+async fn put(w: &World, schedule: &Schedule) -> Applied {
+    w.store.put_schedule(schedule, None, None, w.now()).await.unwrap()
+}
+
+async fn get(w: &World, name: &str) -> Option<Schedule> {
+    w.store.schedule("default", name).await.unwrap()
+}
+
+fn names(found: Vec<Schedule>) -> Vec<String> {
+    found.into_iter().map(|it| it.name).collect()
+}
+
+async fn is_there(w: &World, id: TaskId) -> bool {
+    w.store.load(&[id]).await.unwrap()[0].is_some()
+}
+
+cases! { "schedules";
+    fn what_is_put_is_found(w) {
+        let new = Schedule { body: r#"{"a":1}"#.into(), standing: r#"{"b":2}"#.into(), ..named(&w, "a", Some(Timestamp(7))) };
+        assert_eq!(get(&w, "a").await, None);
+        assert_eq!(put(&w, &new).await, Applied::Done);
+        let found = get(&w, "a").await.unwrap();
+        assert_eq!(found, Schedule { version: 1, ..new });
+        w.pass(5);
+        assert_eq!(put(&w, &Schedule { due: None, standing: "{}".into(), ..found.clone() }).await, Applied::Done);
+        let expected = Schedule { version: 2, due: None, standing: "{}".into(), updated_at: w.now(), ..found };
+        assert_eq!(get(&w, "a").await, Some(expected));
+    }
+
+    fn who_knows_an_older_version_of_a_schedule_writes_nothing(w) {
+        let new = named(&w, "a", None);
+        assert_eq!(put(&w, &new).await, Applied::Done);
+        assert_eq!(put(&w, &new).await, Applied::Stale, "there is one already");
+        assert_eq!(put(&w, &Schedule { version: 2, ..new.clone() }).await, Applied::Stale);
+        assert_eq!(put(&w, &Schedule { version: 1, ..new.clone() }).await, Applied::Done);
+        assert_eq!(put(&w, &Schedule { version: 1, ..new }).await, Applied::Stale);
+    }
+
+    /// The promise that every instant fires once stands on this.
+    fn a_schedule_moves_with_what_it_starts_or_not_at_all(w) {
+        put(&w, &named(&w, "a", Some(w.now()))).await;
+        let seen = get(&w, "a").await.unwrap();
+        let (task, other) = (w.new_task("t"), w.new_task("t"));
+        let (id, late) = (task.task.id, other.task.id);
+        let fire = |task| w.submission(vec![task]);
+        let on_behalf = Some(Loop::Schedule);
+        assert_eq!(w.store.put_schedule(&seen, Some(&fire(task)), on_behalf, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.state(id).await, State::Pending);
+        assert_eq!(w.store.put_schedule(&seen, Some(&fire(other)), on_behalf, w.now()).await.unwrap(), Applied::Stale);
+        assert!(!is_there(&w, late).await);
+        // One that cannot be stored leaves the schedule where it was.
+        let seen = get(&w, "a").await.unwrap();
+        let mut twice = w.new_task("t");
+        twice.task.id = id;
+        assert!(w.store.put_schedule(&seen, Some(&fire(twice)), on_behalf, w.now()).await.is_err());
+        assert_eq!(get(&w, "a").await, Some(seen));
+    }
+
+    fn of_many_who_fire_the_same_instant_one_does(w) {
+        put(&w, &named(&w, "a", Some(w.now()))).await;
+        let seen = get(&w, "a").await.unwrap();
+        let mut callers = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (w, seen) = (w.clone(), seen.clone());
+            callers.spawn(async move {
+                let task = w.new_task("t");
+                let id = task.task.id;
+                let start = w.submission(vec![task]);
+                (w.store.put_schedule(&seen, Some(&start), Some(Loop::Schedule), w.now()).await.unwrap(), id)
+            });
+        }
+        let answers = callers.join_all().await;
+        let done = |applied: &Applied| *applied == Applied::Done;
+        assert_eq!(answers.iter().filter(|(applied, _)| done(applied)).count(), 1, "{answers:?}");
+        for (applied, id) in answers {
+            assert_eq!(is_there(&w, id).await, done(&applied));
+        }
+    }
+
+    fn an_execution_is_started_with_its_instant(w) {
+        put(&w, &named(&w, "a", Some(w.now()))).await;
+        let seen = get(&w, "a").await.unwrap();
+        let (mut start, id, tasks) = w.new_execution(&["x", "y"], &["x>y"]);
+        let firing = Firing { schedule: "a".into(), at: w.now(), by: FiredBy::Manual };
+        start.execution.as_mut().unwrap().origin.firing = Some(firing.clone());
+        assert_eq!(w.store.put_schedule(&seen, Some(&start), None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.execution("default", id).await.unwrap().unwrap().origin.firing, Some(firing));
+        assert_eq!(w.state(tasks["x"]).await, State::Pending);
+        let (other, _) = w.execution(&["z"], &[]).await;
+        let query = |schedule: Option<&str>| ExecutionQuery {
+            schedule: schedule.map(str::to_owned),
+            limit: 9,
+            ..ExecutionQuery::default()
+        };
+        let list = async |schedule| {
+            let found = w.store.executions("default", &query(schedule)).await.unwrap();
+            found.into_iter().map(|it| it.execution.id).collect::<Vec<_>>()
+        };
+        assert_eq!(list(None).await, [other, id]);
+        assert_eq!(list(Some("a")).await, [id]);
+        assert_eq!(list(Some("b")).await, []);
+    }
+
+    fn a_pause_of_the_loop_holds_what_it_fires_and_nobody_else(w) {
+        put(&w, &named(&w, "a", Some(w.now()))).await;
+        let seen = get(&w, "a").await.unwrap();
+        let pause = Pause { until: w.now() + Millis(60_000), note: None, by: None, at: w.now() };
+        w.store.set_pause(Loop::Schedule, Some(pause), w.now()).await.unwrap();
+        let task = w.new_task("t");
+        let id = task.task.id;
+        let start = w.submission(vec![task]);
+        let fire = async |behalf| w.store.put_schedule(&seen, Some(&start), behalf, w.now()).await.unwrap();
+        assert_eq!(fire(Some(Loop::Schedule)).await, Applied::Paused);
+        assert!(!is_there(&w, id).await);
+        assert_eq!(get(&w, "a").await.as_ref(), Some(&seen));
+        assert_eq!(fire(None).await, Applied::Done, "somebody who asks is no loop");
+    }
+
+    fn the_longest_overdue_comes_first_from_every_namespace(w) {
+        let now = w.now();
+        put(&w, &named(&w, "b", Some(now))).await;
+        put(&w, &named(&w, "a", Some(now - Millis(5)))).await;
+        put(&w, &named(&w, "later", Some(now + Millis(1)))).await;
+        put(&w, &named(&w, "never", None)).await;
+        put(&w, &Schedule { namespace: "other".into(), ..named(&w, "c", Some(now - Millis(9))) }).await;
+        let due = async |at, limit| names(w.store.due_schedules(at, limit).await.unwrap());
+        assert_eq!(due(now, 9).await, ["c", "a", "b"]);
+        assert_eq!(due(now, 1).await, ["c"]);
+        assert_eq!(due(now - Millis(6), 9).await, ["c"]);
+        assert_eq!(w.store.next_due().await.unwrap().schedule, Some(now - Millis(9)));
+        assert_eq!(w.store.due_schedules(now, 1).await.unwrap()[0].namespace, "other");
+    }
+
+    fn schedules_are_listed_by_name_in_their_namespace(w) {
+        for name in ["b", "a/c", "a", "Z"] {
+            put(&w, &named(&w, name, None)).await;
+        }
+        put(&w, &Schedule { namespace: "other".into(), ..named(&w, "theirs", None) }).await;
+        let page = async |after, limit| names(w.store.schedules("default", after, limit).await.unwrap());
+        assert_eq!(page("", 9).await, ["Z", "a", "a/c", "b"]);
+        assert_eq!(page("", 2).await, ["Z", "a"]);
+        assert_eq!(page("a", 9).await, ["a/c", "b"]);
+        assert!(w.store.schedules("nobody's", "", 9).await.unwrap().is_empty());
+        assert_eq!(w.store.schedule("other", "a").await.unwrap(), None);
+    }
+
+    fn what_is_deleted_fires_no_more(w) {
+        put(&w, &named(&w, "a", Some(w.now()))).await;
+        let seen = get(&w, "a").await.unwrap();
+        assert!(!w.store.delete_schedule("other", "a").await.unwrap());
+        assert!(w.store.delete_schedule("default", "a").await.unwrap());
+        assert!(!w.store.delete_schedule("default", "a").await.unwrap());
+        assert_eq!(put(&w, &seen).await, Applied::Stale);
+        assert_eq!(get(&w, "a").await, None);
+        assert_eq!(w.store.next_due().await.unwrap().schedule, None);
+    }
+}

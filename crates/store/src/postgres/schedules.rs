@@ -1,0 +1,107 @@
+//! Schedules: rows that are moved together with what they start.
+
+use comeback_core::Timestamp;
+use tokio_postgres::Row;
+
+use super::PostgresStore;
+use super::learn;
+use super::submit::submit_in;
+use super::tend::pause_lock;
+use crate::StoreError;
+use crate::types::{Applied, Loop, Schedule, Submission};
+
+const WHAT: &str = "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
+     from schedule s join namespace n on n.id = s.namespace";
+
+fn read(row: &Row) -> Schedule {
+    Schedule {
+        namespace: row.get(0),
+        name: row.get(1),
+        version: row.get::<_, i32>(2).cast_unsigned(),
+        due: row.get::<_, Option<i64>>(3).map(Timestamp),
+        body: row.get(4),
+        standing: row.get(5),
+        created_at: Timestamp(row.get(6)),
+        updated_at: Timestamp(row.get(7)),
+    }
+}
+
+pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&format!("{WHAT} where n.name = $1 and s.name = $2")).await?;
+    Ok(client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read))
+}
+
+pub async fn page(
+    store: &PostgresStore,
+    namespace: &str,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<Schedule>, StoreError> {
+    let client = store.reader().await?;
+    let sql = format!("{WHAT} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?;
+    Ok(rows.iter().map(read).collect())
+}
+
+pub async fn due(store: &PostgresStore, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
+    let client = store.reader().await?;
+    let sql = format!("{WHAT} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Two who fire the same instant: the version lets one of them through.
+pub async fn put(
+    store: &PostgresStore,
+    schedule: &Schedule,
+    start: Option<&Submission>,
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    if let Some(start) = start {
+        learn::learn(store, std::slice::from_ref(start)).await?;
+    }
+    let mut client = store.writer().await?;
+    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&schedule.namespace]).await?;
+    let tx = client.transaction().await?;
+    if let Some(name) = on_behalf_of
+        && pause_lock(&tx, name, now).await?
+    {
+        return Ok(Applied::Paused);
+    }
+    let sql = match schedule.version {
+        0 => {
+            "insert into schedule (namespace, name, version, due, body, standing, created_at, updated_at)
+             select id, $2, $3 + 1, $4, $5, $6, $7, $7 from namespace where name = $1 on conflict do nothing"
+        }
+        _ => {
+            "update schedule set version = version + 1, due = $4, body = $5, standing = $6, updated_at = $7
+             where namespace = (select id from namespace where name = $1) and name = $2 and version = $3"
+        }
+    };
+    let statement = tx.prepare_cached(sql).await?;
+    let (version, due) = (schedule.version.cast_signed(), schedule.due.map(|at| at.0));
+    let written = tx
+        .execute(
+            &statement,
+            &[&schedule.namespace, &schedule.name, &version, &due, &schedule.body, &schedule.standing, &now.0],
+        )
+        .await?;
+    if written == 0 {
+        return Ok(Applied::Stale);
+    }
+    if let Some(start) = start {
+        submit_in(store, &tx, std::slice::from_ref(start), now).await?;
+    }
+    tx.commit().await?;
+    Ok(Applied::Done)
+}
+
+pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Result<bool, StoreError> {
+    let client = store.writer().await?;
+    let sql = "delete from schedule s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2";
+    Ok(client.execute(sql, &[&namespace, &name]).await? > 0)
+}
