@@ -1,10 +1,7 @@
 //! Requests that cannot be accepted: each is answered with what is wrong and where, and nothing is changed by any of them.
 
-#[path = "bad_inputs/by_hand.rs"]
 mod by_hand;
-#[path = "bad_inputs/from_schemas.rs"]
 mod from_schemas;
-mod place;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +14,7 @@ use comeback_server::auth::{NewKey, Role};
 use comeback_server::{App, Route};
 use serde_json::{Value, json};
 
-use place::{Answer, Place, request, route, send};
+use crate::place::{Answer, Place, request, route, send};
 
 /// A request that is wrong, and what its answer must say.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use comeback_server::Route;
 use comeback_server::auth::Need;
 use serde_json::json;
 
+use super::{Bad, TASK};
 use crate::place::routes;
-use crate::{Bad, TASK};
 
 pub fn all() -> Vec<Bad> {
     [bytes(), media(), methods(), addresses(), queries(), filters(), headers(), tasks(), policies(), rest()]

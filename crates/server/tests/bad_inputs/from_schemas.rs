@@ -7,7 +7,7 @@ use comeback_server::openapi::document;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-use crate::Bad;
+use super::Bad;
 
 /// A good body, a place in it, the schema of that place, and how faults there are named.
 struct Base {

@@ -4,7 +4,7 @@ use axum::http::{Method, StatusCode};
 use comeback_core::{Failure, Trigger};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere, text};
+use super::{World, everywhere, text};
 
 /// The sample body, as it stands; with a task behind it that waits for the first.
 fn sample() -> Value {

@@ -3,7 +3,7 @@
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere, text};
+use super::{World, everywhere, text};
 
 async fn submit(world: &World, name: &str) -> String {
     let job = json!({"kind": "screenshot", "external_id": name, "retry": true, "dialect": "job"});

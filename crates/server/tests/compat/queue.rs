@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere, text};
+use super::{World, everywhere, text};
 
 const WORKER: &str = "worker-1";
 

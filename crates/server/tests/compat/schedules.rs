@@ -3,7 +3,7 @@
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::{World, everywhere, text};
+use super::{World, everywhere, text};
 
 /// A step of a workflow, with its configuration as it stands in a node.
 async fn submit(world: &World, key: &str, retry: Value) -> String {

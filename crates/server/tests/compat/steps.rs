@@ -3,7 +3,7 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 
-use crate::{World, everywhere, text};
+use super::{World, everywhere, text};
 
 async fn put(world: &World, retries: u32) {
     let retry = json!({"strategy": "fixed", "delay": "10s", "max_retries": retries});

@@ -8,7 +8,7 @@ use comeback_server::auth::Need;
 use comeback_server::openapi::{document, tag};
 use serde_json::Value;
 
-use crate::judge::{Judge, operation};
+use super::judge::{Judge, operation};
 use crate::place::{Place, request, routes, send};
 
 const CHECKED_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");

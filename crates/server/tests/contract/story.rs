@@ -18,7 +18,7 @@ use comeback_server::{App, GateOptions, Room};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 
-use crate::judge::Judge;
+use super::judge::Judge;
 use crate::place::{self, Answer, Place, request, route, routes, send};
 
 mod compat;

@@ -2,9 +2,6 @@
 
 mod batch;
 mod jobs;
-#[allow(dead_code, reason = "others look at the table of routes too")]
-#[path = "../place/mod.rs"]
-mod place;
 mod queue;
 mod schedules;
 mod steps;
@@ -19,7 +16,7 @@ use comeback_engine::{LeaseRef, LeaseRequest};
 use comeback_server::App;
 use serde_json::Value;
 
-use place::{Answer, Place, START, request, send};
+use crate::place::{Answer, Place, START, request, send};
 
 /// A server, and time that is moved by hand.
 pub struct World {

@@ -3,6 +3,4 @@
 
 mod document;
 mod judge;
-#[path = "../place/mod.rs"]
-mod place;
 mod story;

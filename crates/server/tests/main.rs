@@ -1,0 +1,11 @@
+//! What a server says, asked without a socket. One program for all of it: linking takes longer than most of these tests.
+
+mod bad_inputs;
+mod compat;
+mod contract;
+mod instances;
+mod metrics;
+mod once;
+mod place;
+mod roles;
+mod walls;
