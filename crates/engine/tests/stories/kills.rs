@@ -1,6 +1,6 @@
 //! The engine dies before and after every commit of a flow, and another one goes on: nothing is lost, and nothing is done twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -254,14 +254,20 @@ async fn outcome(run: &Run, root: TaskId) -> Vec<String> {
         let counts = (it.execution.total, it.execution.open, it.execution.unhandled);
         told.push(format!("{} is {} {counts:?}", names[&it.execution.id], it.execution.state));
     }
+    let mut calls = BTreeSet::new();
     for it in &tasks {
         let task = &it.stored.task;
         let name = it.name.as_deref().unwrap_or_default();
         if let Some(of) = it.labels.get("hook_of") {
-            // `<task>:<trigger>:<condition>:<attempt>`, and the run where that says more.
-            let of: TaskId = of.parse().unwrap();
+            assert!(calls.insert(name.to_owned()), "{name} was made twice");
+            // `<task>:<trigger>:<condition>:<attempt>`, and the run where that says more. A lease that was lost is told as a retry too,
+            // of the same attempt, and is no part of the outcome.
             let words: Vec<&str> = name.split(':').skip(1).take(3).collect();
-            told.push(format!("{} is told {} in state {}", name_of(of), words.join(":"), task.state));
+            let call = format!("{} is told {} in state {}", name_of(of.parse().unwrap()), words.join(":"), task.state);
+            let for_a_loss = words[0] == "retry" && (words[2] == "0" || told.contains(&call));
+            if !for_a_loss {
+                told.push(call);
+            }
         } else {
             told.push(format!("{} is {} in attempt {}", name_of(task.id), task.state, task.counters.attempt));
         }
