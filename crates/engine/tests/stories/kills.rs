@@ -119,7 +119,7 @@ impl Run {
     }
 
     /// Starts it under a key, again and again until that is heard, and works it off. The answer is the task that stands for it.
-    async fn to_its_end(&mut self) -> TaskId {
+    async fn work_off(&mut self) -> TaskId {
         let key = Idempotency { scope: "executions".into(), key: "once".into(), digest: [7; 32] };
         let start = Start {
             namespace: self.namespace.clone(),
@@ -285,7 +285,7 @@ stories! {
     fn whoever_dies_at_whichever_commit_of_a_flow_another_goes_on(place) {
         let truth = place.store().await;
         let mut unharmed = Run::begin(&place, &truth, "unharmed".into(), None).await;
-        let root = unharmed.to_its_end().await;
+        let root = unharmed.work_off().await;
         let expected = outcome(&unharmed, root).await;
         let is = |sentence: &str| assert!(expected.iter().any(|it| it == sentence), "{sentence}: {expected:#?}");
         is("whole is succeeded in attempt 1");
@@ -301,7 +301,7 @@ stories! {
             for death in [Death::Before(number), Death::After(number)] {
                 let namespace = format!("{death:?}").to_lowercase().replace(['(', ')'], "-");
                 let mut run = Run::begin(&place, &truth, namespace, Some(death)).await;
-                let root = run.to_its_end().await;
+                let root = run.work_off().await;
                 assert_eq!(run.deaths, 1, "{death:?}");
                 let told = outcome(&run, root).await;
                 assert_eq!(told, expected, "{death:?}");
