@@ -469,6 +469,7 @@ impl TaskSpec {
             executor: self.executor(),
             dependency: self.dependency.clone(),
             shared: execution.is_some(),
+            limits: Vec::new(),
         };
         let mut task = Task::new(id, Arc::new(lane), self.submitted(now));
         task.execution = execution;

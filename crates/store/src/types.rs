@@ -53,6 +53,8 @@ pub struct Body {
     pub external_id: Option<String>,
     pub traceparent: Option<String>,
     pub hard_deadline: bool,
+    /// Admission rules by name that bind it beside those that bind all alike.
+    pub rules: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -233,6 +235,16 @@ pub struct Promoted {
     pub count: u32,
     /// Where there is work now.
     pub lanes: Vec<Arc<Lane>>,
+}
+
+/// A stretch of the way that follows a change of rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    /// Whose rules these are.
+    pub generation: i64,
+    /// Where there may be work now.
+    pub lanes: Vec<Arc<Lane>>,
+    pub is_done: bool,
 }
 
 /// What was forgotten in one go.

@@ -17,6 +17,7 @@ pub mod postgres;
 mod promote;
 mod prune;
 mod read;
+mod rules;
 mod submit;
 mod world;
 
@@ -53,6 +54,7 @@ pub fn all() -> Vec<Case> {
         once::CASES,
         documents::CASES,
         flow::CASES,
+        rules::CASES,
     ]
     .concat()
 }

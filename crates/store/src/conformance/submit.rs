@@ -49,6 +49,7 @@ cases! { "submit";
             external_id: Some("42".into()),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
             hard_deadline: true,
+            rules: vec!["~one".into(), "~two".into()],
         };
         let id = w.submit(vec![new.clone()]).await[0];
         let view = w.store.task("default", id).await.unwrap().unwrap();

@@ -17,6 +17,7 @@ mod list;
 mod plans;
 mod read;
 mod rows;
+mod rules;
 mod setup;
 mod submit;
 mod tend;
@@ -26,10 +27,12 @@ mod wake;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
@@ -50,6 +53,7 @@ impl PostgresStore {
         let pools = setup::pools(options).await?;
         let dictionary = Arc::new(Dictionary::default());
         learn::refresh(&pools.learn, &dictionary).await?;
+        rules::refresh(&pools.learn, &dictionary).await?;
         if options.warm_up {
             tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
@@ -108,6 +112,7 @@ impl Store for PostgresStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
+        make_way(self, commits).await?;
         apply::apply(self, commits, on_behalf_of, now).await
     }
 
@@ -118,6 +123,7 @@ impl Store for PostgresStore {
         commit: Option<&Commit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
+        make_way(self, commit.map(std::slice::from_ref).unwrap_or_default()).await?;
         apply::apply_once(self, namespace, key, commit, now).await
     }
 
@@ -128,6 +134,7 @@ impl Store for PostgresStore {
         behalf: Behalf<'_>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
+        make_way(self, std::slice::from_ref(commit)).await?;
         apply::apply_spawning(self, commit, spawn, behalf, now).await
     }
 
@@ -262,6 +269,35 @@ impl Store for PostgresStore {
     async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
         learn::has_grown(self).await.map_err(StoreError::of_a_read)?;
         Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+    }
+
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        let book = rules::refresh(&self.pools.read, &self.dictionary).await.map_err(StoreError::of_a_read)?;
+        Ok(book.of(namespace).to_vec())
+    }
+
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+        rules::put(self, namespace, &rule.name, &rule_to_json(rule)?, now).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+        rules::delete(self, namespace, name).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        settle(self).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, names: &[String]) -> Result<Vec<Arc<Lane>>, StoreError> {
+        rules::carry(self, id.0, names).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        rules::used(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        self.dictionary.freed_by(lane)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -12,9 +12,11 @@ use super::PostgresStore;
 use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
+use super::rules;
 use crate::StoreError;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
+use crate::rules::names_to_json;
 use crate::types::*;
 
 /// Everything about a new open row that is the same for every new task.
@@ -26,13 +28,14 @@ const NEW_VALUES: &str = "0, 1, 0, 0, 0, 0, 0, 0, 0, 0, submitted_at, 0, 0, 0";
 /// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
 pub static CREATE: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "with i as materialized (select * from unnest({arrays}) as i({names})),
+        "with i as materialized (select * from unnest({arrays}) as i({names})
+           where (select generation from rule_state) = ${generation}),
          t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
              executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
-             account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked)
+             account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules)
            select id, namespace, lane, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
              timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
-             dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked from i),
+             dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules from i),
          o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
              timeout_ms, attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
              gated, hooked, expected, dedupe, {NEW_COLUMNS})
@@ -45,13 +48,15 @@ pub static CREATE: LazyLock<String> = LazyLock::new(|| {
         arrays = CreateColumns::arrays(1),
         names = CreateColumns::names(""),
         now = 1 + CreateColumns::WIDTH,
+        generation = 2 + CreateColumns::WIDTH,
     )
 });
 
 /// The same for tasks that are ready at once and have nothing special, which most are.
 pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "with i as materialized (select * from unnest({arrays}) as i({names})),
+        "with i as materialized (select * from unnest({arrays}) as i({names})
+           where (select generation from rule_state) = ${generation}),
          t as (insert into task (id, namespace, lane, priority, policy, payload, labels, hard_deadline, dead_end_barrier,
              submitted_at)
            select id, namespace, lane, -prio, policy, payload, labels::jsonb, 0, 0, submitted_at from i),
@@ -64,6 +69,7 @@ pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
         names = PlainColumns::names(""),
         pending = State::Pending.code(),
         now = 1 + PlainColumns::WIDTH,
+        generation = 2 + PlainColumns::WIDTH,
     )
 });
 
@@ -75,25 +81,47 @@ pub async fn submit(
     if submissions.is_empty() {
         return Ok(Vec::new());
     }
-    learn::learn(store, submissions).await?;
+    loop {
+        let book = store.dictionary.rules();
+        let placed = book.place(submissions);
+        learn::learn(store, &placed).await?;
+        if let Some(answers) = submit_placed(store, &placed, book.generation, now).await? {
+            return Ok(answers);
+        }
+        // A rule has changed since we looked where they belong.
+        rules::refresh(&store.pools.learn, &store.dictionary).await?;
+    }
+}
+
+/// Nothing if other rules are in force by now.
+async fn submit_placed(
+    store: &PostgresStore,
+    submissions: &[Submission],
+    generation: i64,
+    now: Timestamp,
+) -> Result<Option<Vec<Submitted>>, StoreError> {
     let plain = submissions.iter().all(is_plain);
     let mut client = store.writer().await?;
     if plain {
         let tasks: Vec<&NewTask> = submissions.iter().flat_map(|submission| &submission.tasks).collect();
         let rows = body_rows(store, &tasks)?;
-        if !rows.is_empty() {
-            create(&client, &rows, now).await?;
+        // All of them are lone, so the feed tells whether they were made.
+        if !rows.is_empty() && create(&client, &rows, generation, now).await? == 0 {
+            return Ok(None);
         }
         let created = |submission: &Submission| {
             let told = |new: &NewTask| SubmittedTask { id: new.task.id, state: new.task.state, duplicate: false };
             Submitted::Created(submission.tasks.iter().map(told).collect())
         };
-        return Ok(submissions.iter().map(created).collect());
+        return Ok(Some(submissions.iter().map(created).collect()));
     }
     let tx = client.transaction().await?;
-    let answers = submit_in(store, &tx, submissions, now).await?;
+    if rules::now_in_force(store, &tx).await?.generation != generation {
+        return Ok(None);
+    }
+    let answers = submit_in(store, &tx, submissions, generation, now).await?;
     tx.commit().await?;
-    Ok(answers)
+    Ok(Some(answers))
 }
 
 fn is_plain(submission: &Submission) -> bool {
@@ -115,34 +143,48 @@ fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<Bod
             new,
             namespace,
             labels: labels_to_json(&new.body.labels),
+            rules: names_to_json(&new.body.rules),
             open: OpenRow::new(&new.task, lane, policy, fixed),
         });
     }
     Ok(rows)
 }
 
-async fn create(client: &impl GenericClient, rows: &[BodyRow<'_>], now: Timestamp) -> Result<(), StoreError> {
+/// How many namespaces were told of lone tasks; none is made where other rules are in force.
+async fn create(
+    client: &impl GenericClient,
+    rows: &[BodyRow<'_>],
+    generation: i64,
+    now: Timestamp,
+) -> Result<u64, StoreError> {
     if rows.iter().all(BodyRow::is_plain) {
         let mut columns = PlainColumns::default();
         rows.iter().for_each(|row| columns.push(row));
-        return run(client, &CREATE_PLAIN, columns.params(), now).await;
+        return run(client, &CREATE_PLAIN, columns.params(), generation, now).await;
     }
     let mut columns = CreateColumns::default();
     rows.iter().for_each(|row| columns.push(row));
-    run(client, &CREATE, columns.params(), now).await
+    run(client, &CREATE, columns.params(), generation, now).await
 }
 
-async fn run(client: &impl GenericClient, sql: &str, mut params: Params<'_>, now: Timestamp) -> Result<(), StoreError> {
+async fn run(
+    client: &impl GenericClient,
+    sql: &str,
+    mut params: Params<'_>,
+    generation: i64,
+    now: Timestamp,
+) -> Result<u64, StoreError> {
     params.push(&now.0);
+    params.push(&generation);
     let statement = client.prepare_cached(sql).await?;
-    client.execute(&statement, &params).await?;
-    Ok(())
+    Ok(client.execute(&statement, &params).await?)
 }
 
 async fn submit_in(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     submissions: &[Submission],
+    generation: i64,
     now: Timestamp,
 ) -> Result<Vec<Submitted>, StoreError> {
     let mut answers: Vec<Option<Submitted>> = vec![None; submissions.len()];
@@ -190,7 +232,7 @@ async fn submit_in(
     }
     let rows = body_rows(store, &tasks)?;
     if !rows.is_empty() {
-        create(tx, &rows, now).await?;
+        create(tx, &rows, generation, now).await?;
     }
     append(tx, &told).await?;
     write_feed(tx, &told, now).await?;
@@ -216,12 +258,13 @@ pub async fn spawn(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     spawn: &Submission,
+    generation: i64,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let tasks: Vec<&NewTask> = spawn.tasks.iter().collect();
     let rows = body_rows(store, &tasks)?;
     if !rows.is_empty() {
-        create(tx, &rows, now).await?;
+        create(tx, &rows, generation, now).await?;
     }
     insert_edges(tx, &spawn.edges).await
 }
