@@ -10,7 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::invalid::Invalid;
-use crate::task::{Lane, State, Tally};
+use crate::task::{Executor, Lane, State, Tally};
 
 /// Labels in `match` and `per`, at most.
 pub const MOST_LABELS: usize = 16;
@@ -166,8 +166,12 @@ impl Rule {
     }
 }
 
-/// All that a task falls under, in one order.
+/// All that a task falls under, in one order. One that only stands for others runs nothing: under a rule it would keep out the
+/// very tasks that it waits for.
 pub fn limits(rules: &[Rule], lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Vec<Limit> {
+    if lane.executor == Executor::Flow {
+        return Vec::new();
+    }
     let mut limits: Vec<Limit> = rules.iter().filter_map(|rule| rule.limit(lane, labels, carries)).collect();
     limits.sort_unstable();
     limits
@@ -256,6 +260,10 @@ impl Admission {
 
     pub fn used(&self, key: &Key) -> Used {
         self.used.get(key).copied().unwrap_or_default()
+    }
+
+    pub fn set_used(&mut self, used: Vec<(Key, Used)>) {
+        self.used = used.into_iter().collect();
     }
 
     /// All that is counted, in one order.

@@ -1,6 +1,7 @@
 //! Lanes, namespaces and policies by their numbers: small tables that only grow, so what was read once stays true.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use comeback_core::admission::Limit;
@@ -17,8 +18,10 @@ use crate::types::{ClaimRequest, Submission};
 pub struct Dictionary {
     inner: RwLock<Inner>,
     /// Policies that callers hold and use again and again: their text need not be made each time.
-    held: Mutex<HashMap<usize, (Weak<Policy>, i32)>>,
+    texts: Mutex<HashMap<usize, (Weak<Policy>, i32)>>,
     rules: RwLock<Arc<RuleBook>>,
+    /// How often a lane was left alone because a rule had no room.
+    pub held: AtomicU64,
 }
 
 /// More than this are not remembered by where they are.
@@ -180,7 +183,13 @@ impl Dictionary {
             [] => self.lanes_where(|it| !it.limits.is_empty() && it.is_beside(lane)),
             limits => self.sharing(limits.iter()),
         };
-        sharing.into_iter().map(|(_, lane)| lane).collect()
+        let mut distinct: Vec<Arc<Lane>> = Vec::new();
+        for (_, lane) in sharing {
+            if !distinct.iter().any(|other| other.is_beside(&lane)) {
+                distinct.push(lane);
+            }
+        }
+        distinct
     }
 
     /// The lanes without limits that a request may be served from.
@@ -233,14 +242,14 @@ impl Dictionary {
 
     pub fn policy_id(&self, policy: &Arc<Policy>) -> Option<i32> {
         let place = Arc::as_ptr(policy) as usize;
-        if let Some((held, id)) = self.held.lock().get(&place)
+        if let Some((held, id)) = self.texts.lock().get(&place)
             && std::ptr::eq(held.as_ptr(), Arc::as_ptr(policy))
             && held.strong_count() > 0
         {
             return Some(*id);
         }
         let id = self.inner.read().policies.get(&PolicyText::of(policy).digest).copied()?;
-        let mut held = self.held.lock();
+        let mut held = self.texts.lock();
         if held.len() >= MOST_HELD {
             held.retain(|_, (policy, _)| policy.strong_count() > 0);
         }

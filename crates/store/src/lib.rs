@@ -189,11 +189,14 @@ pub trait Store: Send + Sync {
     /// Moves some of the tasks that were there before the rules last changed to where they belong now.
     async fn settle_rules(&self) -> Result<Settled, StoreError>;
 
-    /// The rules that the open tasks of an execution carry from now on.
-    async fn carry_rules(&self, id: ExecutionId, rules: &[String]) -> Result<Vec<Arc<Lane>>, StoreError>;
+    /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
 
     /// What runs under the rules of a namespace.
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
+
+    /// How often claims of this process left a lane alone because a rule had no room.
+    fn held_by_rules(&self) -> u64;
 
     /// The lanes in which somebody may start when one of this lane no longer runs; none where no rule is.
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>>;

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use comeback_core::admission::{self, Admission, Key, Limit, Rule, Used};
@@ -75,6 +76,13 @@ impl RuleBook {
     pub fn admission(&self, namespace: &str) -> Admission {
         Admission::new(self.of(namespace))
     }
+}
+
+/// Leaves out the lanes in which nobody may start.
+pub fn only_with_room(lanes: &mut Vec<(i32, Arc<Lane>)>, admission: &Admission, dictionary: &Dictionary) {
+    let all = lanes.len();
+    lanes.retain(|(_, lane)| admission.room(&lane.limits) > 0);
+    dictionary.held.fetch_add((all - lanes.len()) as u64, Ordering::Relaxed);
 }
 
 /// A claim's view of the lanes that it may serve.

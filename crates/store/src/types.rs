@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use comeback_core::filter::Filter;
 use comeback_core::{
     Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, Policy, Record, State, Task, TaskId, Timestamp,
 };
@@ -18,9 +19,18 @@ pub struct Submission {
     pub execution: Option<NewExecution>,
     pub edges: Vec<Edge>,
     pub idempotency: Option<Idempotency>,
+    /// Nothing is made where one of these finds a task. Of two who ask that at the same moment, the second finds what the first
+    /// has made.
+    pub unless: Vec<Filter>,
 }
 
 impl Submission {
+    /// The kinds that its questions and its tasks are about.
+    pub(crate) fn kinds_asked_about(&self) -> BTreeSet<&str> {
+        let asked = self.unless.iter().flat_map(Filter::kinds);
+        asked.chain(self.tasks.iter().map(|new| new.task.lane.kind.as_str())).collect()
+    }
+
     pub fn in_namespace(namespace: &str) -> Submission {
         Submission { namespace: namespace.to_owned(), ..Submission::default() }
     }
@@ -99,6 +109,8 @@ pub enum Submitted {
     },
     /// The key was used for another request.
     Mismatch,
+    /// Somebody else has made what this was to be made in the absence of.
+    Overtaken,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -146,6 +146,10 @@ impl Client {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
+    pub async fn put<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
+        self.send(self.request(Method::PUT, path).json(body)).await
+    }
+
     /// A document that is not JSON, or not always.
     pub async fn put_yaml(&self, path: &str, text: &str) -> Result<Value, Error> {
         let request = self.request(Method::PUT, path).header("content-type", "application/yaml");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::{Commit, ExecutionId, Millis, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
 use parking_lot::Mutex;
@@ -367,6 +368,38 @@ impl Store for FaultyStore {
 
     async fn lanes(&self, executor: comeback_core::Executor) -> Result<Vec<Arc<comeback_core::Lane>>, StoreError> {
         self.through(self.truth.lanes(executor)).await
+    }
+
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        self.through(self.truth.rules(namespace)).await
+    }
+
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+        self.through(self.truth.put_rule(namespace, rule, now)).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+        self.through(self.truth.delete_rule(namespace, name)).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        self.through(self.truth.settle_rules()).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError> {
+        self.through(self.truth.carry_rules(id, kind, rules)).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        self.through(self.truth.in_use(namespace)).await
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.truth.held_by_rules()
+    }
+
+    fn freed_by(&self, lane: &comeback_core::Lane) -> Vec<Arc<comeback_core::Lane>> {
+        self.truth.freed_by(lane)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -8,6 +8,7 @@ mod hooks;
 mod lively;
 mod long;
 mod races;
+mod rules;
 mod tasks;
 mod world;
 
@@ -39,6 +40,7 @@ fn main() {
         ("calls", calls::STORIES),
         ("flow", flow::STORIES),
         ("races", races::STORIES),
+        ("rules", rules::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),

@@ -10,6 +10,7 @@ mod keys;
 pub mod leases;
 mod metrics;
 mod policies;
+mod rules;
 mod stats;
 mod tasks;
 mod workflows;
@@ -92,7 +93,7 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines()])
+        .chain([workflows::lines(), executions::lines(), rules::lines()])
         .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()

@@ -276,9 +276,11 @@ cases! { "rules";
         w.rule(json!({"name": "~r", "match": {"kind": "step"}, "max_running": 0, "carried": true})).await;
         let (id, _) = w.execution(&["a", "b"], &[]).await;
         assert_eq!(w.claim(1).await.len(), 1);
-        w.store.carry_rules(id, &["~r".to_owned()]).await.unwrap();
+        let carried = ["~r".to_owned()];
+        assert_eq!(w.store.carry_rules(id, "other", &carried).await.unwrap(), 0);
+        assert_eq!(w.store.carry_rules(id, "step", &carried).await.unwrap(), 2);
         assert_eq!(w.claim(10).await.len(), 0);
-        w.store.carry_rules(id, &[]).await.unwrap();
+        assert_eq!(w.store.carry_rules(id, "step", &[]).await.unwrap(), 2);
         assert_eq!(w.claim(10).await.len(), 1);
     }
 

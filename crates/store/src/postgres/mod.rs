@@ -45,6 +45,8 @@ pub struct PostgresStore {
     pools: setup::Pools,
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
+    #[cfg(any(test, feature = "conformance"))]
+    count_without_locks: bool,
 }
 
 impl PostgresStore {
@@ -59,7 +61,13 @@ impl PostgresStore {
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
         }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
-        Ok(PostgresStore { pools, dictionary, wake })
+        Ok(PostgresStore {
+            pools,
+            dictionary,
+            wake,
+            #[cfg(any(test, feature = "conformance"))]
+            count_without_locks: options.count_without_locks,
+        })
     }
 
     /// How far a database is behind this build.
@@ -288,12 +296,16 @@ impl Store for PostgresStore {
         settle(self).await
     }
 
-    async fn carry_rules(&self, id: ExecutionId, names: &[String]) -> Result<Vec<Arc<Lane>>, StoreError> {
-        rules::carry(self, id.0, names).await
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        rules::carry(self, id.0, kind, names).await
     }
 
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
         rules::used(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use comeback_core::filter::Sort;
 use comeback_core::{EventKind, Record, State, TaskId, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
+use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -13,7 +15,7 @@ use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
 use super::rules;
-use crate::StoreError;
+use crate::{ListQuery, StoreError};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::rules::names_to_json;
@@ -81,6 +83,9 @@ pub async fn submit(
     if submissions.is_empty() {
         return Ok(Vec::new());
     }
+    if submissions.len() > 1 && submissions.iter().any(|submission| !submission.unless.is_empty()) {
+        return one_by_one(store, submissions, now).await;
+    }
     loop {
         let book = store.dictionary.rules();
         let placed = book.place(submissions);
@@ -92,6 +97,56 @@ pub async fn submit(
         rules::refresh(&store.pools.learn, &store.dictionary).await?;
     }
 }
+
+/// Each sees what the one before it has made.
+async fn one_by_one(
+    store: &PostgresStore,
+    submissions: &[Submission],
+    now: Timestamp,
+) -> Result<Vec<Submitted>, StoreError> {
+    let mut answers = Vec::with_capacity(submissions.len());
+    for submission in submissions {
+        match Box::pin(submit(store, std::slice::from_ref(submission), now)).await {
+            Ok(answer) => answers.extend(answer),
+            // Some of them are made.
+            Err(StoreError::Unavailable(what)) if !answers.is_empty() => return Err(StoreError::Unknown(what)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
+}
+
+/// Whether one of its questions finds a task. Whoever asks about the same kinds, or makes tasks of them and asks too, waits for
+/// this transaction.
+async fn is_overtaken(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submission: &Submission,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    if submission.unless.is_empty() {
+        return Ok(false);
+    }
+    let number = |kind: &&str| {
+        let digest: [u8; 32] = Sha256::digest(format!("{}\0{kind}", submission.namespace).as_bytes()).into();
+        i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
+    };
+    let mut numbers: Vec<i32> = submission.kinds_asked_about().iter().map(number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let statement = tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
+    tx.execute(&statement, &[&ASKING, &numbers]).await?;
+    for filter in &submission.unless {
+        let query = ListQuery { filter: filter.clone(), sort: Sort::SubmittedDesc, limit: 1, after: None, now };
+        if !super::list::list(store, &submission.namespace, &query).await?.items.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The first of the two numbers of such locks.
+const ASKING: i32 = 0x6364;
 
 /// Nothing if other rules are in force by now.
 async fn submit_placed(
@@ -119,6 +174,11 @@ async fn submit_placed(
     if rules::now_in_force(store, &tx).await?.generation != generation {
         return Ok(None);
     }
+    if let [only] = submissions
+        && is_overtaken(store, &tx, only, now).await?
+    {
+        return Ok(Some(vec![Submitted::Overtaken]));
+    }
     let answers = submit_in(store, &tx, submissions, generation, now).await?;
     tx.commit().await?;
     Ok(Some(answers))
@@ -127,6 +187,7 @@ async fn submit_placed(
 fn is_plain(submission: &Submission) -> bool {
     submission.execution.is_none()
         && submission.idempotency.is_none()
+        && submission.unless.is_empty()
         && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none())
 }
 

@@ -366,13 +366,17 @@ impl Store for SqliteStore {
         settle(self).await
     }
 
-    async fn carry_rules(&self, id: ExecutionId, names: &[String]) -> Result<Vec<Arc<Lane>>, StoreError> {
-        rules::carry(self, id.0, names).await
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        rules::carry(self, id.0, kind, names).await
     }
 
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| rules::used(connection, dictionary, &namespace)).await
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {

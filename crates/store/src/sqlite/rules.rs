@@ -111,7 +111,7 @@ pub fn choose(
     let sharing: Vec<i32> = sharing.into_iter().map(|(id, _)| id).collect();
     let mut admission = dictionary.rules().admission(&request.namespace);
     rules::count(&mut admission, dictionary, in_use(tx.connection, &sharing)?.into_iter());
-    ready.retain(|(_, lane)| admission.room(&lane.limits) > 0);
+    rules::only_with_room(&mut ready, &admission, dictionary);
     if ready.is_empty() {
         return Ok(None);
     }
@@ -188,17 +188,20 @@ fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, St
     }
 }
 
-pub async fn carry(store: &SqliteStore, execution: Uuid, names: &[String]) -> Result<Vec<Arc<Lane>>, StoreError> {
-    let names = names_to_json(names);
-    store
+pub async fn carry(store: &SqliteStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+    let (names, lanes) = (names_to_json(names), store.dictionary.lanes_where(|lane| lane.kind == kind));
+    let lanes = serde_json::json!(lanes.iter().map(|(id, _)| id).collect::<Vec<_>>()).to_string();
+    let changed = store
         .writer
         .run(move |tx| {
-            let sql = "update task set rules = ?2 where id in (select id from task_open where execution_id = ?1)";
-            Ok(tx.connection.execute(sql, (execution.as_bytes().as_slice(), &names))?)
+            let sql = "update task set rules = ?3 where id in (select id from task_open
+                         where execution_id = ?1 and lane in (select value from json_each(?2)))";
+            Ok(tx.connection.execute(sql, (execution.as_bytes().as_slice(), &lanes, &names))?)
         })
         .await?;
     let tasks = store.belongings(Whose::Execution(execution)).await?;
-    rules::put_where_they_belong(store, tasks).await
+    rules::put_where_they_belong(store, tasks).await?;
+    Ok(changed as u64)
 }
 
 impl SqliteStore {

@@ -1,5 +1,6 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
+use comeback_core::filter::Sort;
 use comeback_core::{Edge, EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
@@ -7,7 +8,7 @@ use uuid::Uuid;
 use super::SqliteStore;
 use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
-use crate::StoreError;
+use crate::{ListQuery, StoreError};
 use crate::dictionary::{Dictionary, LimitsText, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
@@ -136,6 +137,12 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
         && let Some(earlier) = earlier_answer(tx.connection, namespace, key)?
     {
         return Ok(earlier);
+    }
+    for filter in &submission.unless {
+        let query = ListQuery { filter: filter.clone(), sort: Sort::SubmittedDesc, limit: 1, after: None, now };
+        if !super::list::list(tx.connection, tx.dictionary, &submission.namespace, &query)?.items.is_empty() {
+            return Ok(Submitted::Overtaken);
+        }
     }
     let mut tasks = Vec::with_capacity(submission.tasks.len());
     let mut log = SharedLog::default();

@@ -43,6 +43,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
+        "name" if path.contains("/rules/") => ("The name of a rule.", like(named("Name"), json!(["payments"]))),
         "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
         _ => ("", text()),
     }
@@ -102,7 +103,7 @@ pub mod stands_for {
     pub struct BatchTrigger;
     pub struct BatchEnd;
     pub struct Metadata;
-    pub struct Nobody;
+    pub struct BatchRunning;
 }
 
 by_hand! {
@@ -140,5 +141,5 @@ by_hand! {
     stands_for::BatchTrigger => "BatchTrigger",
     stands_for::BatchEnd => "BatchEnd",
     stands_for::Metadata => "Metadata",
-    stands_for::Nobody => "Nobody",
+    stands_for::BatchRunning => "BatchRunning",
 }
