@@ -311,6 +311,12 @@ impl Admission {
         limits.iter().filter(|limit| limit.binds()).map(of).min().unwrap_or(u32::MAX)
     }
 
+    /// Whether what a task weighs has a say in this lane.
+    pub fn weighs(&self, limits: &[Limit]) -> bool {
+        let is_capacity = |limit: &&Limit| matches!(self.rules.get(&limit.key.rule), Some((Bound::Capacity(_), _)));
+        limits.iter().filter(|limit| limit.binds()).any(|limit| is_capacity(&limit))
+    }
+
     /// Those of the candidates that may start, in their order, each counted as it is taken. Behind one that must wait, all of its
     /// lane wait, so that small ones never keep a large one out; other lanes go on. A lane in `cut` has more than it gave: behind
     /// its last nothing is taken, because something better may be there.

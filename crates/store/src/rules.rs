@@ -95,12 +95,16 @@ pub struct Open {
     pub is_short: bool,
 }
 
+/// Tasks at the head of a lane that are passed over because each of them alone is too large.
+const PASSED_OVER: u32 = 100;
+
 /// How many tasks each of the lanes is asked for: as many as there is room for, and a fair share of what one claim looks at.
 pub fn open_lanes(lanes: &[(i32, Arc<Lane>)], admission: &Admission, limit: u32, fair: u32) -> Vec<Open> {
     let open = |(id, lane): &(i32, Arc<Lane>)| {
         let room = admission.room(&lane.limits).min(limit);
-        let most = room.min(fair);
-        (room > 0).then(|| Open { lane: *id, limits: lane.clone(), most, is_short: most < room })
+        let wanted = room + if admission.weighs(&lane.limits) { PASSED_OVER } else { 0 };
+        let most = wanted.min(fair);
+        (room > 0).then(|| Open { lane: *id, limits: lane.clone(), most, is_short: most < wanted })
     };
     lanes.iter().filter_map(open).collect()
 }

@@ -29,7 +29,7 @@ async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -
 
 /// The calls that were made to cancel something: the runs they are about, and their keys.
 async fn cancels(engine: &Engine, of: TaskId) -> Vec<(u64, String)> {
-    let filter = Filter::parse(&format!("kind:hook.cancel hook_of:{of}"), engine.now()).unwrap();
+    let filter = Filter::parse(&format!("kind:hook.cancel label.hook_of:{of}"), engine.now()).unwrap();
     let query = ListQuery { filter, sort: Sort::Submitted, limit: 100, after: None, now: engine.now() };
     let mut found = Vec::new();
     for made in engine.store().list("default", &query).await.unwrap().items {

@@ -35,7 +35,7 @@ stories! {
     fn a_waiting_retry_frees_its_place(place) {
         let engine = place.engine().await;
         put(&engine, json!({"name": "psp", "match": {"kind": "charge"}, "max_running": 1})).await;
-        let retried = submit(&engine, spec("charge", json!({"strategy": "fixed", "delay": "1m"}))).await;
+        let retried = submit(&engine, spec("charge", json!({"strategy": "fixed", "delay": "30s"}))).await;
         let next = submit(&engine, TaskSpec::new("charge")).await;
         let first = lease(&engine, 10).await;
         assert_eq!(first.len(), 1);
@@ -44,7 +44,7 @@ stories! {
         assert_eq!((state(&engine, retried).await, blocked(&engine, next).await), (State::RetryPending, None));
         let second = lease_one(&engine).await;
         assert_eq!(second.lease.task, next);
-        place.pass(60_000);
+        place.pass(30_000);
         engine.tick().await.unwrap();
         assert_eq!(state(&engine, retried).await, State::Pending);
         assert!(lease(&engine, 10).await.is_empty(), "it gets no place before there is one");

@@ -130,16 +130,16 @@ cases! { "rules";
     fn a_capacity_is_what_they_still_have_to_do(w) {
         w.rule(json!({"name": "c", "capacity": 10})).await;
         let of = |n: u32| expecting(w.new_task("a"), n);
-        let tasks = w.submit(vec![of(6), of(11), of(5), of(1), w.new_task("a")]).await;
-        let first = w.claim(10).await;
-        assert_eq!(ids(&first), [tasks[0]], "the third waits for room, and nobody goes past it");
-        let count = Count { task: tasks[0], success: 1, failures: 0, expected: None };
+        let tasks = w.submit(vec![of(11), of(6), of(5), of(1), w.new_task("a")]).await;
+        assert_eq!(ids(&w.claim(1).await), [tasks[1]], "one that is larger than all there is holds up nobody");
+        assert_eq!(w.claim(10).await.len(), 0, "the third waits for room, and nobody goes past it");
+        let count = Count { task: tasks[1], success: 1, failures: 0, expected: None };
         assert_eq!(w.store.count(&[count], w.now()).await.unwrap(), [true]);
         assert_eq!(w.store.in_use("default").await.unwrap()[0].1.weight, 5);
         assert_eq!(ids(&w.claim(10).await), [tasks[2]], "what is done weighs nothing");
-        w.succeed(&w.load(tasks[0]).await).await;
+        w.succeed(&w.load(tasks[1]).await).await;
         assert_eq!(ids(&w.claim(10).await), [tasks[3], tasks[4]], "who does not say weighs one");
-        assert_eq!(w.state(tasks[1]).await, State::Pending, "one that is larger than all there is never starts");
+        assert_eq!(w.state(tasks[0]).await, State::Pending, "it never starts");
     }
 
     fn a_rule_binds_what_was_there_before_it(w) {

@@ -33,12 +33,7 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreEr
     for row in lanes {
         learn_lane(dictionary, &row, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
-    for row in client.query("select id, lane, limits from ruled_lane", &[]).await? {
-        let id: i32 = row.get(0);
-        if !dictionary.learn_ruled_lane(id, row.get(1), row.get(2)) {
-            tracing::warn!(lane = id, "a lane of a newer version is left alone");
-        }
-    }
+    super::rules::learn_ruled_lanes(dictionary, &client).await?;
     Ok(())
 }
 

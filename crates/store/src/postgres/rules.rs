@@ -123,7 +123,7 @@ async fn in_use(client: &impl GenericClient, lanes: &[i32]) -> Result<Vec<(i32, 
 }
 
 /// Lanes with limits get their numbers one after the other, so the highest says whether there are new ones.
-async fn learn_ruled_lanes(dictionary: &Dictionary, client: &impl GenericClient) -> Result<(), StoreError> {
+pub async fn learn_ruled_lanes(dictionary: &Dictionary, client: &impl GenericClient) -> Result<(), StoreError> {
     let last = dictionary.last_ruled_lane().unwrap_or(RULED_FROM - 1);
     let sql = "select r.id, r.lane, r.limits, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
                from ruled_lane r join lane l on l.id = r.lane join namespace n on n.id = l.namespace
@@ -208,7 +208,7 @@ async fn claim_once(
         return Ok(Look::Again);
     }
     ready.extend_from_slice(free);
-    let fair = per_lane(request.limit, ready.len());
+    let fair = per_lane(u32::MAX, ready.len());
     let open = rules::open_lanes(&ready, &admission, request.limit, fair);
     let rows = best(&tx, &open, now).await?;
     let mut given: HashMap<i32, u32> = HashMap::new();
