@@ -179,9 +179,9 @@ pub fn limits(rules: &[Rule], lane: &Lane, labels: &BTreeMap<String, String>, ca
 
 /// What a task weighs: what it still has to do, or one where it does not say (seed 001, X1-5).
 pub fn weight(tally: &Tally) -> u64 {
-    tally.expected.map_or(1, |expected| {
-        u64::from(expected.saturating_sub(tally.success.saturating_add(tally.failures)))
-    })
+    tally
+        .expected
+        .map_or(1, |expected| u64::from(expected.saturating_sub(tally.success.saturating_add(tally.failures))))
 }
 
 /// Whether a task in this state is counted.
@@ -212,11 +212,23 @@ pub struct Refusal {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    Full { running: u64, most: u32 },
-    NoRoom { used: u64, weight: u64, capacity: u32 },
+    Full {
+        running: u64,
+        most: u32,
+    },
+    NoRoom {
+        used: u64,
+        weight: u64,
+        capacity: u32,
+    },
     /// It alone is more than there may ever be.
-    TooLarge { weight: u64, capacity: u32 },
-    Lacks { label: String },
+    TooLarge {
+        weight: u64,
+        capacity: u32,
+    },
+    Lacks {
+        label: String,
+    },
 }
 
 impl Refusal {
@@ -232,7 +244,9 @@ impl fmt::Display for Refusal {
         match &self.why {
             Why::Full { running, most } => write!(f, "{running} of {most} running"),
             Why::NoRoom { used, weight, capacity } => write!(f, "{used} of {capacity} used, and it needs {weight}"),
-            Why::TooLarge { weight, capacity } => write!(f, "it needs {weight}, and there is {capacity}: it never starts"),
+            Why::TooLarge { weight, capacity } => {
+                write!(f, "it needs {weight}, and there is {capacity}: it never starts")
+            }
             Why::Lacks { label } => write!(f, "it has no label {label}, so it never starts"),
         }
     }
@@ -288,9 +302,7 @@ impl Admission {
         }
         let used = self.used(key);
         match *bound {
-            Bound::Running(most) if used.running >= u64::from(most) => {
-                Some(Why::Full { running: used.running, most })
-            }
+            Bound::Running(most) if used.running >= u64::from(most) => Some(Why::Full { running: used.running, most }),
             Bound::Capacity(capacity) if weight > u64::from(capacity) => Some(Why::TooLarge { weight, capacity }),
             Bound::Capacity(capacity) if used.weight + weight > u64::from(capacity) => {
                 Some(Why::NoRoom { used: used.weight, weight, capacity })
@@ -393,7 +405,8 @@ mod tests {
 
     #[test]
     fn a_rule_is_about_what_it_matches_and_has_a_limit_per_value() {
-        let rules = [rule(json!({"name": "r", "match": {"kind": "k", "labels": {"x": "y"}}, "per": ["t"], "max_running": 1}))];
+        let rules =
+            [rule(json!({"name": "r", "match": {"kind": "k", "labels": {"x": "y"}}, "per": ["t"], "max_running": 1}))];
         let of = |kind: &str, pairs: &[(&str, &str)]| limits(&rules, &lane(kind), &labels(pairs), &[]);
         let found = of("k", &[("x", "y"), ("t", "acme")]);
         assert_eq!(found.len(), 1);
@@ -406,7 +419,8 @@ mod tests {
 
     #[test]
     fn a_carried_rule_counts_what_it_matches_and_binds_who_names_it() {
-        let rules = [rule(json!({"name": "~r", "match": {"kind": "k"}, "per": ["t"], "max_running": 1, "carried": true}))];
+        let rules =
+            [rule(json!({"name": "~r", "match": {"kind": "k"}, "per": ["t"], "max_running": 1, "carried": true}))];
         let named = ["~r".to_owned()];
         let part = |kind: &str, pairs: &[(&str, &str)], carries: &[String]| {
             limits(&rules, &lane(kind), &labels(pairs), carries).first().map(|limit| limit.part)
@@ -432,10 +446,7 @@ mod tests {
         );
         admission.count(&all, Used { running: 1, weight: 4 });
         assert_eq!(admission.room(&all), 1);
-        assert_eq!(
-            admission.may_start(&all, 7).unwrap_err().to_string(),
-            "rule c: 4 of 10 used, and it needs 7"
-        );
+        assert_eq!(admission.may_start(&all, 7).unwrap_err().to_string(), "rule c: 4 of 10 used, and it needs 7");
         admission.count(&all, Used { running: 1, weight: 0 });
         assert_eq!(admission.may_start(&all, 1).unwrap_err().to_string(), "rule r: 2 of 2 running");
         assert_eq!(admission.room(&all), 0);
@@ -446,14 +457,19 @@ mod tests {
     fn behind_one_that_waits_its_lane_waits_and_others_go_on() {
         let rules = [rule(json!({"name": "c", "match": {"kind": "k"}, "capacity": 10}))];
         let bound = limits(&rules, &lane("k"), &labels(&[]), &[]);
-        let candidate = |lane: i32, weight: u64| Candidate { lane, limits: if lane == 1 { &bound } else { &[] }, weight };
+        let candidate =
+            |lane: i32, weight: u64| Candidate { lane, limits: if lane == 1 { &bound } else { &[] }, weight };
         let mut admission = Admission::new(&rules);
         let candidates = [candidate(1, 6), candidate(1, 50), candidate(1, 5), candidate(1, 1), candidate(2, 9)];
         assert_eq!(admission.choose(&candidates, &BTreeSet::new(), 10), [0, 4], "one that never fits is passed over");
         let mut admission = Admission::new(&rules);
         assert_eq!(admission.choose(&candidates, &BTreeSet::from([1]), 1), [0]);
         let free = [candidate(2, 1), candidate(3, 1), candidate(2, 1)];
-        assert_eq!(Admission::new(&rules).choose(&free, &BTreeSet::from([3]), 3), [0, 1], "lane 3 may have a better one");
+        assert_eq!(
+            Admission::new(&rules).choose(&free, &BTreeSet::from([3]), 3),
+            [0, 1],
+            "lane 3 may have a better one"
+        );
     }
 
     proptest! {

@@ -126,7 +126,8 @@ impl Dictionary {
         if inner.ruled.contains_key(&id) || inner.strange_lanes.contains(&id) {
             return true;
         }
-        let (Some((lane, namespace)), Some(limits)) = (inner.lanes_by_id.get(&unruled).cloned(), limits_from_json(limits))
+        let (Some((lane, namespace)), Some(limits)) =
+            (inner.lanes_by_id.get(&unruled).cloned(), limits_from_json(limits))
         else {
             inner.strange_lanes.insert(id);
             return false;

@@ -222,10 +222,7 @@ pub async fn settle(tables: &dyn RuleTables) -> Result<Settled, StoreError> {
 }
 
 /// Answers the lanes into which something was moved.
-pub async fn put_where_they_belong(
-    tables: &dyn RuleTables,
-    tasks: Vec<Belongs>,
-) -> Result<Vec<Arc<Lane>>, StoreError> {
+pub async fn put_where_they_belong(tables: &dyn RuleTables, tasks: Vec<Belongs>) -> Result<Vec<Arc<Lane>>, StoreError> {
     let dictionary = tables.dictionary();
     let book = dictionary.rules();
     let mut moved = Vec::new();

@@ -8,7 +8,8 @@ use comeback_core::transition::{self, Act};
 use comeback_core::{End, Millis, TaskId};
 use comeback_store::conformance::{World, postgres::Database};
 use comeback_store::{
-    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submission, Submitted,
+    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submission,
+    Submitted,
 };
 use serde_json::json;
 

@@ -12,7 +12,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
-pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand};
+pub use operate::{
+    ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand,
+};
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};

@@ -36,7 +36,9 @@ async fn put(context: &Context, args: RuleArgs) -> Result<u8, Failure> {
     let mut labels = Map::new();
     for label in &args.labels {
         let (name, value) = label.split_once('=').ok_or_else(|| {
-            Failure::new(code::USAGE, format!("`{label}` is no label")).remedy("--label name=value")
+            Failure::new(code::USAGE, format!("`{label}` is no label"))
+                .why("it has no equals sign between a name and a value")
+                .remedy("--label name=value")
         })?;
         labels.insert(name.into(), value.into());
     }

@@ -40,7 +40,8 @@ impl Runner {
                 .await;
             }
             if let Some(failure) = answers.into_iter().find_map(Result::err) {
-                self.tell(task, "fail", || self.engine.hook_failed(&task.namespace, task.lease, (*failure).clone())).await;
+                self.tell(task, "fail", || self.engine.hook_failed(&task.namespace, task.lease, (*failure).clone()))
+                    .await;
                 return;
             }
         }

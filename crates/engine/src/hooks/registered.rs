@@ -135,7 +135,8 @@ impl Core {
         let url = call["url"].as_str().unwrap_or_default();
         for made in self.store.list(namespace, &query).await?.items {
             let Some(view) = self.store.task(namespace, made.stored.task.id).await? else { continue };
-            let told: Value = view.body.payload.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
+            let told: Value =
+                view.body.payload.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
             let settings: Value =
                 view.body.executor.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
             if told["run"] == run && settings["url"] == url {

@@ -4,8 +4,8 @@ use crate::stories;
 use crate::world::*;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{EventKind, Failure, Millis, Speaker, State, TaskId, Trigger};
-use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRef, LeaseRequest, ReportEnd, Settle, TaskSpec};
 use comeback_engine::store::ListQuery;
+use comeback_engine::{CommandError, Engine, ExecutorSpec, LeaseRef, LeaseRequest, ReportEnd, Settle, TaskSpec};
 use serde_json::json;
 
 async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {

@@ -122,7 +122,11 @@ fn door(page: &mut Page, app: &App) {
 /// What rules allow, and what runs under them.
 async fn rules(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
     let held = app.engine.store().held_by_rules();
-    page.counter("tasks_blocked_by_concurrency_total", "Lanes that claims left alone because a rule had no room.", held);
+    page.counter(
+        "tasks_blocked_by_concurrency_total",
+        "Lanes that claims left alone because a rule had no room.",
+        held,
+    );
     let mut all = Vec::new();
     for namespace in namespaces {
         all.extend(app.engine.rules(namespace).await?.into_iter().map(|view| (namespace, view)));

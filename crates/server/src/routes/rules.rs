@@ -20,7 +20,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire;
+use crate::wire::{self, Object};
 
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/rules/{name}";
@@ -53,7 +53,8 @@ pub fn lines() -> Vec<Line> {
 #[schema(as = NewRule)]
 struct RuleIn {
     #[serde(default, rename = "match")]
-    matcher: Option<MatchIn>,
+    #[schema(value_type = Option<MatchIn>)]
+    matcher: Option<Object<MatchIn>>,
     /// Labels: one limit for each combination of their values. A task that lacks one of them is not limited.
     #[serde(default)]
     #[schema(value_type = Vec<stands_for::Name>, max_items = 16)]
@@ -93,7 +94,7 @@ impl RuleIn {
             (None, None) => return Err(Invalid::one("max_running", "give either `max_running` or `capacity`")),
             (Some(_), Some(_)) => return Err(Invalid::one("capacity", "give either `max_running` or `capacity`")),
         };
-        let MatchIn { queue, kind, labels } = self.matcher.unwrap_or_default();
+        let MatchIn { queue, kind, labels } = self.matcher.map(|Object(matcher)| matcher).unwrap_or_default();
         Ok(Rule { name, matcher: Matcher { queue, kind, labels }, per: self.per, bound, carried: false })
     }
 }
@@ -104,8 +105,10 @@ fn shown(view: &RuleView) -> Value {
         Bound::Running(most) => (Some(most), None),
         Bound::Capacity(capacity) => (None, Some(capacity)),
     };
-    let used: Vec<Value> =
-        used.iter().map(|(key, used)| json!({"per": key.per, "running": used.running, "weight": used.weight})).collect();
+    let used: Vec<Value> = used
+        .iter()
+        .map(|(key, used)| json!({"per": key.per, "running": used.running, "weight": used.weight}))
+        .collect();
     json!({
         "name": rule.name,
         "match": {"queue": rule.matcher.queue, "kind": rule.matcher.kind, "labels": rule.matcher.labels},

@@ -153,8 +153,13 @@ async fn submit(
     faults.or(())?;
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
     let idempotency = once.of(&app, &body)?;
-    let request =
-        Submit { namespace: caller.namespace, tasks: specs, execution: execution.map(Into::into), idempotency, ..Submit::default() };
+    let request = Submit {
+        namespace: caller.namespace,
+        tasks: specs,
+        execution: execution.map(Into::into),
+        idempotency,
+        ..Submit::default()
+    };
     let answer = app.engine.submit(request).await?;
     Ok((StatusCode::CREATED, Json(answered(&answer, &keys))).into_response())
 }

@@ -400,7 +400,11 @@ async fn a_batch_with_faults_is_refused_with_all_of_them() {
             task("k", "on_start", json!({"kind": "Webhook", "params": {"url": "ftp://x", "verb": "Shout"}})),
             task("l", "retry", retry(json!({"max_retries": 0}))),
             task("m", "metadata", json!({"x": "y".repeat(70_000)})),
-            task("n", "rules", json!([{"type": "Capacity", "max_capacity": 5, "matcher": {"status": "Pending", "kind": "k"}}])),
+            task(
+                "n",
+                "rules",
+                json!([{"type": "Capacity", "max_capacity": 5, "matcher": {"status": "Pending", "kind": "k"}}])
+            ),
             task("o", "dedupe_strategy", json!([{"status": "Running", "kind": "k", "fields": ["tenant"]}])),
         ]);
         let (code, body) = world.refused(Method::POST, "/task", batch).await;

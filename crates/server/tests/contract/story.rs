@@ -391,7 +391,7 @@ async fn rules(world: &World) {
         world.post("putRule", "payments", example).await;
     }
     world.post("putRule", "ruled", json!({"match": {"kind": "ruled"}, "per": ["tenant"], "max_running": 1})).await;
-    world.submit(json!({"kind": "ruled", "labels": {"tenant": "a"}, "priority": 9, "expected": 3})).await;
+    let runs = world.submit(json!({"kind": "ruled", "labels": {"tenant": "a"}, "priority": 9, "expected": 3})).await;
     let held = world.submit(json!({"kind": "ruled", "labels": {"tenant": "a"}, "priority": 9})).await;
     world.lease().await;
     let shown = world.get("getTask", &held).await;
@@ -400,7 +400,9 @@ async fn rules(world: &World) {
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
     let one = world.get("getRule", "ruled").await;
     assert_eq!(one["used"], json!([{"per": ["a"], "running": 1, "weight": 3}]));
-    world.post("cancelTask", &held, json!({})).await;
+    for id in [&held, &runs] {
+        world.post("cancelTask", id, json!({})).await;
+    }
     for name in ["payments", "ruled"] {
         world.get("deleteRule", name).await;
         assert_eq!(world.bad("getRule", Ask { part: name, ..Ask::default() }).await, "not-found");

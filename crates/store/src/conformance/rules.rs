@@ -26,7 +26,10 @@ impl World {
 
     async fn running_under(&self, rule: &str) -> Vec<(String, u64)> {
         let used = self.store.in_use("default").await.unwrap();
-        used.into_iter().filter(|(key, _)| key.rule == rule).map(|(key, used)| (key.to_string(), used.running)).collect()
+        used.into_iter()
+            .filter(|(key, _)| key.rule == rule)
+            .map(|(key, used)| (key.to_string(), used.running))
+            .collect()
     }
 }
 

@@ -123,8 +123,7 @@ pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<
 
 /// Gives numbers to lanes that have none.
 pub async fn learn_lanes(store: &PostgresStore, lanes: &[Arc<Lane>]) -> Result<(), StoreError> {
-    let new: Vec<Arc<Lane>> =
-        lanes.iter().filter(|lane| store.dictionary.lane_id(lane).is_none()).cloned().collect();
+    let new: Vec<Arc<Lane>> = lanes.iter().filter(|lane| store.dictionary.lane_id(lane).is_none()).cloned().collect();
     if new.is_empty() {
         return Ok(());
     }

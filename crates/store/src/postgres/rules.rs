@@ -309,7 +309,8 @@ async fn lock(
         lanes.iter().flat_map(|(_, lane)| &lane.limits).map(|limit| number(&limit.key)).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let statement = tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
+    let statement =
+        tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
     tx.execute(&statement, &[&LOCK, &numbers]).await?;
     Ok(())
 }
@@ -408,7 +409,8 @@ impl RuleTables for PostgresStore {
 
     async fn note_swept(&self, generation: i64, swept: Option<Uuid>) -> Result<(), StoreError> {
         let client = self.writer().await?;
-        let sql = "update rule_state set swept = $2, settled = case when $2::uuid is null then generation else settled end
+        let sql =
+            "update rule_state set swept = $2, settled = case when $2::uuid is null then generation else settled end
                    where generation = $1";
         client.execute(sql, &[&generation, &swept]).await?;
         Ok(())

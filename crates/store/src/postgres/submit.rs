@@ -15,11 +15,11 @@ use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
 use super::rules;
-use crate::{ListQuery, StoreError};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::rules::names_to_json;
 use crate::types::*;
+use crate::{ListQuery, StoreError};
 
 /// Everything about a new open row that is the same for every new task.
 const NEW_COLUMNS: &str =
@@ -134,7 +134,8 @@ async fn is_overtaken(
     let mut numbers: Vec<i32> = submission.kinds_asked_about().iter().map(number).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let statement = tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
+    let statement =
+        tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
     tx.execute(&statement, &[&ASKING, &numbers]).await?;
     for filter in &submission.unless {
         let query = ListQuery { filter: filter.clone(), sort: Sort::SubmittedDesc, limit: 1, after: None, now };

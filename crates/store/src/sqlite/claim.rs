@@ -36,11 +36,8 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
     let lanes = tx.dictionary.lanes_for(request);
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
     let mut given = Given::default();
-    let ruled = if tx.dictionary.is_ruled(&request.namespace) {
-        super::rules::choose(tx, request, &lanes, now)?
-    } else {
-        None
-    };
+    let ruled =
+        if tx.dictionary.is_ruled(&request.namespace) { super::rules::choose(tx, request, &lanes, now)? } else { None };
     if let Some(chosen) = ruled {
         for id in chosen {
             given.tasks.extend(lease(tx, id, request, now)?);

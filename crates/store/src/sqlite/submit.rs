@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::SqliteStore;
 use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
-use crate::{ListQuery, StoreError};
 use crate::dictionary::{Dictionary, LimitsText, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
 use crate::types::*;
+use crate::{ListQuery, StoreError};
 
 /// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
 pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<(), StoreError> {
@@ -88,7 +88,8 @@ pub async fn learn_lanes(store: &SqliteStore, mut lanes: Vec<std::sync::Arc<Lane
         return Ok(());
     }
     let number = move |tx: &mut Tx<'_>| {
-        let numbered: rusqlite::Result<Vec<Numbered>> = lanes.iter().map(|lane| number_lane(tx.connection, lane)).collect();
+        let numbered: rusqlite::Result<Vec<Numbered>> =
+            lanes.iter().map(|lane| number_lane(tx.connection, lane)).collect();
         Ok(numbered?)
     };
     let learnt = store.writer.run(number).await?;

@@ -190,7 +190,8 @@ async fn make(app: &App, caller: &Caller, asked: &Asked) -> Result<Option<Respon
         planned.iter().map(|it| if again { Vec::new() } else { it.dedupe.clone() }).collect();
     let skipped = dedupe::skipped(app, &caller.namespace, &questions).await?;
     let gone: BTreeSet<String> = skipped.iter().filter_map(|place| planned[*place].spec.key.clone()).collect();
-    let kept: Vec<(usize, &Planned)> = planned.iter().enumerate().filter(|(place, _)| !skipped.contains(place)).collect();
+    let kept: Vec<(usize, &Planned)> =
+        planned.iter().enumerate().filter(|(place, _)| !skipped.contains(place)).collect();
     if kept.is_empty() {
         return Ok(Some(StatusCode::NO_CONTENT.into_response()));
     }

@@ -76,7 +76,8 @@ impl RuleIn {
         });
         faults.absorb("", part);
         let text = serde_json::to_string(&rule).unwrap_or_default();
-        let digest: String = Sha256::digest(text.as_bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+        let digest: String =
+            Sha256::digest(text.as_bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         rule.name = format!("{CARRIED}{digest}");
         rule
     }

@@ -108,7 +108,10 @@ fn executor() -> Value {
             (
                 "start",
                 about(
-                    nullable(any_of([named("Call"), json!({"type": "array", "minItems": 1, "maxItems": 20, "items": named("Call")})])),
+                    nullable(any_of([
+                        named("Call"),
+                        json!({"type": "array", "minItems": 1, "maxItems": 20, "items": named("Call")}),
+                    ])),
                     "Starts a run, and is told where to say how it ended. Of several calls, one that fails fails the run. An answer \
                      with a call in `cancel` is called when that run is canceled or repeated.",
                 ),

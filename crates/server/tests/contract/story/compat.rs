@@ -81,14 +81,13 @@ async fn batch_rules(world: &World) {
         {"type": "Concurency", "max_concurency": 1, "matcher": matcher},
         {"type": "Capacity", "max_capacity": 10, "matcher": matcher},
     ]);
-    let task = |id: &str| {
-        json!({"id": id, "name": id, "kind": "batch.ruled", "metadata": {"tenant": "a"}, "expected_count": 3, "rules": rules})
-    };
+    let task = |id: &str| json!({"id": id, "name": id, "kind": "batch.ruled", "metadata": {"tenant": "a"}, "expected_count": 3, "rules": rules});
     let made = world.post("createBatch", "", json!([task("a"), task("b")])).await;
     let (a, b) = (id_of(&made, 0), id_of(&made, 1));
     let batch = made[0]["batch_id"].as_str().expect("an id").to_owned();
     world.start_hooks(true).await;
-    let statuses = [&world.get("getBatchTask", &a).await, &world.get("getBatchTask", &b).await].map(|it| it["status"].clone());
+    let statuses =
+        [&world.get("getBatchTask", &a).await, &world.get("getBatchTask", &b).await].map(|it| it["status"].clone());
     assert_eq!(statuses, ["Running", "Pending"], "one of the two at once");
     let shown = world.get("getBatchTask", &b).await;
     assert_eq!(shown["rules"].as_array().map(Vec::len), Some(2), "{shown}");

@@ -12,8 +12,8 @@ use super::lone::MOVED;
 use crate::StoreError;
 use crate::events::SharedLog;
 use crate::postgres::PostgresStore;
-use crate::postgres::rules::lanes_of_reopened;
 use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns};
+use crate::postgres::rules::lanes_of_reopened;
 use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
 use crate::types::Applied;
 
