@@ -131,6 +131,17 @@ const MAX_LENGTH: usize = 4_096;
 const MAX_TERMS: usize = 50;
 
 impl Filter {
+    /// The kinds that it asks for by their whole names.
+    pub fn kinds(&self) -> impl Iterator<Item = &str> {
+        fn of(term: &Term) -> &[Pattern] {
+            match &term.test {
+                Test::Text { field: TextField::Kind, any } if !term.negated => any,
+                _ => &[],
+            }
+        }
+        self.terms.iter().flat_map(of).filter(|pattern| !pattern.prefix).map(|pattern| pattern.text.as_str())
+    }
+
     pub fn parse(text: &str, now: Timestamp) -> Result<Filter, FilterError> {
         if text.len() > MAX_LENGTH {
             return Err(fault(MAX_LENGTH, format!("a filter may have {MAX_LENGTH} bytes at most")));

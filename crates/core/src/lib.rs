@@ -7,6 +7,7 @@
 
 mod words;
 
+pub mod admission;
 pub mod backoff;
 pub mod decide;
 pub mod dialect;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::admission::Limit;
 use crate::failure::Class;
 use crate::id::{ExecutionId, TaskId};
 use crate::reason::Reason;
@@ -102,9 +103,26 @@ pub struct Lane {
     pub dependency: Option<String>,
     /// Whether its tasks belong to executions of several tasks, whose log is shared.
     pub shared: bool,
+    /// What its tasks fall under before they may start; empty for most.
+    pub limits: Vec<Limit>,
 }
 
 impl Lane {
+    /// The same without any rule.
+    pub fn unruled(&self) -> Lane {
+        Lane { limits: Vec::new(), ..self.clone() }
+    }
+
+    /// Whether both are the same but for rules.
+    pub fn is_beside(&self, other: &Lane) -> bool {
+        let same = |lane: &Lane| (lane.executor, lane.shared);
+        same(self) == same(other)
+            && self.namespace == other.namespace
+            && self.queue == other.queue
+            && self.kind == other.kind
+            && self.dependency == other.dependency
+    }
+
     /// Whether every step of its tasks is a row of history at once. A lone task that a worker leases carries its small
     /// events to the next row in place of that; a shared log and a hook's claim cannot wait.
     pub fn writes_each_step(&self) -> bool {
@@ -121,6 +139,7 @@ impl Default for Lane {
             executor: Executor::Worker,
             dependency: None,
             shared: false,
+            limits: Vec::new(),
         }
     }
 }

@@ -38,7 +38,7 @@ async fn measure(engine: &Engine, name: &str, tasks: Vec<TaskSpec>, at_a_time: u
     let count = tasks.len();
     let began = Instant::now();
     let execution = Some(ExecutionSpec::default());
-    engine.submit(Submit { namespace: "default".into(), tasks, execution, idempotency: None }).await?;
+    engine.submit(Submit { namespace: "default".into(), tasks, execution, ..Submit::default() }).await?;
     let submitted = began.elapsed();
     let began = Instant::now();
     let mut ran = 0;

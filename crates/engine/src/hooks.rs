@@ -1,6 +1,8 @@
 //! Hooks: who wants to be called when a task ends, is retried or is canceled. Each call is a lone task of its own, made in the
 //! same transaction as the change it tells of, so it is made once, tried again by the same rules as everything else, and seen.
 
+mod registered;
+
 use std::sync::{Arc, LazyLock};
 
 use comeback_core::{Commit, Dialect, Invalid, Policy, PolicyLimits, State, Task, TaskId, Timestamp, Write, dialect};
@@ -9,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::executors::HttpCall;
 use crate::{Core, ExecutorSpec, Json, TaskSpec};
+pub(crate) use registered::in_answer;
 
 /// When a hook is called.
 const NAMES: [&str; 4] = ["success", "failure", "retry", "cancel"];
@@ -58,7 +61,7 @@ pub(crate) fn check(hooks: &Json) -> Result<(), Invalid> {
     faults.or(())
 }
 
-/// The settings of a hook: the call that starts it, if there is one, and the sort of its handle.
+/// The settings of a hook: the calls that start it, if there are any, and the sort of its handle.
 pub(crate) fn check_start(settings: &Json) -> Result<(), Invalid> {
     let value: Value = serde_json::from_str(settings.text()).map_err(|error| Invalid::one("", error))?;
     let Value::Object(fields) = value else { return Err(Invalid::one("", "must be an object")) };
@@ -71,7 +74,14 @@ pub(crate) fn check_start(settings: &Json) -> Result<(), Invalid> {
                     faults.absorb("start", part);
                 }
             }
-            ("start", _) => faults.push("start", "must be a call"),
+            ("start", Value::Array(calls)) if (1..=MOST_CALLS).contains(&calls.len()) => {
+                for (n, call) in calls.iter().enumerate() {
+                    if let Err(part) = HttpCall::read(&as_executor(call).to_string()) {
+                        faults.absorb(&format!("start[{n}]"), part);
+                    }
+                }
+            }
+            ("start", _) => faults.push("start", format!("must be a call, or a list of {MOST_CALLS} calls at most")),
             ("handle", Value::String(word)) if word == "task" => {}
             ("handle", _) => faults.push("handle", "must be `task` where it is given"),
             _ => faults.push(name, "is no setting of a hook"),
@@ -107,6 +117,7 @@ impl Core {
     /// The calls that a change makes.
     pub(crate) async fn calls_of(&self, commit: &Commit, now: Timestamp) -> Result<Option<Submission>, StoreError> {
         let mut spawn: Option<Submission> = None;
+        self.registered(commit, now, &mut spawn).await?;
         let hooked = commit.writes.iter().filter(|write| write.after.hooked && write.from.is_open());
         for write in hooked.filter(|write| !called(write).is_empty()) {
             let task = &write.after;

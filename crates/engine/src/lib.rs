@@ -45,6 +45,7 @@ pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
 pub use commands::retry::{ManualRetry, Retried};
+pub use commands::rules::{CARRIED, RuleView, may_be_held};
 pub use commands::settle::Settle;
 pub use commands::submit::SubmitAnswer;
 pub use commands::why::Why;

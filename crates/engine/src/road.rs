@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use comeback_core::admission;
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::transition::{self, Act};
@@ -447,6 +448,11 @@ impl Core {
         self.config.watching.stored(commit);
         if commit.execution.as_ref().is_some_and(|write| write.after.state.is_terminal()) {
             self.ring(Loop::Flow);
+        }
+        for write in &commit.writes {
+            if admission::is_counted(write.from) && !admission::is_counted(write.after.state) {
+                self.freed(&write.after.lane);
+            }
         }
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));

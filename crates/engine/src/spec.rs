@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use comeback_core::filter::Filter;
 use comeback_core::policy::DeadlineKind;
 use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
@@ -80,6 +81,8 @@ pub struct TaskSpec {
     pub account: Option<String>,
     pub cost: Option<u32>,
     pub labels: BTreeMap<String, String>,
+    /// Admission rules that it brings along, by name.
+    pub rules: Vec<String>,
     pub dedupe_key: Option<String>,
     pub external_id: Option<String>,
     pub hooks: Option<Json>,
@@ -178,6 +181,8 @@ pub struct Submit {
     pub tasks: Vec<TaskSpec>,
     pub execution: Option<ExecutionSpec>,
     pub idempotency: Option<Idempotency>,
+    /// Nothing is made where one of these finds a task: that is a conflict, and whoever asks looks again.
+    pub unless: Vec<Filter>,
 }
 
 impl Submit {
@@ -218,9 +223,9 @@ impl Submit {
             return faults.or(()).map(|()| Submission {
                 namespace: self.namespace.clone(),
                 tasks,
-                execution: None,
-                edges: Vec::new(),
                 idempotency,
+                unless: self.unless.clone(),
+                ..Submission::default()
             });
         }
         self.plan_execution(config, ids, now, faults)
@@ -317,6 +322,7 @@ impl Submit {
             }),
             edges: edges.into_iter().map(|(_, _, edge)| edge).collect(),
             idempotency: self.idempotency.clone(),
+            unless: self.unless.clone(),
         }
     }
 }
@@ -469,6 +475,7 @@ impl TaskSpec {
             executor: self.executor(),
             dependency: self.dependency.clone(),
             shared: execution.is_some(),
+            limits: Vec::new(),
         };
         let mut task = Task::new(id, Arc::new(lane), self.submitted(now));
         task.execution = execution;
@@ -496,6 +503,7 @@ impl TaskSpec {
                 name: self.name.clone(),
                 payload: self.payload.as_ref().map(|json| json.text().clone()),
                 labels: self.labels.clone(),
+                rules: self.rules.clone(),
                 executor: self.executor.settings().map(|json| json.text().to_string()),
                 hooks: self.hooks.as_ref().map(|json| json.text().to_string()),
                 step: self.step.as_ref().map(Step::text),

@@ -86,6 +86,13 @@ impl Wake {
         }
     }
 
+    /// Everybody should look.
+    pub fn everybody(&self) {
+        for waiter in self.waiting.lock().iter() {
+            waiter.tell(1);
+        }
+    }
+
     /// Whether a worker waits.
     pub fn has_workers(&self) -> bool {
         self.waiting.lock().iter().any(|waiter| waiter.request.executor == Executor::Worker)

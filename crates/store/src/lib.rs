@@ -12,6 +12,7 @@ mod page;
 mod place;
 mod query;
 mod row;
+mod rules;
 mod schema;
 mod types;
 
@@ -24,6 +25,7 @@ pub mod conformance;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
@@ -197,6 +199,31 @@ pub trait Store: Send + Sync {
 
     /// The lanes there are for an executor.
     async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError>;
+
+    /// The admission rules of a namespace, by name.
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError>;
+
+    /// Makes or changes a rule. From now on tasks are put under it, and claims heed its limit; those that are there already are
+    /// moved by `settle_rules`. Answers the generation that is settled then; nothing where the rule stood there as it is.
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError>;
+
+    /// Nothing where there is none.
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError>;
+
+    /// Moves some of the tasks that were there before the rules last changed to where they belong now.
+    async fn settle_rules(&self) -> Result<Settled, StoreError>;
+
+    /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
+
+    /// What runs under the rules of a namespace.
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
+
+    /// How often claims of this process left a lane alone because a rule had no room.
+    fn held_by_rules(&self) -> u64;
+
+    /// The lanes in which somebody may start when one of this lane no longer runs; none where no rule is.
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>>;
 
     /// Small facts about the store itself. `put_meta` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;

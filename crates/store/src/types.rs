@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use comeback_core::filter::Filter;
 use comeback_core::{
     Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, Policy, Record, State, Task, TaskId, Timestamp,
 };
@@ -20,9 +21,18 @@ pub struct Submission {
     pub execution: Option<NewExecution>,
     pub edges: Vec<Edge>,
     pub idempotency: Option<Idempotency>,
+    /// Nothing is made where one of these finds a task. Of two who ask that at the same moment, the second finds what the first
+    /// has made.
+    pub unless: Vec<Filter>,
 }
 
 impl Submission {
+    /// The kinds that its questions and its tasks are about.
+    pub(crate) fn kinds_asked_about(&self) -> BTreeSet<&str> {
+        let asked = self.unless.iter().flat_map(Filter::kinds);
+        asked.chain(self.tasks.iter().map(|new| new.task.lane.kind.as_str())).collect()
+    }
+
     pub fn in_namespace(namespace: &str) -> Submission {
         Submission { namespace: namespace.to_owned(), ..Submission::default() }
     }
@@ -55,6 +65,8 @@ pub struct Body {
     pub external_id: Option<String>,
     pub traceparent: Option<String>,
     pub hard_deadline: bool,
+    /// Admission rules by name that bind it beside those that bind all alike.
+    pub rules: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -144,6 +156,8 @@ pub enum Submitted {
     },
     /// The key was used for another request.
     Mismatch,
+    /// Somebody else has made what this was to be made in the absence of.
+    Overtaken,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -280,6 +294,16 @@ pub struct Promoted {
     pub count: u32,
     /// Where there is work now.
     pub lanes: Vec<Arc<Lane>>,
+}
+
+/// A stretch of the way that follows a change of rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    /// Whose rules these are.
+    pub generation: i64,
+    /// Where there may be work now.
+    pub lanes: Vec<Arc<Lane>>,
+    pub is_done: bool,
 }
 
 /// What was forgotten in one go.

@@ -1,12 +1,15 @@
 //! What is true of several instances on one PostgreSQL, some of them of another version.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use comeback_core::filter::Filter;
 use comeback_core::transition::{self, Act};
-use comeback_core::{Millis, TaskId};
+use comeback_core::{End, Millis, TaskId};
 use comeback_store::conformance::{World, postgres::Database};
 use comeback_store::{
-    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submitted,
+    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submission,
+    Submitted,
 };
 use serde_json::json;
 
@@ -131,6 +134,117 @@ fn a_policy_is_known_whenever_its_number_was_committed() {
         let count = late.query_one("select count(*) from comeback.policy", &[]).await.expect("reads");
         assert_eq!(count.get::<_, i64>(0), 3, "the late one is the one");
         assert!(Place::Server(options(&database)).check(&mut |_| ()).await.expect("checks").is_clean());
+        database.drop().await;
+    });
+}
+
+/// The most that ran at once, by what workers of four instances saw who all want everything at the same moments.
+async fn storm(database: &Database, without_locks: bool) -> u64 {
+    const TASKS: usize = 240;
+    let mut stores: Vec<Arc<dyn Store>> = Vec::new();
+    for _ in 0..4 {
+        let options = PostgresOptions { count_without_locks: without_locks, ..options(database) };
+        stores.push(Arc::new(PostgresStore::open(&options).await.expect("opens")));
+    }
+    let w = World::new(stores[0].clone());
+    w.rule(json!({"name": "r", "match": {"labels": {"db": "main"}}, "max_running": 5})).await;
+    let on_main = |kind: usize| {
+        let mut new = w.new_task(&format!("k{kind}"));
+        new.body.labels = [("db".to_owned(), "main".to_owned())].into();
+        new
+    };
+    w.submit((0..TASKS).map(|n| on_main(n % 3)).collect()).await;
+    let (running, most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut workers = Vec::new();
+    for store in stores.iter().chain(&stores) {
+        let (store, now) = (store.clone(), w.now());
+        let (running, most, done) = (running.clone(), most.clone(), done.clone());
+        let w = w.clone();
+        workers.push(tokio::spawn(async move {
+            while done.load(Ordering::SeqCst) < TASKS as u64 {
+                let claimed = store.claim(&[w.request(4)], now).await.expect("claims").remove(0);
+                // Counted late and given up early: what is seen here is never more than what really ran.
+                let count = claimed.len() as u64;
+                most.fetch_max(running.fetch_add(count, Ordering::SeqCst) + count, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                for it in claimed {
+                    running.fetch_sub(1, Ordering::SeqCst);
+                    let ended = w.decide(&it.stored, End::Succeeded { result: None });
+                    assert_eq!(store.apply(&[ended.into()], None, now).await.expect("ends"), [Applied::Done]);
+                    done.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.expect("no panic");
+    }
+    most.load(Ordering::SeqCst)
+}
+
+/// R-I15: a limit holds over all instances. Without the locks that a claim takes before it counts, the same storm breaks it.
+#[test]
+fn a_rule_holds_over_all_instances() {
+    run(|database| async move {
+        let most = storm(&database, false).await;
+        assert!((1..=5).contains(&most), "{most} ran at once");
+        comeback_store::conformance::holds_together(&Place::Server(options(&database))).await;
+        database.drop().await;
+    });
+}
+
+#[test]
+fn the_storm_breaks_a_store_that_counts_without_locks() {
+    run(|database| async move {
+        let most = storm(&database, true).await;
+        assert!(most > 5, "{most} ran at once: the test above proves nothing");
+        database.drop().await;
+    });
+}
+
+/// Whoever submits by rules that another instance has just changed puts tasks where they belong all the same.
+#[test]
+fn a_new_rule_binds_what_other_instances_submit_at_the_same_moment() {
+    run(|database| async move {
+        let one = World::new(instance(&database).await);
+        let two = World { store: instance(&database).await, ..one.clone() };
+        for n in 0..20 {
+            let (kind, name) = (format!("k{n}"), format!("r{n}"));
+            let submits = async {
+                for _ in 0..10 {
+                    two.submit_many(&kind, 3).await;
+                }
+            };
+            let puts = one.rule(json!({"name": name, "match": {"kind": kind}, "max_running": 2}));
+            tokio::join!(submits, puts);
+            two.submit_many(&kind, 3).await;
+            let request = ClaimRequest { kinds: vec![kind.clone()], ..two.request(100) };
+            assert_eq!(two.claim_with(request.clone()).await.len(), 2, "{kind}");
+            assert_eq!(one.claim_with(request).await.len(), 0, "{kind}");
+        }
+        database.drop().await;
+    });
+}
+
+/// F1-14: whoever looks whether a task like theirs is there sees what another instance is making at that moment.
+#[test]
+fn two_instances_make_what_was_absent_once() {
+    run(|database| async move {
+        let one = World::new(instance(&database).await);
+        let two = World { store: instance(&database).await, ..one.clone() };
+        for n in 0..50 {
+            let kind = format!("k{n}");
+            let unless = vec![Filter::parse(&format!("kind:{kind} state:open"), one.now()).expect("a filter")];
+            let ask = |w: &World| {
+                let (mut new, _, _) = w.new_execution(&["a"], &[]);
+                new.tasks[0].task.lane =
+                    Arc::new(comeback_core::Lane { kind: kind.clone(), ..(*new.tasks[0].task.lane).clone() });
+                Submission { unless: unless.clone(), ..new }
+            };
+            let (a, b) = tokio::join!(one.submit_one(ask(&one)), two.submit_one(ask(&two)));
+            let made = [&a, &b].iter().filter(|it| matches!(it, Submitted::Created(_))).count();
+            assert_eq!(made, 1, "{a:?} {b:?}");
+        }
         database.drop().await;
     });
 }

@@ -13,7 +13,9 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
-pub use operate::{ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, WorkerCommand};
+pub use operate::{
+    ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand,
+};
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
@@ -144,6 +146,9 @@ pub enum Command {
     /// Read a retry policy, try it out, and find what is odd about it
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// How many tasks of one sort may run at once
+    #[command(subcommand)]
+    Rule(RuleCommand),
     /// What is due when
     Upcoming {
         /// How far to look ahead

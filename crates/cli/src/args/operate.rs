@@ -71,6 +71,41 @@ pub enum KeyCommand {
 }
 
 #[derive(Args)]
+pub struct RuleArgs {
+    pub name: String,
+    /// Tasks of this queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Tasks of this kind
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Tasks with this label; may be said more than once
+    #[arg(long = "label", value_name = "NAME=VALUE")]
+    pub labels: Vec<String>,
+    /// A limit for each value of this label; may be said more than once
+    #[arg(long, value_name = "LABEL")]
+    pub per: Vec<String>,
+    /// How many may run at once
+    #[arg(long, value_name = "COUNT")]
+    pub max_running: Option<u32>,
+    /// How much those that run may still have to do
+    #[arg(long, value_name = "SUM")]
+    pub capacity: Option<u32>,
+}
+
+#[derive(Subcommand)]
+pub enum RuleCommand {
+    /// Make a rule, or change it; what is not said matches anything
+    Put(RuleArgs),
+    /// The rules, and how many run under each
+    List,
+    /// A rule, and what runs under it
+    Show { name: String },
+    /// Delete a rule
+    Delete { name: String },
+}
+
+#[derive(Args)]
 pub struct DatabaseArgs {
     /// A SQLite file, or a PostgreSQL URL
     #[arg(

@@ -13,6 +13,7 @@ mod loops;
 mod numbers;
 mod policy;
 mod query;
+mod rules;
 mod run;
 mod schedule;
 mod serve;
@@ -103,6 +104,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Execution(command) => execution::run(&context()?, command).await,
         Command::Schedule(command) => schedule::run(context, &out(), command).await,
         Command::Policy(command) => policy::run(&out(), command),
+        Command::Rule(command) => rules::run(&context()?, command).await,
         Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
         Command::Query(command) => query::run(&context()?, command).await,

@@ -30,6 +30,7 @@ impl Engine {
         }
         let counted = self.core.store.count(&[count], self.now()).await?;
         if counted.first() == Some(&true) {
+            self.core.freed(&seen.task.lane);
             return Ok(());
         }
         let state = self.find(namespace, count.task).await?.task.state;

@@ -10,6 +10,7 @@ pub mod lease;
 pub mod loops;
 pub mod report;
 pub mod retry;
+pub mod rules;
 pub mod schedule;
 pub mod settle;
 pub mod submit;

@@ -30,6 +30,7 @@ impl Engine {
             Submitted::Created(tasks) => Ok(SubmitAnswer { execution, tasks, repeated: false }),
             Submitted::Repeated { execution, tasks } => Ok(SubmitAnswer { execution, tasks, repeated: true }),
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
+            Submitted::Overtaken => Err(CommandError::Conflict),
         }
     }
 }

@@ -7,7 +7,7 @@ use reqwest::Url;
 use serde_json::{Value, json};
 
 use super::{LEASE, Runner};
-use crate::hooks::{as_executor, headers_of};
+use crate::hooks::{as_executor, headers_of, in_answer};
 use crate::{CommandError, Heartbeat, Leased, ReportEnd};
 
 /// A callee that has not answered by then has not been reached.
@@ -18,33 +18,61 @@ impl Runner {
     pub(super) async fn start_hook(&self, task: &Leased) {
         let settings: Value =
             task.executor.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        if let Some(start) = settings.get("start").filter(|start| start.is_object()) {
+        let starts: Vec<&Value> = match settings.get("start") {
+            Some(Value::Array(calls)) => calls.iter().collect(),
+            start => start.into_iter().filter(|start| start.is_object()).collect(),
+        };
+        if !starts.is_empty() {
             // From here on a loss may have had effects.
             let sign = Heartbeat { lease: task.lease, extend: LEASE, progress: None };
             if self.engine.heartbeat(&[sign]).await.is_err() {
                 return;
             }
-            let call = self.start_call(task, start, settings["handle"].as_str());
-            let answered = tokio::time::timeout(LONGEST, self.calls.run(&call)).await;
-            let failure = match answered {
-                Ok(ReportEnd::Failed(failure)) => Some(failure),
-                Ok(_) => None,
-                Err(_) => Some(Failure {
-                    class: Some(Class::Retryable),
-                    error_type: Some("network".into()),
-                    ..Failure::new(Trigger::StartFailed, format!("no answer within {} s", LONGEST.as_secs()))
-                }),
-            };
-            if let Some(failure) = failure {
-                self.tell(task, "fail", || self.engine.hook_failed(&task.namespace, task.lease, failure.clone())).await;
+            let handle = settings["handle"].as_str();
+            let calls = starts.iter().enumerate().map(|(n, start)| self.start_one(task, start, handle, n));
+            let answers = futures_util::future::join_all(calls).await;
+            // What was started is called off even where another start failed: it will be repeated too (X1-15).
+            for call in answers.iter().flatten().filter_map(|answer| in_answer(&answer["body"])) {
+                let (id, run) = (task.lease.task, task.run + 1);
+                self.tell(task, "keep what cancels", || {
+                    self.engine.register_cancel(&task.namespace, id, run, call.clone())
+                })
+                .await;
+            }
+            if let Some(failure) = answers.into_iter().find_map(Result::err) {
+                self.tell(task, "fail", || self.engine.hook_failed(&task.namespace, task.lease, (*failure).clone()))
+                    .await;
                 return;
             }
         }
         self.tell(task, "start", || self.engine.hook_started(&task.namespace, task.lease)).await;
     }
 
+    /// One of its start calls: what was answered, or why the run has failed.
+    async fn start_one(
+        &self,
+        task: &Leased,
+        start: &Value,
+        handle: Option<&str>,
+        n: usize,
+    ) -> Result<Value, Box<Failure>> {
+        let call = self.start_call(task, start, handle, n);
+        match tokio::time::timeout(LONGEST, self.calls.run(&call)).await {
+            Ok(ReportEnd::Failed(failure)) => Err(Box::new(failure)),
+            Ok(ReportEnd::Succeeded { result: Some(answer) }) => {
+                Ok(serde_json::from_str(answer.text()).unwrap_or_default())
+            }
+            Ok(_) => Ok(Value::Null),
+            Err(_) => Err(Box::new(Failure {
+                class: Some(Class::Retryable),
+                error_type: Some("network".into()),
+                ..Failure::new(Trigger::StartFailed, format!("no answer within {} s", LONGEST.as_secs()))
+            })),
+        }
+    }
+
     /// The start call with its handle: where the callee says how it ended.
-    fn start_call(&self, task: &Leased, start: &Value, handle: Option<&str>) -> Leased {
+    fn start_call(&self, task: &Leased, start: &Value, handle: Option<&str>, n: usize) -> Leased {
         let base = self.handles.trim_end_matches('/');
         let handle = match handle {
             // The run it is for goes along, so that a late answer of an earlier one is told apart.
@@ -59,7 +87,8 @@ impl Runner {
         // The claim is not the run yet: that is the one to come.
         let run = task.run + 1;
         let parted = if run == task.attempt + 1 { String::new() } else { format!(":r{run}") };
-        let key = format!("{}:start:success:{}{parted}", task.lease.task, task.attempt);
+        let more = if n == 0 { String::new() } else { format!(":{n}") };
+        let key = format!("{}:start:success:{}{parted}{more}", task.lease.task, task.attempt);
         let mut headers = settings["headers"].as_object().cloned().unwrap_or_default();
         headers.extend(headers_of(task.lease.task, "start", &key));
         headers.insert("comeback-handle".into(), handle.into());

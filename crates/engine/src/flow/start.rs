@@ -96,7 +96,7 @@ impl Engine {
             namespace: namespace.to_owned(),
             tasks: plan.tasks.clone(),
             execution: Some(plan.execution.clone()),
-            idempotency: None,
+            ..Submit::default()
         };
         let planned = submit.plan(&core.config, &crate::ids::Ids::new(Some(0)), core.clock.now());
         planned.map(drop).map_err(|invalid| invalid.renamed(|path| by_step(path, &names)))
@@ -240,6 +240,7 @@ impl Core {
             tasks: plan.tasks,
             execution: Some(plan.execution),
             idempotency: begin.idempotency.or(own),
+            unless: Vec::new(),
         };
         Ok(submit.plan(&self.config, &self.ids, self.clock.now())?)
     }
@@ -253,6 +254,7 @@ impl Core {
             Submitted::Created(_) => Ok((new.ok_or(CommandError::NotFound("execution"))?, false)),
             Submitted::Repeated { execution, .. } => Ok((execution.ok_or(CommandError::NotFound("execution"))?, true)),
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
+            Submitted::Overtaken => Err(CommandError::Conflict),
         }
     }
 }

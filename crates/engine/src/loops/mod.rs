@@ -8,6 +8,7 @@ mod flow;
 mod promote;
 mod prune;
 mod reap;
+mod rules;
 mod schedule;
 mod time;
 mod timeout;
@@ -124,6 +125,7 @@ impl Running {
     pub(crate) fn start(core: &Arc<Core>) -> Running {
         let mut tasks: Vec<_> = Loop::ALL.iter().map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
         tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));
+        tasks.push(tokio::spawn(rules::keep(Arc::downgrade(core))));
         tasks.push(tokio::spawn(look_now_and_then(Arc::downgrade(core))));
         Running { tasks }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
 
@@ -330,6 +331,38 @@ impl<H: Hand> Store for Between<H> {
 
     async fn lanes(&self, executor: comeback_core::Executor) -> Result<Vec<Arc<comeback_core::Lane>>, StoreError> {
         self.reads(self.truth.lanes(executor)).await
+    }
+
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        self.reads(self.truth.rules(namespace)).await
+    }
+
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.put_rule(namespace, rule, now), |_| true).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.delete_rule(namespace, name), |_| true).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        self.writes(self.truth.settle_rules(), |_| true).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError> {
+        self.writes(self.truth.carry_rules(id, kind, rules), |_| true).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        self.reads(self.truth.in_use(namespace)).await
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.truth.held_by_rules()
+    }
+
+    fn freed_by(&self, lane: &comeback_core::Lane) -> Vec<Arc<comeback_core::Lane>> {
+        self.truth.freed_by(lane)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

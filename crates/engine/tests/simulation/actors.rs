@@ -72,7 +72,7 @@ fn execution(rng: &mut Rng) -> Submit {
     }
     let spec =
         ExecutionSpec { fail_fast: rng.percent(20), dead_end_cancel: rng.percent(30), ..ExecutionSpec::default() };
-    Submit { namespace: "default".into(), tasks, execution: Some(spec), idempotency: None }
+    Submit { namespace: "default".into(), tasks, execution: Some(spec), ..Submit::default() }
 }
 
 /// Submits, and asks again with the same key when it is not sure.

@@ -142,7 +142,7 @@ stories! {
             ..TaskSpec::new("k")
         };
         let tasks = vec![task("a", "c"), task("b", "a"), task("c", "b")];
-        let submit = Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), idempotency: None };
+        let submit = Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), ..Submit::default() };
         let error = engine.submit(submit).await.unwrap_err();
         assert!(error.to_string().contains("→"), "{error}");
         assert!(engine.store().counts("default").await.unwrap().by_state.is_empty());

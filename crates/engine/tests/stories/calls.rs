@@ -32,13 +32,21 @@ struct Callee {
     answers: Arc<Mutex<BTreeMap<String, u16>>>,
     /// Calls that are being answered, and the most that ever were.
     busy: Arc<Mutex<(usize, usize)>>,
+    /// The bodies of answers, by what addresses begin with.
+    bodies: Arc<Mutex<BTreeMap<String, Value>>>,
 }
 
 impl Callee {
     async fn listen() -> Callee {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let callee = Callee { base, heard: Arc::default(), answers: Arc::default(), busy: Arc::default() };
+        let callee = Callee {
+            base,
+            heard: Arc::default(),
+            answers: Arc::default(),
+            bodies: Arc::default(),
+            busy: Arc::default(),
+        };
         let own = callee.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -73,6 +81,11 @@ impl Callee {
                 let found = answers.iter().find(|(start, _)| address.starts_with(start.as_str()));
                 found.map_or(200, |(_, status)| *status)
             };
+            let said = {
+                let bodies = self.bodies.lock();
+                let found = bodies.iter().find(|(start, _)| address.starts_with(start.as_str()));
+                found.map_or_else(|| "{}".to_owned(), |(_, body)| body.to_string())
+            };
             let slow = address.starts_with("/slow");
             self.heard.lock().push(Heard { address, headers, body });
             {
@@ -83,13 +96,17 @@ impl Callee {
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
             self.busy.lock().0 -= 1;
-            let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: 2\r\n\r\n{{}}");
+            let answer = format!("HTTP/1.1 {status} Answer\r\ncontent-length: {}\r\n\r\n{said}", said.len());
             stream.get_mut().write_all(answer.as_bytes()).await.ok()?;
         }
     }
 
     fn says(&self, start: &str, status: u16) {
         self.answers.lock().insert(start.to_owned(), status);
+    }
+
+    fn answers_with(&self, start: &str, body: Value) {
+        self.bodies.lock().insert(start.to_owned(), body);
     }
 
     fn to(&self, start: &str) -> Vec<Heard> {
@@ -147,7 +164,7 @@ async fn settle(engine: &Engine, id: TaskId, run: u32, well: bool) {
 /// Tasks of one execution.
 async fn together(engine: &Engine, tasks: Vec<TaskSpec>, dead_end_cancel: bool) -> Vec<TaskId> {
     let execution = Some(ExecutionSpec { dead_end_cancel, ..ExecutionSpec::default() });
-    let submit = Submit { namespace: "default".into(), tasks, execution, idempotency: None };
+    let submit = Submit { namespace: "default".into(), tasks, execution, ..Submit::default() };
     engine.submit(submit).await.expect("they are taken").tasks.iter().map(|it| it.id).collect()
 }
 
@@ -291,6 +308,51 @@ stories! {
         engine.cancel("default", id, Act::default()).await.unwrap();
         assert_eq!(callee.wait_for("/cancel", 1).await[0].headers["idempotency-key"], format!("{id}:cancel:success:0"));
         callee.wait_for("/failure", 1).await;
+    }
+
+    /// F1-5, X1-7: an answer that is an action registers it for the run it was given to, and it is called before the run is repeated.
+    fn an_action_in_the_answer_of_a_start_call_cancels_that_run(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        let stop = json!({"url": format!("{}/stop", callee.base), "verb": "Post"});
+        callee.answers_with("/start", json!({"kind": "Webhook", "params": stop}));
+        let retry = json!({"strategy": "fixed", "delay": "10s", "max_retries": 2});
+        let task = TaskSpec { hooks: None, timeout: Some(Millis(30_000)), ..hooked(&callee, retry) };
+        let id = submit(&engine, task).await;
+        until(&engine, id, State::Running).await;
+        place.pass(30_000);
+        engine.tick().await.unwrap();
+        let stopped = callee.wait_for("/stop", 1).await.remove(0);
+        assert_eq!((stopped.body["run"].as_u64(), stopped.headers["x-task-trigger"].as_str()), (Some(1), "Cancel"));
+        callee.answers_with("/start", json!({"cancel": {"url": format!("{}/halt", callee.base)}}));
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        until(&engine, id, State::Running).await;
+        engine.cancel("default", id, Act::default()).await.unwrap();
+        callee.wait_for("/halt", 1).await;
+        assert_eq!(callee.to("/stop").len(), 1, "it was of the run before");
+    }
+
+    /// X1-15: one failed start call of several fails the attempt, and all are sent again with the new key.
+    fn of_several_start_calls_one_that_fails_fails_the_attempt(place) {
+        let (engine, _executors, callee) = begin(&place).await;
+        callee.says("/start/two", 503);
+        callee.answers_with("/start/one", json!({"cancel": {"url": format!("{}/stop", callee.base)}}));
+        let to = |path: &str| json!({"method": "POST", "url": format!("{}/start/{path}", callee.base)});
+        let executor = ExecutorSpec::Hook(json!({"type": "hook", "start": [to("one"), to("two")]}).into());
+        let retry = json!({"strategy": "fixed", "delay": "10s", "max_retries": 2});
+        let id = submit(&engine, TaskSpec { executor, ..hooked(&callee, retry) }).await;
+        until(&engine, id, State::RetryPending).await;
+        callee.wait_for("/stop", 1).await;
+        callee.says("/start/two", 200);
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        until(&engine, id, State::Running).await;
+        for (path, more) in [("one", ""), ("two", ":1")] {
+            let calls = callee.wait_for(&format!("/start/{path}"), 2).await;
+            let keys: Vec<&str> = calls.iter().map(|call| call.headers["idempotency-key"].as_str()).collect();
+            let expected = [0, 1].map(|attempt| format!("{id}:start:success:{attempt}{more}"));
+            assert_eq!(keys, expected, "{path}");
+        }
     }
 
     /// A call that fails is a task like any other.

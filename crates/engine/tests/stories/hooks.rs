@@ -2,7 +2,9 @@
 
 use crate::stories;
 use crate::world::*;
+use comeback_core::filter::{Filter, Sort};
 use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
+use comeback_engine::store::ListQuery;
 use comeback_engine::{
     CommandError, Engine, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need, ReportEnd, Settle,
     Submit, TaskSpec,
@@ -28,6 +30,23 @@ async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -
     engine.settle(Settle { namespace: "default".into(), task, fence, end }).await.map(|changed| changed.state)
 }
 
+/// The calls that were made to cancel something: the runs they are about, and their keys.
+async fn cancels(engine: &Engine, of: TaskId) -> Vec<(u64, String)> {
+    let filter = Filter::parse(&format!("kind:hook.cancel label.hook_of:{of}"), engine.now()).unwrap();
+    let query = ListQuery { filter, sort: Sort::Submitted, limit: 100, after: None, now: engine.now() };
+    let mut found = Vec::new();
+    for made in engine.store().list("default", &query).await.unwrap().items {
+        let body = engine.task("default", made.stored.task.id).await.unwrap().body;
+        let told: serde_json::Value = serde_json::from_str(&body.payload.unwrap()).unwrap();
+        found.push((told["run"].as_u64().unwrap(), body.name.unwrap()));
+    }
+    found
+}
+
+fn stop() -> serde_json::Value {
+    json!({"url": "http://example.test/stop", "method": "POST"})
+}
+
 stories! {
     /// S1-76 and S1-79: timeouts twice, then a callback.
     fn a_hook_times_out_twice_and_then_succeeds(place) {
@@ -48,6 +67,64 @@ stories! {
         assert_eq!(settle(&engine, id, Speaker::Run(3), succeeded()).await.unwrap(), State::Succeeded);
         let task = engine.task("default", id).await.unwrap().stored.task;
         assert_eq!((task.counters.attempt, task.run), (2, 3));
+    }
+
+    /// X1-7, F1-5: what a callee has registered for its run is called once: when the run is repeated, or when it is canceled.
+    fn what_a_run_has_registered_is_called_when_it_is_repeated_or_canceled(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"max_retries": 3, "initial_delay": "10s"}), Some(30_000)).await;
+        let call = claim(&engine).await;
+        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        engine.hook_started("default", call).await.unwrap();
+        assert_eq!(cancels(&engine, id).await, []);
+        place.pass(30_000);
+        engine.tick().await.unwrap();
+        assert_eq!(state(&engine, id).await, State::RetryPending);
+        let first = format!("{id}:cancel:success:0:registered");
+        assert_eq!(cancels(&engine, id).await, [(1, first.clone())], "before it runs again, and once");
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
+        assert_eq!(cancels(&engine, id).await.len(), 1, "those of the last run are nobody's any more");
+        engine.register_cancel("default", id, 2, stop()).await.unwrap();
+        engine.cancel("default", id, nobody()).await.unwrap();
+        assert_eq!(cancels(&engine, id).await, [(1, first), (2, format!("{id}:cancel:success:1:registered"))]);
+    }
+
+    fn a_run_that_ends_well_cancels_nothing(place) {
+        let engine = place.engine().await;
+        let id = hook(&engine, json!({"max_retries": 3}), None).await;
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
+        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        settle(&engine, id, Speaker::Run(1), succeeded()).await.unwrap();
+        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        assert_eq!(cancels(&engine, id).await, []);
+    }
+
+    /// A callee may be slower than whoever cancels: its call is made all the same, and once.
+    fn what_is_registered_too_late_is_called_at_once(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        let id = hook(&one, json!({"max_retries": 3}), None).await;
+        let call = claim(&one).await;
+        one.hook_started("default", call).await.unwrap();
+        one.cancel("default", id, nobody()).await.unwrap();
+        for _ in 0..2 {
+            one.register_cancel("default", id, 1, stop()).await.unwrap();
+            assert_eq!(cancels(&one, id).await.len(), 1);
+        }
+        for _ in 0..20 {
+            let id = hook(&one, json!({"max_retries": 3}), None).await;
+            let call = claim(&one).await;
+            one.hook_started("default", call).await.unwrap();
+            let (canceled, registered) =
+                tokio::join!(one.cancel("default", id, nobody()), two.register_cancel("default", id, 1, stop()));
+            canceled.unwrap();
+            registered.unwrap();
+            assert_eq!(cancels(&one, id).await.len(), 1, "whoever came first");
+        }
     }
 
     /// X1-6: a callback of an earlier run changes nothing.
@@ -122,7 +199,7 @@ stories! {
         let wait = TaskSpec { executor: ExecutorSpec::Hook(json!({"type": "hook"}).into()), timeout: Some(Millis::from_days(3)), key: Some("wait".into()), ..spec("approval", json!({"max_retries": 0})) };
         let need = Need { task: "wait".into(), when: When::Success, on_unmet: OnUnmet::Skip };
         let after = TaskSpec { key: Some("after".into()), needs: vec![need], ..spec("ship", json!({})) };
-        let submit = Submit { namespace: "default".into(), tasks: vec![wait.clone(), after], execution: Some(ExecutionSpec::default()), idempotency: None };
+        let submit = Submit { namespace: "default".into(), tasks: vec![wait.clone(), after], execution: Some(ExecutionSpec::default()), ..Submit::default() };
         let ids: Vec<TaskId> = first.submit(submit).await.unwrap().tasks.iter().map(|it| it.id).collect();
         let too_long = crate::world::submit(&first, wait).await;
         for call in first.claim_hooks(LeaseRequest { limit: 5, ..LeaseRequest::new("default", "hooks") }).await.unwrap() {

@@ -13,6 +13,7 @@ mod long;
 #[path = "../common/plain.rs"]
 mod plain;
 mod races;
+mod rules;
 mod schedules;
 mod sizes;
 mod tasks;
@@ -49,6 +50,7 @@ fn main() {
         ("sizes", sizes::STORIES),
         ("schedules", schedules::STORIES),
         ("races", races::STORIES),
+        ("rules", rules::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),

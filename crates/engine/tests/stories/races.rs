@@ -145,7 +145,7 @@ stories! {
             engines.push(place.engine().await);
         }
         let tasks = (0..60).map(|_| TaskSpec::new("step")).collect();
-        let wide = comeback_engine::Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), idempotency: None };
+        let wide = comeback_engine::Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), ..Default::default() };
         engines[0].submit(wide).await.unwrap();
         let mut leased = lease(&engines[0], 60).await;
         let mut workers = tokio::task::JoinSet::new();
@@ -164,7 +164,7 @@ stories! {
         let (one, two) = (place.engine().await, place.engine().await);
         for _ in 0..ROUNDS / 2 {
             let tasks = (0..4).map(|_| spec("a", json!({"strategy": "fixed", "delay": "1s"}))).collect();
-            let submit = comeback_engine::Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), idempotency: None };
+            let submit = comeback_engine::Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), ..Default::default() };
             let answer = one.submit(submit).await.unwrap();
             for leased in lease(&one, 10).await {
                 report(&one, &leased, failed("x")).await.unwrap();

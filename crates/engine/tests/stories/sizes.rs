@@ -80,7 +80,7 @@ async fn cost(place: &Place, tasks: Vec<TaskSpec>, at_a_time: u32) -> Cost {
     let store = Arc::new(Between { truth: place.store().await, hand: hand.clone() });
     let engine = Engine::without_loops(store, place.clock.clone(), EngineConfig::default()).await.expect("an engine");
     let submit =
-        Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), idempotency: None };
+        Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), ..Submit::default() };
     let execution = engine.submit(submit).await.expect("it is taken").execution.expect("an execution");
     let mut ran = 0;
     while ran < count {

@@ -23,7 +23,7 @@ fn linked(edges: &[(&str, &str)], keys: &[&str], retry: serde_json::Value) -> Su
             ..spec("step", retry.clone())
         })
         .collect();
-    Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), idempotency: None }
+    Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), ..Submit::default() }
 }
 
 stories! {

@@ -1,6 +1,7 @@
 //! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database, or of the one namespace
 //! that a key is for.
 
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use axum::extract::{Extension, State};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use comeback_core::admission::Bound;
 use comeback_core::{EventKind, State as TaskState};
 use comeback_engine::Tally;
 use comeback_engine::store::Loop;
@@ -117,6 +119,35 @@ fn door(page: &mut Page, app: &App) {
     }
 }
 
+/// What rules allow, and what runs under them.
+async fn rules(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
+    let held = app.engine.store().held_by_rules();
+    page.counter(
+        "tasks_blocked_by_concurrency_total",
+        "Lanes that claims left alone because a rule had no room.",
+        held,
+    );
+    let mut all = Vec::new();
+    for namespace in namespaces {
+        all.extend(app.engine.rules(namespace).await?.into_iter().map(|view| (namespace, view)));
+    }
+    page.head("rule_limit", "gauge", "What a rule allows.");
+    for (namespace, view) in &all {
+        let (by, most) = match view.rule.bound {
+            Bound::Running(most) => ("max_running", most),
+            Bound::Capacity(most) => ("capacity", most),
+        };
+        page.value("rule_limit", &[("namespace", namespace), ("rule", &view.rule.name), ("by", by)], most);
+    }
+    // Rules may be kept per a thousand values: their sum is told, and the list of rules tells the rest.
+    page.head("rule_running", "gauge", "Tasks that run under a rule.");
+    for (namespace, view) in &all {
+        let running: u64 = view.used.iter().map(|(_, used)| used.running).sum();
+        page.value("rule_running", &[("namespace", namespace), ("rule", &view.rule.name)], running);
+    }
+    Ok(())
+}
+
 /// Of the namespaces that are open to the caller.
 async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Problem> {
     let store = app.engine.store();
@@ -135,6 +166,7 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
             }
         }
     }
+    rules(page, app, &namespaces).await?;
     page.head("retries_pending", "gauge", "Tasks that wait for their retry.");
     page.value("retries_pending", &[], retries);
     page.head("queue_size", "gauge", "Tasks that wait, by what for.");

@@ -10,6 +10,7 @@ mod keys;
 pub mod leases;
 mod metrics;
 mod policies;
+mod rules;
 mod schedules;
 mod stats;
 mod tasks;
@@ -93,7 +94,7 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines(), schedules::lines()])
+        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines()])
         .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()

@@ -163,8 +163,13 @@ async fn submit(
     faults.or(())?;
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
     let idempotency = once.of(&app, &body)?;
-    let request =
-        Submit { namespace: caller.namespace, tasks: specs, execution: execution.map(Into::into), idempotency };
+    let request = Submit {
+        namespace: caller.namespace,
+        tasks: specs,
+        execution: execution.map(Into::into),
+        idempotency,
+        ..Submit::default()
+    };
     let answer = app.engine.submit(request).await?;
     Ok((StatusCode::CREATED, Json(answered(&answer, &keys))).into_response())
 }
@@ -253,7 +258,9 @@ async fn list(
     }
     let request = ListQuery { filter, sort, limit: query.limit()?, after, now };
     let listing = app.engine.store().list(&caller.namespace, &request).await?;
-    let items = listing.items.iter().map(shape::line).collect();
+    let mut items: Vec<Value> = listing.items.iter().map(shape::line).collect();
+    let held = app.engine.held_by_rules(&caller.namespace, listing.items.iter().map(|it| &it.stored.task)).await?;
+    items.iter_mut().zip(held).for_each(|(item, by)| shape::say_held(item, by));
     Ok(Json(Page { items, next_cursor: shape::next_cursor(listing.next) }))
 }
 
@@ -293,8 +300,7 @@ async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let view = app.engine.task(&caller.namespace, task_id(&id)?).await?;
-    Ok(Json(shape::whole(&view)))
+    shown_after(&app, &caller, task_id(&id)?).await.map(Json)
 }
 
 async fn attempts(
@@ -421,7 +427,10 @@ impl MoveIn {
 }
 
 async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> Result<Value, Problem> {
-    Ok(shape::whole(&app.engine.task(&caller.namespace, id).await?))
+    let view = app.engine.task(&caller.namespace, id).await?;
+    let mut shown = shape::whole(&view);
+    shape::say_held(&mut shown, app.engine.held_by_rule(&view.stored.task).await?);
+    Ok(shown)
 }
 
 /// What is asked for, by whom, and whether under a key.

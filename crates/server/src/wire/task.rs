@@ -172,6 +172,10 @@ pub struct TaskIn {
     /// Dead ends behind it cancel nothing before it.
     #[serde(default)]
     dead_end_barrier: bool,
+    /// How much it has to do: what it weighs under a rule of capacity.
+    #[serde(default)]
+    #[schema(maximum = 2147483647)]
+    expected: Option<u32>,
 }
 
 /// A need by its key alone, or with its condition.
@@ -253,7 +257,8 @@ impl TaskIn {
             dead_end_barrier: self.dead_end_barrier,
             step: None,
             submitted_at: None,
-            expected: None,
+            expected: self.expected,
+            rules: Vec::new(),
         }
     }
 }
@@ -426,6 +431,13 @@ fn blocked(task: &comeback_core::Task) -> Option<String> {
         State::Paused => Some("paused by hand".into()),
         State::Waiting if task.needs_left > 0 => Some(format!("waits for {} other tasks", task.needs_left)),
         _ => task.hold.as_ref().map(|hold| hold.reason.clone()),
+    }
+}
+
+/// Where a rule keeps it from starting, and nothing else does.
+pub fn say_held(shown: &mut Value, by: Option<String>) {
+    if let (Some(words), Some(blocked)) = (by, shown.get_mut("blocked").filter(|blocked| blocked.is_null())) {
+        *blocked = words.into();
     }
 }
 

@@ -401,7 +401,11 @@ async fn a_batch_with_faults_is_refused_with_all_of_them() {
             task("k", "on_start", json!({"kind": "Webhook", "params": {"url": "ftp://x", "verb": "Shout"}})),
             task("l", "retry", retry(json!({"max_retries": 0}))),
             task("m", "metadata", json!({"x": "y".repeat(70_000)})),
-            task("n", "rules", json!([{"type": "Concurency"}])),
+            task(
+                "n",
+                "rules",
+                json!([{"type": "Capacity", "max_capacity": 5, "matcher": {"status": "Pending", "kind": "k"}}])
+            ),
             task("o", "dedupe_strategy", json!([{"status": "Running", "kind": "k", "fields": ["tenant"]}])),
         ]);
         let (code, body) = world.refused(Method::POST, "/task", batch).await;
@@ -429,7 +433,8 @@ async fn a_batch_with_faults_is_refused_with_all_of_them() {
             "tasks[11].on_start.params.url",
             "tasks[12].retry.max_retries",
             "tasks[13].metadata",
-            "tasks[14].rules",
+            "tasks[14].rules[0].matcher.status",
+            "tasks[14].rules[0]",
             "tasks[15].dedupe_strategy[0].fields[0]",
         ];
         assert_eq!(paths, expected, "{details:#?}");

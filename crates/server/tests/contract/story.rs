@@ -144,6 +144,8 @@ async fn every_answer_is_as_the_document_says() {
 
         policies(&world).await;
 
+        rules(&world).await;
+
         numbers(&world).await;
 
         administration(&world).await;
@@ -393,6 +395,30 @@ async fn policies(world: &World) {
     world.get("getPolicy", "rich").await;
     world.get("unbindPolicy", "rich").await;
     assert_eq!(world.bad("getPolicy", Ask { part: "rich", ..Ask::default() }).await, "not-found");
+}
+
+async fn rules(world: &World) {
+    for example in examples("putRule") {
+        world.post("putRule", "payments", example).await;
+    }
+    world.post("putRule", "ruled", json!({"match": {"kind": "ruled"}, "per": ["tenant"], "max_running": 1})).await;
+    let runs = world.submit(json!({"kind": "ruled", "labels": {"tenant": "a"}, "priority": 9, "expected": 3})).await;
+    let held = world.submit(json!({"kind": "ruled", "labels": {"tenant": "a"}, "priority": 9})).await;
+    world.lease().await;
+    let shown = world.get("getTask", &held).await;
+    assert_eq!(shown["blocked"], "rule ruled (a): 1 of 1 running", "{shown}");
+    let listed = world.get("listRules", "").await;
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
+    let one = world.get("getRule", "ruled").await;
+    assert_eq!(one["used"], json!([{"per": ["a"], "running": 1, "weight": 3}]));
+    for id in [&held, &runs] {
+        world.post("cancelTask", id, json!({})).await;
+    }
+    for name in ["payments", "ruled"] {
+        world.get("deleteRule", name).await;
+        assert_eq!(world.bad("getRule", Ask { part: name, ..Ask::default() }).await, "not-found");
+        assert_eq!(world.bad("deleteRule", Ask { part: name, ..Ask::default() }).await, "not-found");
+    }
 }
 
 async fn numbers(world: &World) {

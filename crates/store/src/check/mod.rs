@@ -170,6 +170,7 @@ pub trait Look: Send {
     async fn offenders(&mut self, sql: &'static str) -> Result<Vec<(Option<Uuid>, String)>, StoreError>;
     async fn namespaces(&mut self) -> Result<Vec<(i32, String)>, StoreError>;
     async fn lanes(&mut self) -> Result<Vec<LaneRow>, StoreError>;
+    async fn ruled_lanes(&mut self) -> Result<Vec<(i32, i32, String)>, StoreError>;
     async fn policies(&mut self) -> Result<Vec<PolicyRow>, StoreError>;
     async fn meta(&mut self, key: &str) -> Result<Option<String>, StoreError>;
     async fn open_tasks(&mut self, after: Uuid, limit: u32) -> Result<Vec<(OpenRow, Born)>, StoreError>;
@@ -221,6 +222,7 @@ pub mod sql {
     pub const NAMESPACES: &str = "select id, name from namespace";
     pub const LANES: &str = "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
          from lane l join namespace n on n.id = l.namespace";
+    pub const RULED_LANES: &str = "select id, lane, limits from ruled_lane";
     pub const POLICIES: &str = "select id, digest, body from policy";
 }
 
@@ -325,9 +327,17 @@ impl Check<'_> {
                         executor,
                         dependency: (!row.dependency.is_empty()).then_some(row.dependency),
                         shared: row.shared != 0,
+                        limits: Vec::new(),
                     };
                     self.dictionary.learn_lane(row.id, row.namespace, lane);
                 }
+            }
+        }
+        for (id, lane, limits) in self.look.ruled_lanes().await? {
+            self.report.looked_at(1);
+            if !self.dictionary.learn_ruled_lane(id, lane, &limits) {
+                let words = format!("lane {id} has limits that cannot be read, or is of a lane that does not exist");
+                self.report.found("lane", None, words);
             }
         }
         for row in self.look.policies().await? {

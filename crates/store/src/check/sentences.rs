@@ -23,26 +23,34 @@ pub const ALL: &[Sentence] = &[
          union all
          select d.id, 'it is over and has no body' from task_done d left join task t on t.id = d.id where t.id is null",
     ),
+    // A task may be put under other rules while it is open; all else of its lane stays.
     sentence(
         "body-disagrees",
         "select o.id, 'its open row has another ' || case
-             when o.lane <> t.lane then 'lane' when o.execution_id is distinct from t.execution_id then 'execution'
+             when coalesce(n.lane, o.lane) <> coalesce(r.lane, t.lane) then 'lane'
+             when o.execution_id is distinct from t.execution_id then 'execution'
              when o.policy is distinct from t.policy then 'policy' when o.submitted_at <> t.submitted_at then 'age'
              else 'deadline' end || ' than its body'
          from task_open o join task t on t.id = o.id
-         where o.lane <> t.lane or o.execution_id is distinct from t.execution_id or o.policy is distinct from t.policy
-           or o.submitted_at <> t.submitted_at or o.hard_deadline <> t.hard_deadline
+           left join ruled_lane n on n.id = o.lane left join ruled_lane r on r.id = t.lane
+         where coalesce(n.lane, o.lane) <> coalesce(r.lane, t.lane) or o.execution_id is distinct from t.execution_id
+           or o.policy is distinct from t.policy or o.submitted_at <> t.submitted_at
+           or o.hard_deadline <> t.hard_deadline
          union all
          select d.id, 'its last row has another ' || case
-             when d.lane <> t.lane then 'lane' when d.execution_id is distinct from t.execution_id then 'execution'
+             when coalesce(n.lane, d.lane) <> coalesce(r.lane, t.lane) then 'lane'
+             when d.execution_id is distinct from t.execution_id then 'execution'
              else 'policy' end || ' than its body'
          from task_done d join task t on t.id = d.id
-         where d.lane <> t.lane or d.execution_id is distinct from t.execution_id or d.policy is distinct from t.policy",
+           left join ruled_lane n on n.id = d.lane left join ruled_lane r on r.id = t.lane
+         where coalesce(n.lane, d.lane) <> coalesce(r.lane, t.lane) or d.execution_id is distinct from t.execution_id
+           or d.policy is distinct from t.policy",
     ),
     sentence(
         "unknown-number",
         "select t.id, 'its lane ' || t.lane || ' does not exist, or is of another namespace' from task t
-         left join lane l on l.id = t.lane and l.namespace = t.namespace where l.id is null
+         left join ruled_lane r on r.id = t.lane
+         left join lane l on l.id = coalesce(r.lane, t.lane) and l.namespace = t.namespace where l.id is null
          union all
          select t.id, 'its policy ' || t.policy || ' does not exist' from task t
          left join policy p on p.id = t.policy where t.policy is not null and p.id is null

@@ -17,6 +17,7 @@ pub mod postgres;
 mod promote;
 mod prune;
 mod read;
+mod rules;
 mod schedules;
 mod submit;
 mod world;
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Case> {
         once::CASES,
         documents::CASES,
         flow::CASES,
+        rules::CASES,
         schedules::CASES,
     ]
     .concat()

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::cases;
-use super::world::T0;
+use super::world::{T0, World};
 use crate::types::*;
 use comeback_core::*;
 use serde_json::json;
@@ -49,11 +49,36 @@ cases! { "submit";
             external_id: Some("42".into()),
             traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
             hard_deadline: true,
+            rules: vec!["~one".into(), "~two".into()],
         };
         let id = w.submit(vec![new.clone()]).await[0];
         let view = w.store.task("default", id).await.unwrap().unwrap();
         assert_eq!(view.body, new.body);
         assert!(view.stored.hard_deadline);
+    }
+
+    /// F1-14: of two who make a task in the absence of one like it, at the same moment, one does.
+    fn what_is_made_in_the_absence_of_another_is_made_once(w) {
+        let unless = vec![comeback_core::filter::Filter::parse("kind:a state:open", w.now()).unwrap()];
+        let ask = |w: &World| Submission { unless: unless.clone(), ..w.submission(vec![w.new_task("a")]) };
+        let both = w.store.submit(&[ask(&w), ask(&w)], w.now()).await.unwrap();
+        assert!(matches!(both[..], [Submitted::Created(_), Submitted::Overtaken]), "{both:?}");
+        let first = w.claim(10).await.remove(0);
+        assert_eq!(w.submit_one(ask(&w)).await, Submitted::Overtaken);
+        w.succeed(&first.stored).await;
+        for _ in 0..10 {
+            let asks = (0..8).map(|_| {
+                let w = w.clone();
+                let ask = ask(&w);
+                tokio::spawn(async move { w.submit_one(ask).await })
+            });
+            let mut made = 0;
+            for answer in asks.collect::<Vec<_>>() {
+                made += usize::from(matches!(answer.await.unwrap(), Submitted::Created(_)));
+            }
+            assert_eq!(made, 1);
+            w.succeed(&w.claim(10).await.remove(0).stored).await;
+        }
     }
 
     fn every_answer_is_in_the_order_of_its_question(w) {
@@ -125,7 +150,7 @@ cases! { "submit";
                 let ask = Submission { idempotency: key("k", 1), ..w.submission(vec![w.new_task("a")]) };
                 match w.submit_one(ask).await {
                     Submitted::Created(tasks) | Submitted::Repeated { tasks, .. } => tasks[0].id,
-                    Submitted::Mismatch => panic!("mismatch"),
+                    Submitted::Mismatch | Submitted::Overtaken => panic!("mismatch"),
                 }
             });
         }

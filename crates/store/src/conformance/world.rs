@@ -21,8 +21,8 @@ pub const T0: Timestamp = Timestamp(1_800_000_000_000);
 #[derive(Clone)]
 pub struct World {
     pub store: Arc<dyn Store>,
-    clock: Arc<AtomicI64>,
-    ids: Arc<AtomicU64>,
+    pub clock: Arc<AtomicI64>,
+    pub ids: Arc<AtomicU64>,
 }
 
 impl World {
@@ -74,7 +74,7 @@ impl World {
 
     pub fn submission(&self, tasks: Vec<NewTask>) -> Submission {
         let namespace = tasks.first().map_or("default".into(), |new| new.task.lane.namespace.clone());
-        Submission { namespace, tasks, execution: None, edges: Vec::new(), idempotency: None }
+        Submission { namespace, tasks, ..Submission::default() }
     }
 
     pub async fn submit_one(&self, submission: Submission) -> Submitted {
@@ -265,7 +265,7 @@ impl World {
                 origin: Origin::default(),
             }),
             edges,
-            idempotency: None,
+            ..Submission::default()
         };
         (submission, id, tasks)
     }

@@ -156,6 +156,11 @@ impl Look for Snapshot<'_> {
         Ok(rows.iter().map(lane).collect())
     }
 
+    async fn ruled_lanes(&mut self) -> Result<Vec<(i32, i32, String)>, StoreError> {
+        let rows = self.rows(sql::RULED_LANES, &[]).await?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+    }
+
     async fn policies(&mut self) -> Result<Vec<PolicyRow>, StoreError> {
         let rows = self.rows(sql::POLICIES, &[]).await?;
         Ok(rows.iter().map(|row| PolicyRow { id: row.get(0), digest: row.get(1), body: row.get(2) }).collect())

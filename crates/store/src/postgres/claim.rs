@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transition};
+use deadpool_postgres::Transaction;
 use uuid::Uuid;
 
 use super::PostgresStore;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
+use super::rules;
 use super::tend::unless_paused;
 use crate::StoreError;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
@@ -22,7 +24,7 @@ use crate::types::{ClaimRequest, Claimed, Loop};
 const MOST_CANDIDATES: u32 = 4_000;
 
 /// How often a claim looks when others are faster.
-const LOOKS: usize = 8;
+pub const LOOKS: usize = 8;
 
 const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.step, t.traceparent";
 
@@ -180,7 +182,14 @@ async fn claim_known(
         return Ok(Vec::new());
     }
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    let mut claimed = if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
+    let ruled = if store.dictionary.is_ruled(&request.namespace) {
+        rules::claim(store, request, &lanes, now).await?
+    } else {
+        None
+    };
+    let mut claimed = if let Some(claimed) = ruled {
+        claimed
+    } else if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
         claim_step_by_step(store, request, &numbers, now).await?
     } else {
         claim_ready(store, request, &numbers, now).await?
@@ -241,7 +250,7 @@ async fn claim_ready(
     Ok(claimed)
 }
 
-fn per_lane(limit: u32, lanes: usize) -> u32 {
+pub fn per_lane(limit: u32, lanes: usize) -> u32 {
     let fair = MOST_CANDIDATES / u32::try_from(lanes).unwrap_or(u32::MAX).max(1);
     limit.min(fair.max(8))
 }
@@ -341,9 +350,29 @@ async fn claim_looked_at(
     if candidates.is_empty() {
         return Ok(Some(Vec::new()));
     }
-    let ids: Vec<Uuid> = candidates.iter().map(|row| row.get(0)).collect();
-    let versions: Vec<i32> = candidates.iter().map(|row| row.get(2)).collect();
-    let mut executions: Vec<Uuid> = candidates.iter().filter_map(|row| row.get(1)).collect();
+    let picked = |row: &tokio_postgres::Row| Picked { id: row.get(0), execution: row.get(1), version: row.get(2) };
+    let picked: Vec<Picked> = candidates.iter().map(picked).collect();
+    lease_picked(store, tx, request, &picked, now).await
+}
+
+/// A task to be leased, if it has not moved since it was looked at.
+pub struct Picked {
+    pub id: Uuid,
+    pub execution: Option<Uuid>,
+    pub version: i32,
+}
+
+/// Leases them and commits; nothing when none of them is left.
+pub async fn lease_picked(
+    store: &PostgresStore,
+    tx: Transaction<'_>,
+    request: &ClaimRequest,
+    picked: &[Picked],
+    now: Timestamp,
+) -> Result<Option<Vec<Claimed>>, StoreError> {
+    let ids: Vec<Uuid> = picked.iter().map(|it| it.id).collect();
+    let versions: Vec<i32> = picked.iter().map(|it| it.version).collect();
+    let mut executions: Vec<Uuid> = picked.iter().filter_map(|it| it.execution).collect();
     executions.sort_unstable();
     executions.dedup();
     take_turns(&tx, &executions).await?;

@@ -215,6 +215,7 @@ pub struct BodyRow<'a> {
     pub new: &'a NewTask,
     pub namespace: i32,
     pub labels: Option<String>,
+    pub rules: Option<String>,
     pub open: OpenRow,
 }
 
@@ -254,6 +255,7 @@ columns! {
         dedupe_key: Option<&'a str>, "text" = row.new.body.dedupe_key.as_deref();
         external_id: Option<&'a str>, "text" = row.new.body.external_id.as_deref();
         traceparent: Option<&'a str>, "text" = row.new.body.traceparent.as_deref();
+        rules: Option<&'a str>, "text" = row.rules.as_deref();
     }
 }
 
@@ -294,6 +296,7 @@ impl BodyRow<'_> {
             && open.dead_end_barrier == 0
             && open.expected.is_none()
             && body.cost.is_none()
+            && body.rules.is_empty()
             && texts.iter().all(|text| text.is_none())
     }
 }

@@ -8,8 +8,9 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use crate::StoreError;
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Dictionary, LimitsText};
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
+use crate::rules::RULED_FROM;
 use crate::types::{Stored, Submission};
 
 /// Reads the namespaces and lanes that other instances may have added. The tables are small and only grow. Policies may be many:
@@ -30,29 +31,37 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreEr
         )
         .await?;
     for row in lanes {
-        let id: i32 = row.get(0);
-        if dictionary.has_seen_lane(id) {
-            continue;
-        }
-        let code: i16 = row.get(5);
-        let Some(executor) = Executor::from_code(code) else {
-            if dictionary.note_strange_lane(id) {
-                tracing::warn!(lane = id, executor = code, "a lane of a newer version is left alone");
-            }
-            continue;
-        };
-        let dependency: String = row.get(6);
-        let lane = Lane {
-            namespace: row.get(2),
-            queue: row.get(3),
-            kind: row.get(4),
-            executor,
-            dependency: (!dependency.is_empty()).then_some(dependency),
-            shared: row.get::<_, i16>(7) != 0,
-        };
-        dictionary.learn_lane(id, row.get(1), lane);
+        learn_lane(dictionary, &row, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
+    super::rules::learn_ruled_lanes(dictionary, &client).await?;
     Ok(())
+}
+
+/// Learns a lane from a row: its number, its namespace and the name of that, queue, kind, executor, dependency and whether it is shared
+/// stand in these columns.
+pub fn learn_lane(dictionary: &Dictionary, row: &Row, at: [usize; 8]) {
+    let id: i32 = row.get(at[0]);
+    if dictionary.has_seen_lane(id) {
+        return;
+    }
+    let code: i16 = row.get(at[5]);
+    let Some(executor) = Executor::from_code(code) else {
+        if dictionary.note_strange_lane(id) {
+            tracing::warn!(lane = id, executor = code, "a lane of a newer version is left alone");
+        }
+        return;
+    };
+    let dependency: String = row.get(at[6]);
+    let lane = Lane {
+        namespace: row.get(at[2]),
+        queue: row.get(at[3]),
+        kind: row.get(at[4]),
+        executor,
+        dependency: (!dependency.is_empty()).then_some(dependency),
+        shared: row.get::<_, i16>(at[7]) != 0,
+        limits: Vec::new(),
+    };
+    dictionary.learn_lane(id, row.get(at[1]), lane);
 }
 
 /// Learns policies from rows of number and text. One that cannot be read is passed over like a lane.
@@ -70,10 +79,12 @@ fn learn_policies(dictionary: &Dictionary, rows: &[Row]) {
 /// Whether another instance has made lanes that are not known here; then they are learnt.
 pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
     let client = store.reader().await?;
-    let statement = client.prepare_cached("select count(*) from lane").await?;
-    let count: i64 = client.query_one(&statement, &[]).await?.get(0);
+    let statement = client.prepare_cached("select count(*), (select max(id) from ruled_lane) from lane").await?;
+    let row = client.query_one(&statement, &[]).await?;
     drop(client);
-    if usize::try_from(count).unwrap_or(0) <= store.dictionary.lane_count() {
+    let (count, last): (i64, Option<i32>) = (row.get(0), row.get(1));
+    let knows_all = usize::try_from(count).unwrap_or(0) <= store.dictionary.lane_count();
+    if knows_all && last.is_none_or(|last| store.dictionary.has_seen_lane(last)) {
         return Ok(false);
     }
     refresh(&store.pools.learn, &store.dictionary).await?;
@@ -84,26 +95,11 @@ pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
 pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
     let Some(news) = dictionary.news(submissions) else { return Ok(()) };
-    let client = store.writer().await?;
+    let mut client = store.writer().await?;
     for name in &news.namespaces {
         client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&name]).await?;
     }
-    for lane in &news.lanes {
-        client
-            .execute(
-                "insert into lane (namespace, queue, kind, executor, dependency, shared)
-                 select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
-                &[
-                    &lane.namespace,
-                    &lane.queue,
-                    &lane.kind,
-                    &lane.executor.code(),
-                    &lane.dependency.as_deref().unwrap_or(""),
-                    &i16::from(lane.shared),
-                ],
-            )
-            .await?;
-    }
+    number_lanes(&mut client, &news.lanes).await?;
     for policy in &news.policies {
         client
             .execute(
@@ -122,6 +118,70 @@ pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<
         refresh(&store.pools.learn, dictionary).await?;
         store.wake.dictionary_grew();
     }
+    Ok(())
+}
+
+/// Gives numbers to lanes that have none.
+pub async fn learn_lanes(store: &PostgresStore, lanes: &[Arc<Lane>]) -> Result<(), StoreError> {
+    let new: Vec<Arc<Lane>> = lanes.iter().filter(|lane| store.dictionary.lane_id(lane).is_none()).cloned().collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let mut client = store.writer().await?;
+    number_lanes(&mut client, &new).await?;
+    drop(client);
+    refresh(&store.pools.learn, &store.dictionary).await?;
+    store.wake.dictionary_grew();
+    Ok(())
+}
+
+async fn number_lanes(client: &mut deadpool_postgres::Object, lanes: &[Arc<Lane>]) -> Result<(), StoreError> {
+    for lane in lanes {
+        client
+            .execute(
+                "insert into lane (namespace, queue, kind, executor, dependency, shared)
+                 select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
+                &[
+                    &lane.namespace,
+                    &lane.queue,
+                    &lane.kind,
+                    &lane.executor.code(),
+                    &lane.dependency.as_deref().unwrap_or(""),
+                    &i16::from(lane.shared),
+                ],
+            )
+            .await?;
+    }
+    let ruled: Vec<&Arc<Lane>> = lanes.iter().filter(|lane| !lane.limits.is_empty()).collect();
+    if ruled.is_empty() {
+        return Ok(());
+    }
+    let tx = client.transaction().await?;
+    // One after the other, so that whoever knows a number knows all before it.
+    tx.batch_execute("lock table ruled_lane in share row exclusive mode").await?;
+    for lane in ruled {
+        let LimitsText { body, digest } = LimitsText::of(lane);
+        tx.execute(
+            "insert into ruled_lane (id, lane, digest, limits)
+             select (select coalesce(max(id), $9 - 1) + 1 from ruled_lane), l.id, $7, $8
+             from lane l join namespace n on n.id = l.namespace
+             where n.name = $1 and l.queue = $2 and l.kind = $3 and l.executor = $4 and l.dependency = $5 and l.shared = $6
+             on conflict do nothing",
+            &[
+                &lane.namespace,
+                &lane.queue,
+                &lane.kind,
+                &lane.executor.code(),
+                &lane.dependency.as_deref().unwrap_or(""),
+                &i16::from(lane.shared),
+                &digest.as_slice(),
+                &body,
+                &RULED_FROM,
+            ],
+        )
+        .await?;
+    }
+    tx.commit().await?;
     Ok(())
 }
 

@@ -17,6 +17,7 @@ mod list;
 mod plans;
 mod read;
 mod rows;
+mod rules;
 mod schedules;
 mod setup;
 mod submit;
@@ -27,10 +28,12 @@ mod wake;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
@@ -43,6 +46,8 @@ pub struct PostgresStore {
     pools: setup::Pools,
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
+    #[cfg(any(test, feature = "conformance"))]
+    count_without_locks: bool,
 }
 
 impl PostgresStore {
@@ -51,12 +56,19 @@ impl PostgresStore {
         let pools = setup::pools(options).await?;
         let dictionary = Arc::new(Dictionary::default());
         learn::refresh(&pools.learn, &dictionary).await?;
+        rules::refresh(&pools.learn, &dictionary).await?;
         if options.warm_up {
             tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
         }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
-        Ok(PostgresStore { pools, dictionary, wake })
+        Ok(PostgresStore {
+            pools,
+            dictionary,
+            wake,
+            #[cfg(any(test, feature = "conformance"))]
+            count_without_locks: options.count_without_locks,
+        })
     }
 
     /// How far a database is behind this build.
@@ -109,6 +121,7 @@ impl Store for PostgresStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
+        make_way(self, commits).await?;
         apply::apply(self, commits, on_behalf_of, now).await
     }
 
@@ -119,6 +132,7 @@ impl Store for PostgresStore {
         commit: Option<&Commit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
+        make_way(self, commit.map(std::slice::from_ref).unwrap_or_default()).await?;
         apply::apply_once(self, namespace, key, commit, now).await
     }
 
@@ -129,6 +143,7 @@ impl Store for PostgresStore {
         behalf: Behalf<'_>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
+        make_way(self, std::slice::from_ref(commit)).await?;
         apply::apply_spawning(self, commit, spawn, behalf, now).await
     }
 
@@ -293,6 +308,39 @@ impl Store for PostgresStore {
     async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
         learn::has_grown(self).await.map_err(StoreError::of_a_read)?;
         Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+    }
+
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        let book = rules::refresh(&self.pools.read, &self.dictionary).await.map_err(StoreError::of_a_read)?;
+        Ok(book.of(namespace).to_vec())
+    }
+
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+        rules::put(self, namespace, &rule.name, &rule_to_json(rule)?, now).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+        rules::delete(self, namespace, name).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        settle(self).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        rules::carry(self, id.0, kind, names).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        rules::used(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        self.dictionary.freed_by(lane)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -91,6 +91,9 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, &super::tend::STARTS).await, &["open_start", "task_open_pkey"]);
             check(&plan(&client, super::tend::BEAT).await, &["task_open_pkey"]);
             check(&plan(&client, &super::read::OPEN).await, &["task_open_pkey"]);
+            check(&plan(&client, super::rules::READY_LANES).await, &["open_ready"]);
+            check(&plan(&client, super::rules::BEST).await, &["open_ready"]);
+            check(&plan(&client, &super::rules::in_use_statement()).await, &["open_ruled"]);
             check(&plan(&client, super::read::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
             check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_order"]);
             drop(client);

@@ -17,6 +17,7 @@ use crate::events::MOST_EVENTS;
 use crate::row::{
     DONE_COLUMNS, FIXED_COLUMNS, HISTORY_COLUMNS, OPEN_COLUMNS, columns, corrupt, created_record, labels_from_json,
 };
+use crate::rules::names_from_json;
 use crate::types::*;
 
 /// All statements inside see the same moment.
@@ -241,7 +242,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
     let row = tx
         .query_one(
             "select key, name, payload, labels::text, executor, hooks, account, cost, dedupe_key, external_id,
-               traceparent, hard_deadline, step, (select progress from task_open o where o.id = t.id)
+               traceparent, hard_deadline, step, rules, (select progress from task_open o where o.id = t.id)
              from task t where id = $1",
             &[&id.0],
         )
@@ -261,6 +262,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
         traceparent: from.get()?,
         hard_deadline: from.get::<i16>()? != 0,
         step: from.get()?,
+        rules: names_from_json(from.get::<Option<&str>>()?),
     };
     let progress = from.get()?;
     let result = last_record(&tx, id.0, "outcome = 0").await?.and_then(|record| record.result);

@@ -4,9 +4,9 @@ use comeback_core::Timestamp;
 use tokio_postgres::Row;
 
 use super::PostgresStore;
-use super::learn;
 use super::submit::submit_in;
 use super::tend::pause_lock;
+use super::{learn, rules};
 use crate::StoreError;
 use crate::types::{Applied, Loop, Schedule, Submission};
 
@@ -61,16 +61,37 @@ pub async fn put(
     on_behalf_of: Option<Loop>,
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
-    if let Some(start) = start {
-        learn::learn(store, std::slice::from_ref(start)).await?;
+    loop {
+        let book = store.dictionary.rules();
+        let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
+        learn::learn(store, &placed).await?;
+        if let Some(applied) = put_placed(store, schedule, &placed, book.generation, on_behalf_of, now).await? {
+            return Ok(applied);
+        }
+        // A rule has changed since we looked where its tasks belong.
+        rules::refresh(&store.pools.learn, &store.dictionary).await?;
     }
+}
+
+/// Nothing if other rules are in force by now.
+async fn put_placed(
+    store: &PostgresStore,
+    schedule: &Schedule,
+    start: &[Submission],
+    generation: i64,
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Option<Applied>, StoreError> {
     let mut client = store.writer().await?;
     client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&schedule.namespace]).await?;
     let tx = client.transaction().await?;
+    if !start.is_empty() && rules::now_in_force(store, &tx).await?.generation != generation {
+        return Ok(None);
+    }
     if let Some(name) = on_behalf_of
         && pause_lock(&tx, name, now).await?
     {
-        return Ok(Applied::Paused);
+        return Ok(Some(Applied::Paused));
     }
     let sql = match schedule.version {
         0 => {
@@ -91,13 +112,13 @@ pub async fn put(
         )
         .await?;
     if written == 0 {
-        return Ok(Applied::Stale);
+        return Ok(Some(Applied::Stale));
     }
-    if let Some(start) = start {
-        submit_in(store, &tx, std::slice::from_ref(start), now).await?;
+    if !start.is_empty() {
+        submit_in(store, &tx, start, generation, now).await?;
     }
     tx.commit().await?;
-    Ok(Applied::Done)
+    Ok(Some(Applied::Done))
 }
 
 pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Result<bool, StoreError> {

@@ -32,6 +32,9 @@ pub struct PostgresOptions {
     pub require_durability: bool,
     /// Connect and prepare in the background right after opening, so that the first commands need not.
     pub warm_up: bool,
+    /// Breaks admission rules, so that a test can show that it would notice.
+    #[cfg(any(test, feature = "conformance"))]
+    pub count_without_locks: bool,
 }
 
 impl PostgresOptions {
@@ -43,6 +46,8 @@ impl PostgresOptions {
             readers: 4,
             require_durability: true,
             warm_up: true,
+            #[cfg(any(test, feature = "conformance"))]
+            count_without_locks: false,
         }
     }
 

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use comeback_core::filter::Sort;
 use comeback_core::{EventKind, Record, State, TaskId, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
+use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -12,10 +14,12 @@ use super::PostgresStore;
 use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
-use crate::StoreError;
+use super::rules;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
+use crate::rules::names_to_json;
 use crate::types::*;
+use crate::{ListQuery, StoreError};
 
 /// Everything about a new open row that is the same for every new task.
 const NEW_COLUMNS: &str =
@@ -26,13 +30,14 @@ const NEW_VALUES: &str = "0, 1, 0, 0, 0, 0, 0, 0, 0, 0, submitted_at, 0, 0, 0";
 /// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
 pub static CREATE: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "with i as materialized (select * from unnest({arrays}) as i({names})),
+        "with i as materialized (select * from unnest({arrays}) as i({names})
+           where (select generation from rule_state) = ${generation}),
          t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
              executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
-             account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked)
+             account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules)
            select id, namespace, lane, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
              timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
-             dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked from i),
+             dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules from i),
          o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
              timeout_ms, attempt_deadline_ms, expires_at, hard_deadline, needs_left, children_left, dead_end_barrier,
              gated, hooked, expected, dedupe, {NEW_COLUMNS})
@@ -45,13 +50,15 @@ pub static CREATE: LazyLock<String> = LazyLock::new(|| {
         arrays = CreateColumns::arrays(1),
         names = CreateColumns::names(""),
         now = 1 + CreateColumns::WIDTH,
+        generation = 2 + CreateColumns::WIDTH,
     )
 });
 
 /// The same for tasks that are ready at once and have nothing special, which most are.
 pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "with i as materialized (select * from unnest({arrays}) as i({names})),
+        "with i as materialized (select * from unnest({arrays}) as i({names})
+           where (select generation from rule_state) = ${generation}),
          t as (insert into task (id, namespace, lane, priority, policy, payload, labels, hard_deadline, dead_end_barrier,
              submitted_at)
            select id, namespace, lane, -prio, policy, payload, labels::jsonb, 0, 0, submitted_at from i),
@@ -64,6 +71,7 @@ pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
         names = PlainColumns::names(""),
         pending = State::Pending.code(),
         now = 1 + PlainColumns::WIDTH,
+        generation = 2 + PlainColumns::WIDTH,
     )
 });
 
@@ -75,30 +83,112 @@ pub async fn submit(
     if submissions.is_empty() {
         return Ok(Vec::new());
     }
-    learn::learn(store, submissions).await?;
+    if submissions.len() > 1 && submissions.iter().any(|submission| !submission.unless.is_empty()) {
+        return one_by_one(store, submissions, now).await;
+    }
+    loop {
+        let book = store.dictionary.rules();
+        let placed = book.place(submissions);
+        learn::learn(store, &placed).await?;
+        if let Some(answers) = submit_placed(store, &placed, book.generation, now).await? {
+            return Ok(answers);
+        }
+        // A rule has changed since we looked where they belong.
+        rules::refresh(&store.pools.learn, &store.dictionary).await?;
+    }
+}
+
+/// Each sees what the one before it has made.
+async fn one_by_one(
+    store: &PostgresStore,
+    submissions: &[Submission],
+    now: Timestamp,
+) -> Result<Vec<Submitted>, StoreError> {
+    let mut answers = Vec::with_capacity(submissions.len());
+    for submission in submissions {
+        match Box::pin(submit(store, std::slice::from_ref(submission), now)).await {
+            Ok(answer) => answers.extend(answer),
+            // Some of them are made.
+            Err(StoreError::Unavailable(what)) if !answers.is_empty() => return Err(StoreError::Unknown(what)),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
+}
+
+/// Whether one of its questions finds a task. Whoever asks about the same kinds, or makes tasks of them and asks too, waits for
+/// this transaction.
+async fn is_overtaken(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submission: &Submission,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    if submission.unless.is_empty() {
+        return Ok(false);
+    }
+    let number = |kind: &&str| {
+        let digest: [u8; 32] = Sha256::digest(format!("{}\0{kind}", submission.namespace).as_bytes()).into();
+        i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
+    };
+    let mut numbers: Vec<i32> = submission.kinds_asked_about().iter().map(number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let statement =
+        tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
+    tx.execute(&statement, &[&ASKING, &numbers]).await?;
+    for filter in &submission.unless {
+        let query = ListQuery { filter: filter.clone(), sort: Sort::SubmittedDesc, limit: 1, after: None, now };
+        if !super::list::list(store, &submission.namespace, &query).await?.items.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The first of the two numbers of such locks.
+const ASKING: i32 = 0x6364;
+
+/// Nothing if other rules are in force by now.
+async fn submit_placed(
+    store: &PostgresStore,
+    submissions: &[Submission],
+    generation: i64,
+    now: Timestamp,
+) -> Result<Option<Vec<Submitted>>, StoreError> {
     let plain = submissions.iter().all(is_plain);
     let mut client = store.writer().await?;
     if plain {
         let tasks: Vec<&NewTask> = submissions.iter().flat_map(|submission| &submission.tasks).collect();
         let rows = body_rows(store, &tasks)?;
-        if !rows.is_empty() {
-            create(&client, &rows, now).await?;
+        // All of them are lone, so the feed tells whether they were made.
+        if !rows.is_empty() && create(&client, &rows, generation, now).await? == 0 {
+            return Ok(None);
         }
         let created = |submission: &Submission| {
             let told = |new: &NewTask| SubmittedTask { id: new.task.id, state: new.task.state, duplicate: false };
             Submitted::Created(submission.tasks.iter().map(told).collect())
         };
-        return Ok(submissions.iter().map(created).collect());
+        return Ok(Some(submissions.iter().map(created).collect()));
     }
     let tx = client.transaction().await?;
-    let answers = submit_in(store, &tx, submissions, now).await?;
+    if rules::now_in_force(store, &tx).await?.generation != generation {
+        return Ok(None);
+    }
+    if let [only] = submissions
+        && is_overtaken(store, &tx, only, now).await?
+    {
+        return Ok(Some(vec![Submitted::Overtaken]));
+    }
+    let answers = submit_in(store, &tx, submissions, generation, now).await?;
     tx.commit().await?;
-    Ok(answers)
+    Ok(Some(answers))
 }
 
 fn is_plain(submission: &Submission) -> bool {
     submission.execution.is_none()
         && submission.idempotency.is_none()
+        && submission.unless.is_empty()
         && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none())
 }
 
@@ -115,34 +205,48 @@ fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<Bod
             new,
             namespace,
             labels: labels_to_json(&new.body.labels),
+            rules: names_to_json(&new.body.rules),
             open: OpenRow::new(&new.task, lane, policy, fixed),
         });
     }
     Ok(rows)
 }
 
-async fn create(client: &impl GenericClient, rows: &[BodyRow<'_>], now: Timestamp) -> Result<(), StoreError> {
+/// How many namespaces were told of lone tasks; none is made where other rules are in force.
+async fn create(
+    client: &impl GenericClient,
+    rows: &[BodyRow<'_>],
+    generation: i64,
+    now: Timestamp,
+) -> Result<u64, StoreError> {
     if rows.iter().all(BodyRow::is_plain) {
         let mut columns = PlainColumns::default();
         rows.iter().for_each(|row| columns.push(row));
-        return run(client, &CREATE_PLAIN, columns.params(), now).await;
+        return run(client, &CREATE_PLAIN, columns.params(), generation, now).await;
     }
     let mut columns = CreateColumns::default();
     rows.iter().for_each(|row| columns.push(row));
-    run(client, &CREATE, columns.params(), now).await
+    run(client, &CREATE, columns.params(), generation, now).await
 }
 
-async fn run(client: &impl GenericClient, sql: &str, mut params: Params<'_>, now: Timestamp) -> Result<(), StoreError> {
+async fn run(
+    client: &impl GenericClient,
+    sql: &str,
+    mut params: Params<'_>,
+    generation: i64,
+    now: Timestamp,
+) -> Result<u64, StoreError> {
     params.push(&now.0);
+    params.push(&generation);
     let statement = client.prepare_cached(sql).await?;
-    client.execute(&statement, &params).await?;
-    Ok(())
+    Ok(client.execute(&statement, &params).await?)
 }
 
 pub async fn submit_in(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     submissions: &[Submission],
+    generation: i64,
     now: Timestamp,
 ) -> Result<Vec<Submitted>, StoreError> {
     let mut answers: Vec<Option<Submitted>> = vec![None; submissions.len()];
@@ -190,7 +294,7 @@ pub async fn submit_in(
     }
     let rows = body_rows(store, &tasks)?;
     if !rows.is_empty() {
-        create(tx, &rows, now).await?;
+        create(tx, &rows, generation, now).await?;
     }
     append(tx, &told).await?;
     write_feed(tx, &told, now).await?;
@@ -216,12 +320,13 @@ pub async fn spawn(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     spawn: &Submission,
+    generation: i64,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let tasks: Vec<&NewTask> = spawn.tasks.iter().collect();
     let rows = body_rows(store, &tasks)?;
     if !rows.is_empty() {
-        create(tx, &rows, now).await?;
+        create(tx, &rows, generation, now).await?;
     }
     insert_edges(tx, &spawn.edges).await
 }

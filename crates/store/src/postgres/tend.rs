@@ -103,7 +103,8 @@ fn promotion(index_condition: &str, event: i16) -> String {
            returning o.id, o.seq, o.lane),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
            select $1, l.namespace, array_agg(u.id), array_agg(u.seq), array_agg(u.seq)
-           from u join lane l on l.id = u.lane group by l.namespace)
+           from u left join ruled_lane r on r.id = u.lane join lane l on l.id = coalesce(r.lane, u.lane)
+           group by l.namespace)
          select lane, count(*) from u group by lane"
     )
 }

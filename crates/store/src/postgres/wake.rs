@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_postgres::AsyncMessage;
 
 use super::learn;
+use super::rules;
 use super::setup::{self, PostgresOptions};
 use crate::dictionary::Dictionary;
 
@@ -94,6 +95,7 @@ async fn talk_and_listen(
                             }
                             if payload.contains('d') {
                                 let _ = learn::refresh(&readers, &dictionary).await;
+                                let _ = rules::refresh(&readers, &dictionary).await;
                             }
                             wakes.send_modify(|count| *count += 1);
                         }

@@ -4,6 +4,7 @@ use comeback_core::{Commit, Execution, ExecutionId, Record, Timestamp, Write};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use uuid::Uuid;
 
+use super::rules::lane_of_reopened;
 use super::statements::{
     INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
     insert_open, update_open, update_open_with,
@@ -298,6 +299,8 @@ fn reopen(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applie
             return Ok(Err(Applied::KeyTaken));
         }
     }
+    // Rules may have come and gone while it was over.
+    let Some(lane) = lane_of_reopened(tx, lane, id.0)? else { return Ok(Err(Applied::Stale)) };
     let deleted: Option<Option<i32>> = tx
         .connection
         .prepare_cached("delete from task_done where id = ?1 and version = ?2 returning policy")?

@@ -98,6 +98,10 @@ impl Look for Snapshot {
         })
     }
 
+    async fn ruled_lanes(&mut self) -> Result<Vec<(i32, i32, String)>, StoreError> {
+        self.rows(sql::RULED_LANES, &[], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    }
+
     async fn policies(&mut self) -> Result<Vec<PolicyRow>, StoreError> {
         self.rows(sql::POLICIES, &[], |row| Ok(PolicyRow { id: row.get(0)?, digest: row.get(1)?, body: row.get(2)? }))
     }

@@ -18,7 +18,7 @@ use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corr
 use crate::types::{ClaimRequest, Claimed, Loop};
 
 /// Highest priority, then the oldest, then by id (model I-17).
-type Place = (i16, i64, Uuid);
+pub type Place = (i16, i64, Uuid);
 
 /// What the writer found for one request; `finish` makes tasks of the rows on another thread.
 #[derive(Default)]
@@ -36,7 +36,13 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
     let lanes = tx.dictionary.lanes_for(request);
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
     let mut given = Given::default();
-    if let ([lane], false) = (numbers.as_slice(), lanes.iter().any(|(_, lane)| lane.writes_each_step())) {
+    let ruled =
+        if tx.dictionary.is_ruled(&request.namespace) { super::rules::choose(tx, request, &lanes, now)? } else { None };
+    if let Some(chosen) = ruled {
+        for id in chosen {
+            given.tasks.extend(lease(tx, id, request, now)?);
+        }
+    } else if let ([lane], false) = (numbers.as_slice(), lanes.iter().any(|(_, lane)| lane.writes_each_step())) {
         given.rows = lease_rows(tx, &LEASE_READY, lane, request.limit, request, now)?;
     } else {
         for id in choose(tx.connection, &numbers, request.limit, now)? {
@@ -252,7 +258,7 @@ fn choose(connection: &Connection, lanes: &[i32], limit: u32, now: Timestamp) ->
     Ok(chosen)
 }
 
-fn next_in_lane(
+pub fn next_in_lane(
     connection: &Connection,
     lane: i32,
     after: Option<Place>,

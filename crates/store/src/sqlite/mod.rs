@@ -11,6 +11,7 @@ mod documents;
 mod flow;
 mod list;
 mod read;
+mod rules;
 mod schedules;
 mod setup;
 mod statements;
@@ -22,11 +23,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
+use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
@@ -112,9 +115,19 @@ impl SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
-        submit::learn(self, submissions).await?;
-        let submissions = submissions.to_vec();
-        self.writer.run(move |tx| submit::submit(tx, &submissions, now)).await
+        loop {
+            let book = self.dictionary.rules();
+            let placed = book.place(submissions).into_owned();
+            submit::learn(self, &placed).await?;
+            let submitted = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
+                true => submit::submit(tx, &placed, now).map(Some),
+                // A rule has changed since we looked where they belong.
+                false => Ok(None),
+            });
+            if let Some(answers) = submitted.await? {
+                return Ok(answers);
+            }
+        }
     }
 
     async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
@@ -129,6 +142,7 @@ impl Store for SqliteStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
+        make_way(self, commits).await?;
         let prepared = apply::prepare(&self.dictionary, commits)?;
         self.writer.run(move |tx| apply::apply(tx, &prepared, on_behalf_of, now)).await
     }
@@ -140,7 +154,9 @@ impl Store for SqliteStore {
         commit: Option<&Commit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        let prepared = apply::prepare(&self.dictionary, commit.map(std::slice::from_ref).unwrap_or_default())?;
+        let commit = commit.map(std::slice::from_ref).unwrap_or_default();
+        make_way(self, commit).await?;
+        let prepared = apply::prepare(&self.dictionary, commit)?;
         let (namespace, key) = (namespace.to_owned(), key.clone());
         self.writer.run(move |tx| apply::apply_once(tx, &namespace, &key, &prepared, now)).await
     }
@@ -152,23 +168,32 @@ impl Store for SqliteStore {
         behalf: Behalf<'_>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        submit::learn(self, std::slice::from_ref(spawn)).await?;
+        let book = self.dictionary.rules();
+        let spawn = book.place(std::slice::from_ref(spawn)).into_owned();
+        submit::learn(self, &spawn).await?;
+        make_way(self, std::slice::from_ref(commit)).await?;
         let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
-        let spawn = spawn.clone();
+        let moved_on = move |tx: &writer::Tx<'_>| tx.dictionary.rules().generation != book.generation;
         match behalf {
             Behalf::Key(namespace, key) => {
                 let (namespace, key) = (namespace.to_owned(), key.clone());
                 let applied = move |tx: &mut writer::Tx<'_>| {
+                    if moved_on(tx) {
+                        return Ok(Applied::Stale);
+                    }
                     let applied = apply::apply_once(tx, &namespace, &key, &prepared, now)?;
-                    apply::spawn_if_done(tx, applied, &spawn)
+                    apply::spawn_if_done(tx, applied, &spawn[0])
                 };
                 self.writer.run(applied).await
             }
             Behalf::Caller | Behalf::Loop(_) => {
                 let on_behalf_of = if let Behalf::Loop(name) = behalf { Some(name) } else { None };
                 let applied = move |tx: &mut writer::Tx<'_>| {
+                    if moved_on(tx) {
+                        return Ok(Applied::Stale);
+                    }
                     let applied = apply::apply(tx, &prepared, on_behalf_of, now)?.pop().unwrap_or(Applied::Done);
-                    apply::spawn_if_done(tx, applied, &spawn)
+                    apply::spawn_if_done(tx, applied, &spawn[0])
                 };
                 self.writer.run(applied).await
             }
@@ -319,9 +344,20 @@ impl Store for SqliteStore {
         on_behalf_of: Option<Loop>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        submit::learn(self, start.map(std::slice::from_ref).unwrap_or_default()).await?;
-        let (schedule, start) = (schedule.clone(), start.cloned());
-        self.writer.run(move |tx| schedules::put(tx, &schedule, start.as_ref(), on_behalf_of, now)).await
+        loop {
+            let book = self.dictionary.rules();
+            let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
+            submit::learn(self, &placed).await?;
+            let schedule = schedule.clone();
+            let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
+                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, now).map(Some),
+                // A rule has changed since we looked where its tasks belong.
+                false => Ok(None),
+            });
+            if let Some(applied) = put.await? {
+                return Ok(applied);
+            }
+        }
     }
 
     async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
@@ -357,6 +393,41 @@ impl Store for SqliteStore {
 
     async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
         Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+    }
+
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        self.named_rules(namespace).await
+    }
+
+    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+        let (namespace, name, body) = (namespace.to_owned(), rule.name.clone(), rule_to_json(rule)?);
+        self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, now)).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.change_rules(move |tx| rules::delete(tx, &namespace, &name)).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        settle(self).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        rules::carry(self, id.0, kind, names).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| rules::used(connection, dictionary, &namespace)).await
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        self.dictionary.freed_by(lane)
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {

@@ -13,6 +13,7 @@ use crate::dictionary::Dictionary;
 use crate::events::{MOST_EVENTS, Sources};
 use crate::page::FeedCursor;
 use crate::row::{HISTORY_COLUMNS, OPEN_COLUMNS, columns, corrupt, created_record, labels_from_json};
+use crate::rules::names_from_json;
 use crate::types::*;
 
 pub fn load(
@@ -203,7 +204,7 @@ pub fn task(
     let body = connection
         .prepare_cached(
             "select key, name, payload, labels, executor, hooks, account, cost, dedupe_key, external_id, traceparent,
-               hard_deadline, step from task where id = ?1",
+               hard_deadline, step, rules from task where id = ?1",
         )?
         .query_row([id.0.as_bytes().as_slice()], |row| {
             let mut from = Reader { row, next: 0 };
@@ -221,6 +222,7 @@ pub fn task(
                 traceparent: from.get()?,
                 hard_deadline: from.get::<i16>()? != 0,
                 step: from.get()?,
+                rules: names_from_json(from.get::<Option<String>>()?.as_deref()),
             })
         })?;
     let result = last_record(connection, id.0, "outcome = 0")?.and_then(|record| record.result);

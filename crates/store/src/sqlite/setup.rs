@@ -151,9 +151,16 @@ pub fn load_dictionary(connection: &Connection, dictionary: &Dictionary) -> Resu
             executor: Executor::from_code(executor).ok_or_else(|| corrupt(format!("executor {executor}")))?,
             dependency: (!dependency.is_empty()).then_some(dependency),
             shared: row.get::<_, i16>(7)? != 0,
+            limits: Vec::new(),
         };
         dictionary.learn_lane(row.get(0)?, row.get(1)?, lane);
     }
+    let mut statement = connection.prepare("select id, lane, limits from ruled_lane")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        dictionary.learn_ruled_lane(row.get(0)?, row.get(1)?, &row.get::<_, String>(2)?);
+    }
+    dictionary.set_rules(super::rules::load(connection)?);
     let mut statement = connection.prepare("select id, body from policy")?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {

@@ -1,5 +1,6 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
+use comeback_core::filter::Sort;
 use comeback_core::{Edge, EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
@@ -7,11 +8,12 @@ use uuid::Uuid;
 use super::SqliteStore;
 use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
-use crate::StoreError;
-use crate::dictionary::PolicyText;
+use crate::dictionary::{Dictionary, LimitsText, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
+use crate::rules::{RULED_FROM, names_to_json};
 use crate::types::*;
+use crate::{ListQuery, StoreError};
 
 /// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
 pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<(), StoreError> {
@@ -25,8 +27,7 @@ pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<()
                 learnt.0.push((namespace_id(tx.connection, name)?, name.clone()));
             }
             for lane in &news.lanes {
-                let namespace = namespace_id(tx.connection, &lane.namespace)?;
-                learnt.1.push((lane_id(tx.connection, namespace, lane)?, namespace, lane.clone()));
+                learnt.1.push(number_lane(tx.connection, lane)?);
             }
             for policy in &news.policies {
                 learnt.2.push((policy_id(tx.connection, policy)?, policy.body.clone()));
@@ -37,12 +38,62 @@ pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<()
     for (id, name) in learnt.0 {
         dictionary.learn_namespace(id, &name);
     }
-    for (id, namespace, lane) in learnt.1 {
-        dictionary.learn_lane(id, namespace, (*lane).clone());
-    }
+    learnt.1.into_iter().for_each(|lane| lane.remember(dictionary));
     for (id, body) in learnt.2 {
         dictionary.learn_policy(id, &body)?;
     }
+    Ok(())
+}
+
+/// A lane that has its numbers: of itself without limits, and with them.
+struct Numbered {
+    lane: Lane,
+    namespace: i32,
+    unruled: i32,
+    ruled: Option<(i32, String)>,
+}
+
+impl Numbered {
+    fn remember(self, dictionary: &Dictionary) {
+        dictionary.learn_namespace(self.namespace, &self.lane.namespace);
+        dictionary.learn_lane(self.unruled, self.namespace, self.lane);
+        if let Some((id, limits)) = self.ruled {
+            dictionary.learn_ruled_lane(id, self.unruled, &limits);
+        }
+    }
+}
+
+fn number_lane(connection: &Connection, lane: &Lane) -> rusqlite::Result<Numbered> {
+    let namespace = namespace_id(connection, &lane.namespace)?;
+    let unruled = lane_id(connection, namespace, lane)?;
+    let ruled = if lane.limits.is_empty() { None } else { Some(ruled_lane_id(connection, unruled, lane)?) };
+    Ok(Numbered { lane: lane.unruled(), namespace, unruled, ruled })
+}
+
+fn ruled_lane_id(connection: &Connection, unruled: i32, lane: &Lane) -> rusqlite::Result<(i32, String)> {
+    let LimitsText { body, digest } = LimitsText::of(lane);
+    connection.execute(
+        "insert into ruled_lane (id, lane, digest, limits)
+         select coalesce(max(id), ?4 - 1) + 1, ?1, ?2, ?3 from ruled_lane where true on conflict do nothing",
+        (unruled, digest.as_slice(), &body, RULED_FROM),
+    )?;
+    let sql = "select id from ruled_lane where lane = ?1 and digest = ?2";
+    Ok((connection.query_row(sql, (unruled, digest.as_slice()), |row| row.get(0))?, body))
+}
+
+/// Gives numbers to lanes that have none.
+pub async fn learn_lanes(store: &SqliteStore, mut lanes: Vec<std::sync::Arc<Lane>>) -> Result<(), StoreError> {
+    lanes.retain(|lane| store.dictionary.lane_id(lane).is_none());
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    let number = move |tx: &mut Tx<'_>| {
+        let numbered: rusqlite::Result<Vec<Numbered>> =
+            lanes.iter().map(|lane| number_lane(tx.connection, lane)).collect();
+        Ok(numbered?)
+    };
+    let learnt = store.writer.run(number).await?;
+    learnt.into_iter().for_each(|lane| lane.remember(&store.dictionary));
     Ok(())
 }
 
@@ -87,6 +138,12 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
         && let Some(earlier) = earlier_answer(tx.connection, namespace, key)?
     {
         return Ok(earlier);
+    }
+    for filter in &submission.unless {
+        let query = ListQuery { filter: filter.clone(), sort: Sort::SubmittedDesc, limit: 1, after: None, now };
+        if !super::list::list(tx.connection, tx.dictionary, &submission.namespace, &query)?.items.is_empty() {
+            return Ok(Submitted::Overtaken);
+        }
     }
     let mut tasks = Vec::with_capacity(submission.tasks.len());
     let mut log = SharedLog::default();
@@ -205,9 +262,9 @@ fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreEr
     let mut statement = tx.connection.prepare_cached(
         "insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels, executor,
            hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
-           dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked)
+           dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules)
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27)",
+           ?23, ?24, ?25, ?26, ?27, ?28)",
     )?;
     statement.execute(rusqlite::params![
         row.id.as_bytes().as_slice(),
@@ -237,6 +294,7 @@ fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreEr
         body.step,
         row.gated,
         row.hooked,
+        names_to_json(&body.rules),
     ])?;
     insert_open(tx.connection, &row)?;
     if let Some(key) = &body.dedupe_key {

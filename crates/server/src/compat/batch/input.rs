@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use comeback_core::admission::{Bound, Rule};
 use comeback_core::filter::Filter;
 use comeback_core::{Dialect, Invalid, Millis, OnUnmet, Policy, PolicyLimits, When, dialect};
 use comeback_engine::{ExecutorSpec, Limits, Need, TaskSpec};
@@ -17,6 +18,7 @@ use utoipa::ToSchema;
 
 use super::actions::ActionIn;
 use super::dedupe::{self, MatcherIn};
+use super::rules::{self, RuleIn};
 use crate::openapi::stands_for;
 use crate::problem::Problem;
 use crate::wire::{self, Object};
@@ -44,10 +46,10 @@ pub struct TaskIn {
     /// Nothing is made where a task like one of these is there already.
     #[serde(default)]
     dedupe_strategy: Option<Vec<MatcherIn>>,
-    /// Rules of admission are not available in this version.
+    /// It starts when all of them allow it.
     #[serde(default)]
-    #[schema(value_type = Option<Vec<stands_for::Nobody>>, max_items = 0)]
-    rules: Option<Vec<Value>>,
+    #[schema(max_items = 16)]
+    rules: Option<Vec<RuleIn>>,
     /// What is called when it starts. Without it the task is started, and somebody settles it.
     #[serde(default)]
     on_start: Option<ActionIn>,
@@ -191,6 +193,8 @@ pub struct Batch(#[allow(dead_code)] Vec<TaskIn>);
 pub struct Planned {
     pub spec: TaskSpec,
     pub dedupe: Vec<Filter>,
+    /// What it carries.
+    pub rules: Vec<Rule>,
 }
 
 const TIMEOUT: u32 = 60;
@@ -207,8 +211,11 @@ impl TaskIn {
         if !(1..=86_400).contains(&timeout) {
             faults.push("timeout", "must be between 1 and 86400 seconds");
         }
-        if self.rules.is_some_and(|rules| !rules.is_empty()) {
-            faults.push("rules", "is not available in this version");
+        let rules = rules::read(self.rules.unwrap_or_default(), limits, faults);
+        if self.expected_count.is_none()
+            && let Some(n) = rules.iter().position(|rule| matches!(rule.bound, Bound::Capacity(_)))
+        {
+            faults.push(format!("rules[{n}]"), "a capacity needs `expected_count`");
         }
         let metadata = self.metadata.map(Value::Object);
         if metadata.as_ref().is_some_and(|it| it.to_string().len() > MOST_METADATA) {
@@ -250,7 +257,7 @@ impl TaskIn {
             expected: self.expected_count,
             ..TaskSpec::new(self.kind)
         };
-        Planned { spec, dedupe }
+        Planned { spec, dedupe, rules }
     }
 }
 
@@ -282,6 +289,18 @@ fn needs(all: Vec<DependencyIn>, own: &str, earlier: &BTreeSet<String>, faults: 
     needs
 }
 
+/// Rules for the open tasks of one kind.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = BatchRules)]
+pub struct RulesIn {
+    #[schema(value_type = stands_for::Name)]
+    pub kind: String,
+    /// In place of those they have.
+    #[schema(max_items = 16)]
+    pub rules: Vec<RuleIn>,
+}
+
 /// What somebody who was called says: how it ended, or how far it has come.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -303,6 +322,9 @@ pub struct UpdateIn {
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     pub expected_count: Option<u32>,
+    /// What is called when this run is canceled or repeated.
+    #[serde(default)]
+    pub on_cancel: Option<ActionIn>,
 }
 
 /// What was counted since the last time; one of the two is more than nothing.

@@ -5,6 +5,7 @@ mod dedupe;
 mod input;
 mod output;
 mod routes;
+mod rules;
 
 pub use output::shapes;
 pub use routes::lines;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comeback_core::admission::Rule;
 use comeback_core::failure::Matcher;
 use comeback_core::policy::Strategy;
 use comeback_core::{Edge, Executor, Policy, State, Task, Trigger, When};
@@ -9,7 +10,7 @@ use comeback_engine::store::{ExecutionView, Listed, TaskView};
 use serde_json::{Value, json};
 
 use super::input::TRIGGERS;
-use super::{actions, input};
+use super::{actions, input, rules as carried};
 use crate::openapi::schema::*;
 use crate::wire::instant;
 
@@ -73,7 +74,8 @@ pub fn basic(listed: &Listed) -> Value {
     common(&listed.stored.task, listed.name.as_deref())
 }
 
-pub fn whole(view: &TaskView) -> Value {
+/// `rules` are those of the namespace: a task carries some of them.
+pub fn whole(view: &TaskView, rules: &[Rule]) -> Value {
     let task = &view.stored.task;
     let mut shown = common(task, view.body.name.as_deref());
     let failure = view.last_failure.as_ref().and_then(|record| record.failure.as_ref());
@@ -83,7 +85,7 @@ pub fn whole(view: &TaskView) -> Value {
     let payload = view.body.payload.as_deref();
     let more = json!({
         "timeout": task.timeout.map(|span| span.0.div_ceil(1_000)),
-        "rules": [],
+        "rules": rules.iter().filter(|rule| view.body.rules.contains(&rule.name)).map(carried::shown).collect::<Vec<_>>(),
         "metadata": payload.and_then(|text| serde_json::from_str::<Value>(text).ok()).unwrap_or_else(|| json!({})),
         "actions": if task.lane.executor == Executor::Hook { actions::shown(&view.body) } else { Vec::new() },
         "last_updated": task.updated_at.to_rfc3339(),
@@ -186,7 +188,7 @@ pub fn shapes() -> Vec<(&'static str, Value)> {
         ("BatchActionKind", word_of(&["Webhook"])),
         ("BatchKind", json!({"type": "string", "minLength": 1, "maxLength": 100, "pattern": input::NAME})),
         ("Metadata", about(json!({"type": "object"}), "Any object of 64 KiB at most.")),
-        ("Nobody", json!({"not": {}})),
+        ("BatchRunning", word_of(&["Running"])),
         ("BasicBatchTask", object(common_shape())),
         ("WholeBatchTask", whole_shape()),
         ("BatchStatusCounts", object(WORDS.map(|(_, counted, _)| (counted, count())))),
@@ -292,7 +294,7 @@ fn whole_shape() -> Value {
     ]);
     let more = [
         ("timeout", about(nullable(count()), "In seconds.")),
-        ("rules", like(json!({"type": "array", "maxItems": 0}), json!([[]]))),
+        ("rules", list(named("BatchRule"))),
         ("metadata", anything()),
         ("actions", list(action)),
         ("last_updated", instant_shape()),

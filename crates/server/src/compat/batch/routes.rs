@@ -8,15 +8,16 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, patch, post, put};
 use bytes::Bytes;
+use comeback_core::admission::Rule;
 use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, Failure, Invalid, Speaker, State as TaskState, TaskId, Trigger};
-use comeback_engine::store::{Count, ExecutionQuery, ListQuery, Listed, Used};
+use comeback_engine::store::{Count, ExecutionQuery, Idempotency, ListQuery, Listed, Used};
 use comeback_engine::{CommandError, ExecutionSpec, ReportEnd, Settle, Submit};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::input::{self, Batch, CountersIn, Planned, TaskIn, UpdateIn};
+use super::input::{self, Batch, CountersIn, Planned, RulesIn, TaskIn, UpdateIn};
 use super::{dedupe, output};
 use crate::App;
 use crate::auth::{Caller, Need};
@@ -58,6 +59,19 @@ pub fn lines() -> Vec<Line> {
                 .answers(schema::named("StoppedBatch"))
                 .problems(&["conflict"]),
         ),
+        at(Method::PATCH, "/batch/{id}/rules", Need::Operate, "Give the open tasks of a kind other rules", patch(rules))
+            .doc(
+                about_one("setBatchRules")
+                    .needs::<RulesIn>()
+                    .example(json!({"kind": "etl", "rules": [
+                        {"type": "Concurency", "max_concurency": 2, "matcher": {"status": "Running", "kind": "etl", "fields": []}},
+                    ]}))
+                    .answers(schema::object([
+                        ("batch_id", schema::id()),
+                        ("kind", schema::text()),
+                        ("updated_count", schema::count()),
+                    ])),
+            ),
         at(Method::GET, "/dag/{id}", Need::Read, "A batch as a graph", get(graph))
             .doc(about_one("getBatchGraph").answers(schema::named("BatchGraph"))),
     ]
@@ -98,6 +112,7 @@ fn update_doc() -> Doc {
         .needs::<UpdateIn>()
         .example(json!({"status": "Success", "new_success": 10}))
         .example(json!({"status": "Failure", "failure_reason": "the source is away"}))
+        .example(json!({"on_cancel": {"kind": "Webhook", "params": {"url": "https://etl.example.com/stop", "verb": "Post"}}}))
         .answers(schema::named("WholeBatchTask"))
         .problems(&["not-found", "lease-lost", "task-canceled", "wrong-state", "conflict"])
 }
@@ -144,37 +159,79 @@ async fn create(
     }
     faults.or(())?;
     let idempotency = once.of(&app, &body)?;
+    let asked = Asked { planned, idempotency, traceparent };
+    for _ in 0..ROUNDS {
+        if let Some(answer) = make(&app, &caller, &asked).await? {
+            return Ok(answer);
+        }
+    }
+    Err(Problem::unavailable("others make tasks like these all the time"))
+}
+
+/// How often a batch looks whether its tasks are there already when others are faster.
+const ROUNDS: usize = 8;
+
+/// A batch as it was asked for.
+struct Asked {
+    planned: Vec<Planned>,
+    idempotency: Option<Idempotency>,
+    traceparent: Option<String>,
+}
+
+/// Nothing if somebody has made a task like one of these since we looked.
+async fn make(app: &App, caller: &Caller, asked: &Asked) -> Result<Option<Response>, Problem> {
+    let Asked { planned, idempotency, traceparent } = asked;
     // Who asks again under a key asks about its own tasks, not whether there are others like them.
-    let again = match &idempotency {
+    let again = match idempotency {
         Some(key) => app.engine.store().used(&caller.namespace, key).await? == Some(Used::ForThis),
         None => false,
     };
     let questions: Vec<Vec<Filter>> =
         planned.iter().map(|it| if again { Vec::new() } else { it.dedupe.clone() }).collect();
-    let skipped = dedupe::skipped(&app, &caller.namespace, &questions).await?;
+    let skipped = dedupe::skipped(app, &caller.namespace, &questions).await?;
     let gone: BTreeSet<String> = skipped.iter().filter_map(|place| planned[*place].spec.key.clone()).collect();
-    let kept = planned.into_iter().enumerate().filter(|(place, _)| !skipped.contains(place));
-    let (places, tasks): (Vec<usize>, Vec<_>) = kept
-        .map(|(place, mut it)| {
-            // Somebody like it is there: nobody has to wait for one that was not made.
-            it.spec.needs.retain(|need| !gone.contains(&need.task));
-            it.spec.traceparent = traceparent.clone();
-            (place, it.spec)
-        })
-        .unzip();
-    if tasks.is_empty() {
-        return Ok(StatusCode::NO_CONTENT.into_response());
+    let kept: Vec<(usize, &Planned)> =
+        planned.iter().enumerate().filter(|(place, _)| !skipped.contains(place)).collect();
+    if kept.is_empty() {
+        return Ok(Some(StatusCode::NO_CONTENT.into_response()));
     }
-    let execution = Some(ExecutionSpec { dead_end_cancel: true, ..ExecutionSpec::default() });
-    let request = Submit { namespace: caller.namespace.clone(), tasks, execution, idempotency };
-    let answer = app.engine.submit(request).await.map_err(|error| in_this_dialect(error, &places))?;
+    let mut carried: Vec<Rule> = Vec::new();
+    for rule in kept.iter().flat_map(|(_, it)| &it.rules) {
+        if !carried.contains(rule) {
+            carried.push(rule.clone());
+        }
+    }
+    if !carried.is_empty() {
+        app.engine.carried_rules(&caller.namespace, carried).await?;
+    }
+    let unless = kept.iter().flat_map(|(place, _)| questions[*place].clone()).collect();
+    let places: Vec<usize> = kept.iter().map(|(place, _)| *place).collect();
+    let task = |it: &Planned| {
+        let mut spec = it.spec.clone();
+        // Somebody like it is there: nobody has to wait for one that was not made.
+        spec.needs.retain(|need| !gone.contains(&need.task));
+        spec.traceparent = traceparent.clone();
+        spec.rules = it.rules.iter().map(|rule| rule.name.clone()).collect();
+        spec
+    };
+    let request = Submit {
+        namespace: caller.namespace.clone(),
+        tasks: kept.into_iter().map(|(_, it)| task(it)).collect(),
+        execution: Some(ExecutionSpec { dead_end_cancel: true, ..ExecutionSpec::default() }),
+        idempotency: idempotency.clone(),
+        unless,
+    };
+    let answer = match app.engine.submit(request).await {
+        Err(CommandError::Conflict) => return Ok(None),
+        answer => answer.map_err(|error| in_this_dialect(error, &places))?,
+    };
     let batch = answer.execution.ok_or_else(|| Problem::unavailable("the batch was not answered"))?;
-    let made: Vec<Value> = all_of(&app, &caller.namespace, batch).await?.iter().map(output::basic).collect();
+    let made: Vec<Value> = all_of(app, &caller.namespace, batch).await?.iter().map(output::basic).collect();
     let mut response = (StatusCode::CREATED, Json(made)).into_response();
     if let Ok(id) = HeaderValue::from_str(&batch.to_string()) {
         response.headers_mut().insert("x-batch-id", id);
     }
-    Ok(response)
+    Ok(Some(response))
 }
 
 /// What the engine has to say is said by the names that fields have here, and by the places that tasks had in the request.
@@ -297,7 +354,29 @@ async fn list(
 }
 
 async fn shown(app: &App, caller: &Caller, id: TaskId) -> Result<Json<Value>, Problem> {
-    Ok(Json(output::whole(&app.engine.task(&caller.namespace, id).await?)))
+    let view = app.engine.task(&caller.namespace, id).await?;
+    let rules = match view.body.rules.is_empty() {
+        true => Vec::new(),
+        false => app.engine.store().rules(&caller.namespace).await?,
+    };
+    Ok(Json(output::whole(&view, &rules)))
+}
+
+async fn rules(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let id = batch_id(&id)?;
+    let given: RulesIn = wire::read(&body)?;
+    let mut faults = Invalid::default();
+    let limits = &app.engine.config().limits;
+    limits.check_name("kind", &given.kind, &mut faults);
+    let rules = super::rules::read(given.rules, limits, &mut faults);
+    faults.or(())?;
+    let changed = app.engine.carry_rules(&caller.namespace, id, &given.kind, rules).await?;
+    Ok(Json(json!({"batch_id": id.to_string(), "kind": given.kind, "updated_count": changed})))
 }
 
 async fn show(
@@ -343,7 +422,17 @@ async fn update(
         expected: given.expected_count,
     };
     let counts = count.success > 0 || count.failures > 0 || count.expected.is_some();
+    let registers = given.on_cancel.is_some();
+    if let Some(action) = given.on_cancel {
+        let mut faults = Invalid::default();
+        let call = action.call("on_cancel", &mut faults);
+        faults.or(())?;
+        register(&app, &caller, id, fence, call).await?;
+    }
     let Some((state, end)) = end else {
+        if registers && !counts {
+            return shown(&app, &caller, id).await;
+        }
         if !counts {
             return Err(Invalid::one("status", "say how it ended, or what was counted").into());
         }
@@ -365,6 +454,20 @@ async fn update(
         Err(error) => return Err(error.into()),
     }
     shown(&app, &caller, id).await
+}
+
+/// For the run that is meant: by its number, or the one that lasts.
+async fn register(app: &App, caller: &Caller, id: TaskId, fence: Speaker, call: Value) -> Result<(), Problem> {
+    let task = app.engine.task(&caller.namespace, id).await?.stored.task;
+    let present = task.run + u32::from(task.state == TaskState::Claimed);
+    let run = match fence {
+        Speaker::Run(run) if run > present => return Err(CommandError::LeaseLost.into()),
+        Speaker::Run(run) => run,
+        Speaker::Attempt(attempt) if attempt != task.counters.attempt => return Err(CommandError::LeaseLost.into()),
+        _ if task.state.is_active() => present,
+        _ => return Err(CommandError::LeaseLost.into()),
+    };
+    Ok(app.engine.register_cancel(&caller.namespace, id, run, call).await?)
 }
 
 async fn is_so(app: &App, caller: &Caller, id: TaskId, state: TaskState) -> Result<bool, Problem> {

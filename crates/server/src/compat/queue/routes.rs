@@ -148,7 +148,7 @@ async fn enqueue(
     };
     let idempotency = once.of(&app, &body)?;
     let execution = Some(ExecutionSpec::default());
-    let submit = Submit { namespace: caller.namespace, tasks: vec![spec], execution, idempotency };
+    let submit = Submit { namespace: caller.namespace, tasks: vec![spec], execution, idempotency, ..Submit::default() };
     let answer = app.engine.submit(submit).await.map_err(in_this_dialect)?;
     let (Some(task), Some(execution)) = (answer.tasks.first(), answer.execution) else {
         return Err(Problem::unavailable("the job was not answered"));

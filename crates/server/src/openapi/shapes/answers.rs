@@ -67,6 +67,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("words", list(text())),
             ]),
         ),
+        ("Rule", rule()),
         ("Leases", object([("leases", list(lease()))])),
         (
             "Heartbeats",
@@ -119,6 +120,23 @@ fn one_of(names: &[&str]) -> Value {
 
 fn policy_or_none() -> Value {
     about(any_of([named("Policy"), constant(false)]), "`false` means that nothing is retried.")
+}
+
+fn rule() -> Value {
+    let matched = object([("queue", nullable(text())), ("kind", nullable(text())), ("labels", map(text()))]);
+    let used = object([
+        ("per", about(list(nullable(text())), "The values it is kept per, in their order.")),
+        ("running", count()),
+        ("weight", about(count(), "What those that run still have to do.")),
+    ]);
+    object([
+        ("name", text()),
+        ("match", matched),
+        ("per", list(text())),
+        ("max_running", nullable(count())),
+        ("capacity", nullable(count())),
+        ("used", about(list(used), "Where anything runs.")),
+    ])
 }
 
 fn submitted() -> Value {

@@ -105,7 +105,17 @@ fn executor() -> Value {
         &["type"],
         [
             ("type", constant("hook")),
-            ("start", about(nullable(named("Call")), "Starts a run, and is told where to say how it ended.")),
+            (
+                "start",
+                about(
+                    nullable(any_of([
+                        named("Call"),
+                        json!({"type": "array", "minItems": 1, "maxItems": 20, "items": named("Call")}),
+                    ])),
+                    "Starts a run, and is told where to say how it ended. Of several calls, one that fails fails the run. An answer \
+                     with a call in `cancel` is called when that run is canceled or repeated.",
+                ),
+            ),
             ("handle", nullable(word(&["task"]))),
         ],
     );

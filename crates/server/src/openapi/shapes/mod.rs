@@ -45,6 +45,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
+        "name" if path.contains("/rules/") => ("The name of a rule.", like(named("Name"), json!(["payments"]))),
         "name" if path.contains("/schedules/") => {
             ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }
@@ -109,7 +110,7 @@ pub mod stands_for {
     pub struct BatchTrigger;
     pub struct BatchEnd;
     pub struct Metadata;
-    pub struct Nobody;
+    pub struct BatchRunning;
 }
 
 by_hand! {
@@ -149,5 +150,5 @@ by_hand! {
     stands_for::BatchTrigger => "BatchTrigger",
     stands_for::BatchEnd => "BatchEnd",
     stands_for::Metadata => "Metadata",
-    stands_for::Nobody => "Nobody",
+    stands_for::BatchRunning => "BatchRunning",
 }

@@ -45,6 +45,8 @@ pub async fn batches(world: &World) {
     assert_eq!(world.bad_with("updateBatchTask", &a, json!({"status": "Success"})).await, "lease-lost");
     world.start_hooks(true).await;
     world.post("countBatchTask", &a, json!({"new_success": 2, "new_failures": 1})).await;
+    let stop = json!({"kind": "Webhook", "params": {"url": "https://etl.example.com/stop", "verb": "Post"}});
+    world.post("updateBatchTask", &a, json!({"on_cancel": stop})).await;
     let old = Ask { part: &a, query: "run=7", body: Some(json!({"new_success": 1}).to_string()), ..Ask::default() };
     assert_eq!(world.bad("countBatchTask", old).await, "lease-lost");
     for operation in ["getBatchTask"] {
@@ -69,6 +71,35 @@ pub async fn batches(world: &World) {
     }
     assert_eq!(world.bad_with("updateBatchTask", &b, json!({"status": "Success"})).await, "task-canceled");
     world.get("stopBatch", &batch).await;
+    world.get("stopBatch", &batch).await;
+    batch_rules(world).await;
+}
+
+async fn batch_rules(world: &World) {
+    let matcher = json!({"status": "Running", "kind": "batch.ruled", "fields": ["tenant"]});
+    let rules = json!([
+        {"type": "Concurency", "max_concurency": 1, "matcher": matcher},
+        {"type": "Capacity", "max_capacity": 10, "matcher": matcher},
+    ]);
+    let task = |id: &str| json!({"id": id, "name": id, "kind": "batch.ruled", "metadata": {"tenant": "a"}, "expected_count": 3, "rules": rules});
+    let made = world.post("createBatch", "", json!([task("a"), task("b")])).await;
+    let (a, b) = (id_of(&made, 0), id_of(&made, 1));
+    let batch = made[0]["batch_id"].as_str().expect("an id").to_owned();
+    world.start_hooks(true).await;
+    let statuses =
+        [&world.get("getBatchTask", &a).await, &world.get("getBatchTask", &b).await].map(|it| it["status"].clone());
+    assert_eq!(statuses, ["Running", "Pending"], "one of the two at once");
+    let shown = world.get("getBatchTask", &b).await;
+    assert_eq!(shown["rules"].as_array().map(Vec::len), Some(2), "{shown}");
+    for example in examples("setBatchRules") {
+        world.post("setBatchRules", &batch, example).await;
+    }
+    let freed = world.post("setBatchRules", &batch, json!({"kind": "batch.ruled", "rules": []})).await;
+    assert_eq!(freed["updated_count"], 2);
+    world.start_hooks(true).await;
+    assert_eq!(world.get("getBatchTask", &b).await["status"], "Running");
+    let nobody = "00000000-0000-7000-8000-000000000000";
+    assert_eq!(world.bad_with("setBatchRules", nobody, json!({"kind": "k", "rules": []})).await, "not-found");
     world.get("stopBatch", &batch).await;
 }
 

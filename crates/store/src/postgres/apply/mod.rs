@@ -142,9 +142,14 @@ pub async fn apply_spawning(
     behalf: Behalf<'_>,
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
-    super::learn::learn(store, std::slice::from_ref(spawn)).await?;
+    let book = store.dictionary.rules();
+    let spawn = book.place(std::slice::from_ref(spawn));
+    super::learn::learn(store, &spawn).await?;
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
+    if super::rules::now_in_force(store, &tx).await?.generation != book.generation {
+        return Ok(Applied::Stale);
+    }
     let execution = commit.execution.as_ref().map(|write| write.after.id.0);
     take_turns(&tx, execution.as_slice()).await?;
     match behalf {
@@ -162,7 +167,7 @@ pub async fn apply_spawning(
     }
     let answer = apply_one(store, &tx, commit, now).await?;
     if answer == Applied::Done {
-        super::submit::spawn(store, &tx, spawn, now).await?;
+        super::submit::spawn(store, &tx, &spawn[0], book.generation, now).await?;
         tx.commit().await?;
     }
     Ok(answer)

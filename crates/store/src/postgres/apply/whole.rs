@@ -13,6 +13,7 @@ use crate::StoreError;
 use crate::events::SharedLog;
 use crate::postgres::PostgresStore;
 use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns};
+use crate::postgres::rules::lanes_of_reopened;
 use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
 use crate::types::Applied;
 
@@ -261,6 +262,14 @@ async fn reopen_all(
         return Ok(None);
     }
     let ids: Vec<Uuid> = reopened.iter().map(|write| write.after.id.0).collect();
+    // Rules may have come and gone while they were over.
+    let belongs = lanes_of_reopened(store, tx, &reopened[0].after.lane.namespace, &ids).await?.unwrap_or_default();
+    let mut lanes = Vec::with_capacity(reopened.len());
+    for write in &reopened {
+        let lane = belongs.get(&write.after.id.0).unwrap_or(&write.after.lane);
+        let Some(lane) = store.dictionary.lane_id(lane) else { return Ok(Some(Applied::Stale)) };
+        lanes.push(lane);
+    }
     let statement = tx
         .prepare_cached(
             "select id, namespace, dedupe_key, hard_deadline, policy from task where id = any($1) order by id",
@@ -293,12 +302,11 @@ async fn reopen_all(
         arrays = OpenColumns::arrays(1)
     );
     let statement = tx.prepare_cached(&insert).await?;
-    for write in reopened {
+    for (write, lane) in reopened.into_iter().zip(lanes) {
         let body = bodies
             .iter()
             .find(|row| row.get::<_, Uuid>(0) == write.after.id.0)
             .ok_or_else(|| corrupt("a finished task without a body"))?;
-        let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
         let dedupe = i16::from(body.get::<_, Option<&str>>(2).is_some());
         let fixed = Fixed { hard_deadline: body.get::<_, i16>(3) != 0, dedupe: dedupe != 0 };
         let row = OpenRow::new(&write.after, lane, body.get(4), fixed);

@@ -1,0 +1,167 @@
+//! Rules: how many of one sort may run at once. They are heeded by the store with every claim; here they are made and looked at.
+
+use comeback_core::admission::{self, Admission, Rule};
+use comeback_core::{Invalid, Lane, State, Task};
+
+use crate::{CommandError, Core, Engine};
+
+/// In one namespace.
+const MOST_RULES: usize = 1_000;
+/// The first letter of rules that tasks bring along. Nobody else may use it.
+pub const CARRIED: char = '~';
+
+/// What a rule allows and what of that is taken, by the values it is kept per.
+#[derive(Clone, Debug)]
+pub struct RuleView {
+    pub rule: Rule,
+    pub used: Vec<(admission::Key, admission::Used)>,
+}
+
+impl Engine {
+    /// The rules of a namespace by name, without those that tasks brought along.
+    pub async fn rules(&self, namespace: &str) -> Result<Vec<RuleView>, CommandError> {
+        let store = &self.core.store;
+        let rules = store.rules(namespace).await?;
+        let used = store.in_use(namespace).await?;
+        let own = rules.into_iter().filter(|rule| !rule.carried);
+        let view = |rule: Rule| {
+            let used = used.iter().filter(|(key, _)| key.rule == rule.name).cloned().collect();
+            RuleView { rule, used }
+        };
+        Ok(own.map(view).collect())
+    }
+
+    pub async fn rule(&self, namespace: &str, name: &str) -> Result<RuleView, CommandError> {
+        let found = self.rules(namespace).await?.into_iter().find(|view| view.rule.name == name);
+        found.ok_or(CommandError::NotFound("rule"))
+    }
+
+    /// Makes a rule or changes it. When this returns, every open task is under it.
+    pub async fn put_rule(&self, namespace: &str, rule: Rule) -> Result<(), CommandError> {
+        let limits = &self.core.config.limits;
+        let mut faults = rule.check();
+        limits.check_namespace(namespace, &mut faults);
+        limits.check_name("name", &rule.name, &mut faults);
+        if rule.name.starts_with(CARRIED) || rule.carried {
+            faults.push("name", format!("may not begin with {CARRIED}"));
+        }
+        limits.check_labels("match.", &rule.matcher.labels, &mut faults);
+        let named = [("match.queue", &rule.matcher.queue), ("match.kind", &rule.matcher.kind)];
+        for (path, name) in named.into_iter().filter_map(|(path, name)| Some((path, name.as_ref()?))) {
+            limits.check_name(path, name, &mut faults);
+        }
+        faults.or(())?;
+        self.put_rules(namespace, vec![rule]).await
+    }
+
+    /// Rules that tasks bring along: they are there before the tasks are. Answers their names.
+    pub async fn carried_rules(&self, namespace: &str, rules: Vec<Rule>) -> Result<Vec<String>, CommandError> {
+        let names = rules.iter().map(|rule| rule.name.clone()).collect();
+        let known = self.core.store.rules(namespace).await?;
+        let new: Vec<Rule> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
+        if !new.is_empty() {
+            self.put_rules(namespace, new).await?;
+        }
+        Ok(names)
+    }
+
+    async fn put_rules(&self, namespace: &str, rules: Vec<Rule>) -> Result<(), CommandError> {
+        let known = self.core.store.rules(namespace).await?;
+        let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
+        if known.len() + rules.iter().filter(is_new).count() > MOST_RULES {
+            return Err(Invalid::one("name", format!("a namespace has {MOST_RULES} rules at most")).into());
+        }
+        for rule in &rules {
+            self.core.store.put_rule(namespace, rule, self.now()).await?;
+        }
+        self.core.settle_rules().await?;
+        Ok(())
+    }
+
+    pub async fn delete_rule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
+        if name.starts_with(CARRIED) || self.core.store.delete_rule(namespace, name).await?.is_none() {
+            return Err(CommandError::NotFound("rule"));
+        }
+        self.core.settle_rules().await?;
+        Ok(())
+    }
+
+    /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
+    pub async fn carry_rules(
+        &self,
+        namespace: &str,
+        id: comeback_core::ExecutionId,
+        kind: &str,
+        rules: Vec<Rule>,
+    ) -> Result<u64, CommandError> {
+        if self.core.store.execution(namespace, id).await?.is_none() {
+            return Err(CommandError::NotFound("execution"));
+        }
+        let names = self.carried_rules(namespace, rules).await?;
+        let changed = self.core.store.carry_rules(id, kind, &names).await?;
+        self.core.rules_changed();
+        Ok(changed)
+    }
+
+    /// What runs under the rules of a namespace at this moment.
+    pub async fn admission(&self, namespace: &str) -> Result<Admission, CommandError> {
+        let mut admission = Admission::new(&self.core.store.rules(namespace).await?);
+        admission.set_used(self.core.store.in_use(namespace).await?);
+        Ok(admission)
+    }
+
+    /// The rule that keeps a task from starting now, in words.
+    pub async fn held_by_rule(&self, task: &Task) -> Result<Option<String>, CommandError> {
+        Ok(self.held_by_rules(&task.lane.namespace, std::iter::once(task)).await?.pop().flatten())
+    }
+
+    /// The same for many of a namespace, in their order.
+    pub async fn held_by_rules<'a>(
+        &self,
+        namespace: &str,
+        tasks: impl Iterator<Item = &'a Task> + Send,
+    ) -> Result<Vec<Option<String>>, CommandError> {
+        let tasks: Vec<&Task> = tasks.collect();
+        if !tasks.iter().any(|task| may_be_held(task)) {
+            return Ok(vec![None; tasks.len()]);
+        }
+        let admission = self.admission(namespace).await?;
+        let held = |task: &&Task| {
+            let may_start = admission.may_start(&task.lane.limits, admission::weight(&task.tally));
+            may_start.err().filter(|_| may_be_held(task)).map(|refusal| refusal.to_string())
+        };
+        Ok(tasks.iter().map(held).collect())
+    }
+}
+
+/// Whether it could start but for rules.
+pub fn may_be_held(task: &Task) -> bool {
+    !task.lane.limits.is_empty() && task.state == State::Pending && !task.execution_paused
+}
+
+impl Core {
+    /// Moves all tasks to where the rules want them.
+    pub(crate) async fn settle_rules(&self) -> Result<(), comeback_store::StoreError> {
+        while !self.store.settle_rules().await?.is_done {}
+        self.rules_changed();
+        Ok(())
+    }
+
+    /// Anybody may find something now.
+    fn rules_changed(&self) {
+        self.wake.everybody();
+        self.store.notify();
+    }
+
+    /// Somebody of this lane no longer runs, or has less to do: those who wait under the same rules are told.
+    pub(crate) fn freed(&self, lane: &Lane) {
+        let lanes = self.store.freed_by(lane);
+        if lanes.is_empty() {
+            return;
+        }
+        for lane in lanes {
+            self.wake.work(&lane, 1);
+        }
+        self.store.notify();
+    }
+}

@@ -1,0 +1,170 @@
+//! Cancel hooks that a callee registers for the run it was started for: in its answer to the start call, or through its handle.
+//!
+//! They are kept beside the task under its run, so those of an earlier run are nobody's any more. They are called once: when the
+//! task is canceled while that run lasts, or when the run is over and will be repeated, because what it started may still be at
+//! work (X1-7).
+
+use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
+use comeback_core::{Commit, Executor, Invalid, Record, State, Task, TaskId, Timestamp};
+use comeback_store::{ListQuery, Shelf, StoreError, Submission};
+use serde_json::{Value, json};
+
+use super::{MOST_CALLS, as_executor};
+use crate::executors::HttpCall;
+use crate::{CommandError, Core, Engine};
+
+const SHELF: &str = "cancel-hooks";
+/// What a call is made of; an answer with anything else is about something else.
+const PARTS: [&str; 5] = ["url", "method", "headers", "body", "timeout"];
+
+fn name(task: TaskId, run: u32) -> String {
+    format!("{task}:{run}")
+}
+
+/// A call in the answer to a start call: as it is written natively, under `cancel`, or as an action of a batch.
+pub fn in_answer(answer: &Value) -> Option<Value> {
+    let call = match answer.get("cancel") {
+        Some(call) => call.clone(),
+        None if answer.get("kind")? == "Webhook" => from_action(answer.get("params")?)?,
+        None => return None,
+    };
+    let known = call.as_object()?.keys().all(|key| PARTS.contains(&key.as_str()));
+    (known && HttpCall::read(&as_executor(&call).to_string()).is_ok()).then_some(call)
+}
+
+/// The parameters of an action are those of a call, but for the name of the method.
+fn from_action(params: &Value) -> Option<Value> {
+    let mut call = params.as_object()?.clone();
+    let verb = call.remove("verb")?;
+    call.insert("method".into(), verb.as_str()?.to_ascii_uppercase().into());
+    Some(call.into())
+}
+
+/// Whether a run that was ended by this change is called off: it was canceled, or it will be repeated.
+fn is_called_off(task: &Task) -> bool {
+    match task.state {
+        State::Canceled | State::RetryPending | State::Pending => true,
+        State::Paused => task.parked || task.paused_from == Some(State::RetryPending),
+        _ => false,
+    }
+}
+
+impl Engine {
+    /// A call to make when this run is canceled or repeated. Where that has happened already it is made at once.
+    pub async fn register_cancel(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        run: u32,
+        call: Value,
+    ) -> Result<(), CommandError> {
+        HttpCall::read(&as_executor(&call).to_string())?;
+        let seen = self.find(namespace, task).await?.task;
+        if seen.lane.executor != Executor::Hook {
+            return Err(Invalid::one("", "only who was called by a hook may register one").into());
+        }
+        let at = Shelf { namespace, shelf: SHELF };
+        loop {
+            let known = self.core.store.document(at, &name(task, run), None).await?;
+            let mut calls = known.as_ref().map_or_else(Vec::new, |known| read(&known.body));
+            if calls.contains(&call) {
+                break;
+            }
+            if calls.len() >= MOST_CALLS {
+                return Err(Invalid::one("on_cancel", format!("at most {MOST_CALLS} calls are allowed")).into());
+            }
+            calls.push(call.clone());
+            let version = known.map_or(0, |known| known.version);
+            let text = Value::Array(calls).to_string();
+            if self.core.store.put_document(at, &name(task, run), version, &text, self.now()).await? {
+                break;
+            }
+        }
+        self.core.call_if_over(namespace, task, run, &call).await?;
+        Ok(())
+    }
+}
+
+fn read(text: &str) -> Vec<Value> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+impl Core {
+    /// What the runs that a change ends have registered, each call as a task.
+    pub(super) async fn registered(
+        &self,
+        commit: &Commit,
+        now: Timestamp,
+        spawn: &mut Option<Submission>,
+    ) -> Result<(), StoreError> {
+        let hooks = commit.writes.iter().map(|write| &write.after).filter(|task| task.lane.executor == Executor::Hook);
+        for task in hooks.filter(|task| is_called_off(task)) {
+            // Without an end of a run there is none to call off: a claim that was given back was never sent.
+            let ends = |record: &&Record| record.subject == task.id.0 && record.outcome.is_some();
+            let Some(ended) = commit.records.iter().find(ends) else { continue };
+            let namespace = &task.lane.namespace;
+            let at = Shelf { namespace, shelf: SHELF };
+            let Some(kept) = self.store.document(at, &name(task.id, task.run), None).await? else { continue };
+            let attempt = ended.decision.as_ref().map_or(ended.attempt, |decision| decision.before.attempt);
+            let run = task.run;
+            for (n, call) in read(&kept.body).iter().enumerate() {
+                let spawn = spawn.get_or_insert_with(|| Submission::in_namespace(namespace));
+                let key = key(task, attempt, run, n);
+                spawn.tasks.push(self.delivery(task, "cancel", &key, call, told(task, attempt, run), now));
+            }
+        }
+        Ok(())
+    }
+
+    /// A call that comes when its run is over is made by whoever brings it, unless the end of the run has seen it.
+    async fn call_if_over(&self, namespace: &str, id: TaskId, run: u32, call: &Value) -> Result<(), StoreError> {
+        let Some(seen) = self.store.load(&[id]).await?.pop().flatten() else { return Ok(()) };
+        let task = seen.task;
+        let present = task.run + u32::from(task.state == State::Claimed);
+        let lasts = present == run && (task.state.is_active() || task.state == State::Paused && task.lease.is_some());
+        let unneeded = matches!(task.state, State::Succeeded | State::Failed | State::Dead) && task.run == run;
+        if lasts || unneeded || present < run {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        let exactly = |text: String| vec![Pattern { text, prefix: false }];
+        let filter = Filter::default()
+            .and(Test::Text { field: TextField::Kind, any: exactly("hook.cancel".into()) })
+            .and(Test::Text { field: TextField::Label("hook_of".into()), any: exactly(id.to_string()) });
+        let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit: 500, after: None, now };
+        let url = call["url"].as_str().unwrap_or_default();
+        for made in self.store.list(namespace, &query).await?.items {
+            let Some(view) = self.store.task(namespace, made.stored.task.id).await? else { continue };
+            let told: Value =
+                view.body.payload.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
+            let settings: Value =
+                view.body.executor.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
+            if told["run"] == run && settings["url"] == url {
+                return Ok(());
+            }
+        }
+        let attempt = task.counters.attempt;
+        let key = format!("{}:late", key(&task, attempt, run, 0));
+        let mut late = Submission::in_namespace(namespace);
+        late.tasks.push(self.delivery(&task, "cancel", &key, call, told(&task, attempt, run), now));
+        let made = std::slice::from_ref(&late);
+        self.store.submit(made, now).await?;
+        self.tell_submitted(made);
+        Ok(())
+    }
+}
+
+/// What such a call is known by: of the attempt that is over.
+fn key(task: &Task, attempt: u32, run: u32, n: usize) -> String {
+    let parted = if run == attempt + 1 { String::new() } else { format!(":r{run}") };
+    let more = if n == 0 { String::new() } else { format!(":{n}") };
+    format!("{}:cancel:success:{attempt}{parted}:registered{more}", task.id)
+}
+
+fn told(task: &Task, attempt: u32, run: u32) -> Value {
+    json!({
+        "task_id": task.id.to_string(), "kind": task.lane.kind, "state": task.state.word(), "attempt": attempt, "run": run,
+        "reason": task.reason.map(|reason| reason.word()), "execution_id": task.execution.map(|id| id.to_string()),
+        "next_retry_at": task.next_retry_at.map(|at| at.to_rfc3339()),
+    })
+}

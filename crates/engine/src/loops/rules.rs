@@ -1,0 +1,24 @@
+//! Rules: a change of rules moves tasks. Whoever changed them does it at once; where that broke off, somebody else goes on.
+
+use std::sync::Weak;
+
+use super::real;
+use crate::Core;
+
+pub async fn keep(core: Weak<Core>) {
+    loop {
+        let Some(held) = core.upgrade() else { return };
+        match held.store.settle_rules().await {
+            Ok(settled) if settled.is_done => {}
+            Ok(_) => {
+                if let Err(error) = held.settle_rules().await {
+                    tracing::debug!(%error, "tasks could not be put under their rules; somebody tries again");
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the rules could not be read"),
+        }
+        let rest = real(held.config.safety_interval);
+        drop(held);
+        tokio::time::sleep(rest).await;
+    }
+}

@@ -1,0 +1,418 @@
+//! Admission rules. Who puts a task somewhere reads the generation of the rules in the same transaction, and who changes a rule
+//! locks that table: so every task is either placed by the new rules or seen by whoever moves those that were there before.
+//!
+//! A claim takes the locks of all that it may count, in one order, before it counts; it holds them until its commit, so nobody
+//! counts at the same time. They come before all other locks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use comeback_core::admission::{Candidate, Key, Used, weight};
+use comeback_core::{Lane, Tally, Timestamp};
+use deadpool_postgres::{GenericClient, Pool, Transaction};
+use sha2::{Digest, Sha256};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::PostgresStore;
+use super::claim::{Picked, lease_picked, per_lane};
+use super::learn;
+use crate::StoreError;
+use crate::dictionary::Dictionary;
+use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
+use crate::types::{ClaimRequest, Claimed};
+
+/// The first of the two numbers of such locks; the second is made of what is counted.
+const LOCK: i32 = 0x6363;
+/// Lanes with limits that one claim takes from: the database has room for so many locks only.
+const MOST_LANES: usize = 64;
+
+const GENERATION: &str = "select generation from rule_state";
+
+/// The rules as they are for this transaction: until it ends nobody changes them.
+pub async fn now_in_force(store: &PostgresStore, tx: &Transaction<'_>) -> Result<Arc<RuleBook>, StoreError> {
+    let statement = tx.prepare_cached(GENERATION).await?;
+    let generation: i64 = tx.query_one(&statement, &[]).await?.get(0);
+    let known = store.dictionary.rules();
+    if known.generation == generation {
+        return Ok(known);
+    }
+    read(tx, generation).await.map(|book| store.dictionary.learn_rules(book))
+}
+
+async fn read(client: &impl GenericClient, generation: i64) -> Result<RuleBook, StoreError> {
+    let sql = "select n.name, r.body from rule r join namespace n on n.id = r.namespace order by r.namespace, r.name";
+    let rows = client.query(sql, &[]).await?;
+    RuleBook::read(generation, rows.iter().map(|row| (row.get(0), row.get(1))))
+}
+
+/// The rules as they are at this moment.
+pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<Arc<RuleBook>, StoreError> {
+    let mut client = pool.get().await?;
+    let tx = client.transaction().await?;
+    let generation: i64 = tx.query_one(GENERATION, &[]).await?.get(0);
+    let book = read(&tx, generation).await?;
+    tx.commit().await?;
+    Ok(dictionary.learn_rules(book))
+}
+
+pub async fn put(
+    store: &PostgresStore,
+    namespace: &str,
+    name: &str,
+    body: &str,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
+    let mut client = store.writer().await?;
+    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
+    let tx = client.transaction().await?;
+    tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+    let changed = tx
+        .execute(
+            "insert into rule (namespace, name, body, at) select id, $2, $3, $4 from namespace where name = $1
+             on conflict (namespace, name) do update set body = excluded.body, at = excluded.at
+               where rule.body <> excluded.body",
+            &[&namespace, &name, &body, &now.0],
+        )
+        .await?;
+    commit_change(store, tx, changed).await
+}
+
+pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = $2";
+    let changed = tx.execute(sql, &[&namespace, &name]).await?;
+    commit_change(store, tx, changed).await
+}
+
+async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64) -> Result<Option<i64>, StoreError> {
+    if changed == 0 {
+        return Ok(None);
+    }
+    let sql = "update rule_state set generation = generation + 1, swept = null returning generation";
+    let generation: i64 = tx.query_one(sql, &[]).await?.get(0);
+    let book = read(&tx, generation).await?;
+    tx.commit().await?;
+    store.dictionary.learn_rules(book);
+    store.wake.dictionary_grew();
+    Ok(Some(generation))
+}
+
+pub async fn used(store: &PostgresStore, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
+    let client = store.reader().await?;
+    learn_ruled_lanes(&store.dictionary, &client).await?;
+    let lanes = store.dictionary.lanes_where(|lane| lane.namespace == namespace && !lane.limits.is_empty());
+    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+    Ok(rules::by_key(&store.dictionary, in_use(&client, &numbers).await?))
+}
+
+pub fn in_use_statement() -> String {
+    rules::in_use(&format!("where state in (2, 3) and lane >= {RULED_FROM} and lane = any($1)"), "greatest")
+}
+
+async fn in_use(client: &impl GenericClient, lanes: &[i32]) -> Result<Vec<(i32, i64, i64)>, StoreError> {
+    if lanes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let statement = client.prepare_cached(&in_use_statement()).await?;
+    let rows = client.query(&statement, &[&lanes]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
+}
+
+/// Lanes with limits get their numbers one after the other, so the highest says whether there are new ones.
+pub async fn learn_ruled_lanes(dictionary: &Dictionary, client: &impl GenericClient) -> Result<(), StoreError> {
+    let last = dictionary.last_ruled_lane().unwrap_or(RULED_FROM - 1);
+    let sql = "select r.id, r.lane, r.limits, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
+               from ruled_lane r join lane l on l.id = r.lane join namespace n on n.id = l.namespace
+               where r.id > $1 order by r.id";
+    let statement = client.prepare_cached(sql).await?;
+    for row in client.query(&statement, &[&last]).await? {
+        dictionary.learn_namespace(row.get(3), row.get(4));
+        learn::learn_lane(dictionary, &row, [1, 3, 4, 5, 6, 7, 8, 9]);
+        dictionary.learn_ruled_lane(row.get(0), row.get(1), row.get(2));
+    }
+    Ok(())
+}
+
+/// The lanes with limits in which somebody is ready, from one to the next along the index.
+pub const READY_LANES: &str = "with recursive ready (lane) as (
+       (select lane from task_open where state = 1 and hold = 0 and lane >= $1 order by lane limit 1)
+       union all
+       select (select o.lane from task_open o where o.state = 1 and o.hold = 0 and o.lane > ready.lane
+         order by o.lane limit 1) from ready where ready.lane is not null)
+     select lane from ready where lane is not null";
+
+/// The best of each lane, so many of each, in one order.
+pub const BEST: &str = "select x.id, x.lane, x.execution_id, x.version, x.expected, x.success, x.failures
+     from unnest($1::int4[], $2::int8[]) as l(lane, most) cross join lateral (
+       select o.* from task_open o
+       where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $3)
+       order by o.prio, o.submitted_at, o.id limit l.most) x
+     order by x.prio, x.submitted_at, x.id";
+
+/// Leases where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with limits
+/// that has room: then the request is like any other.
+pub async fn claim(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    free: &[(i32, Arc<Lane>)],
+    now: Timestamp,
+) -> Result<Option<Vec<Claimed>>, StoreError> {
+    for _ in 0..super::claim::LOOKS {
+        match claim_once(store, request, free, now).await? {
+            Look::Nobody => return Ok(None),
+            Look::Leased(claimed) => return Ok(Some(claimed)),
+            Look::Again => {}
+        }
+    }
+    Ok(None)
+}
+
+enum Look {
+    Nobody,
+    Leased(Vec<Claimed>),
+    /// Others were faster.
+    Again,
+}
+
+async fn claim_once(
+    store: &PostgresStore,
+    request: &ClaimRequest,
+    free: &[(i32, Arc<Lane>)],
+    now: Timestamp,
+) -> Result<Look, StoreError> {
+    let dictionary = &store.dictionary;
+    let mut client = store.writer().await?;
+    let mut ready = ready_lanes(dictionary, &client, request).await?;
+    if ready.is_empty() {
+        return Ok(Look::Nobody);
+    }
+    let tx = client.transaction().await?;
+    let book = now_in_force(store, &tx).await?;
+    // Without locks this is a guess, but it spares most of those that must wait anyway.
+    let admission = count(dictionary, &tx, &book, request, &ready).await?;
+    rules::only_with_room(&mut ready, &admission, dictionary);
+    if ready.is_empty() {
+        return Ok(Look::Nobody);
+    }
+    if ready.len() > MOST_LANES {
+        ready = best_lanes(&tx, ready, now).await?;
+    }
+    lock(store, &tx, request, &ready).await?;
+    let mut admission = count(dictionary, &tx, &book, request, &ready).await?;
+    rules::only_with_room(&mut ready, &admission, dictionary);
+    if ready.is_empty() {
+        return Ok(Look::Again);
+    }
+    ready.extend_from_slice(free);
+    let fair = per_lane(u32::MAX, ready.len());
+    let open = rules::open_lanes(&ready, &admission, request.limit, fair);
+    let rows = best(&tx, &open, now).await?;
+    let mut given: HashMap<i32, u32> = HashMap::new();
+    rows.iter().for_each(|row| *given.entry(row.get(1)).or_default() += 1);
+    let limits: HashMap<i32, &Lane> = open.iter().map(|it| (it.lane, &*it.limits)).collect();
+    let candidate = |row: &Row| {
+        let lane: i32 = row.get(1);
+        let count = |column: usize| row.get::<_, i32>(column).cast_unsigned();
+        let expected = row.get::<_, Option<i32>>(4).map(i32::cast_unsigned);
+        let tally = Tally { expected, success: count(5), failures: count(6) };
+        Candidate { lane, limits: limits.get(&lane).map_or(&[], |lane| &lane.limits), weight: weight(&tally) }
+    };
+    let candidates: Vec<Candidate<'_>> = rows.iter().map(candidate).collect();
+    let cut = rules::cut(&open, |lane| given.get(&lane).copied().unwrap_or(0));
+    let chosen = admission.choose(&candidates, &cut, request.limit as usize);
+    if chosen.is_empty() {
+        return Ok(if rows.is_empty() { Look::Again } else { Look::Nobody });
+    }
+    let picked: Vec<Picked> = chosen
+        .into_iter()
+        .map(|index| {
+            let row = &rows[index];
+            Picked { id: row.get(0), execution: row.get(2), version: row.get(3) }
+        })
+        .collect();
+    Ok(lease_picked(store, tx, request, &picked, now).await?.map_or(Look::Again, Look::Leased))
+}
+
+async fn ready_lanes(
+    dictionary: &Dictionary,
+    client: &impl GenericClient,
+    request: &ClaimRequest,
+) -> Result<Vec<(i32, Arc<Lane>)>, StoreError> {
+    let statement = client.prepare_cached(READY_LANES).await?;
+    let numbers: Vec<i32> = client.query(&statement, &[&RULED_FROM]).await?.iter().map(|row| row.get(0)).collect();
+    if numbers.iter().any(|id| !dictionary.has_seen_lane(*id)) {
+        learn_ruled_lanes(dictionary, client).await?;
+    }
+    let lanes = numbers.into_iter().filter_map(|id| dictionary.lane(id).map(|lane| (id, lane)));
+    Ok(lanes.filter(|(_, lane)| request.wants(lane)).collect())
+}
+
+async fn count(
+    dictionary: &Dictionary,
+    tx: &Transaction<'_>,
+    book: &RuleBook,
+    request: &ClaimRequest,
+    lanes: &[(i32, Arc<Lane>)],
+) -> Result<comeback_core::admission::Admission, StoreError> {
+    learn_ruled_lanes(dictionary, tx).await?;
+    let sharing = dictionary.sharing(lanes.iter().flat_map(|(_, lane)| &lane.limits));
+    let sharing: Vec<i32> =
+        sharing.into_iter().filter(|(_, lane)| lane.namespace == request.namespace).map(|(id, _)| id).collect();
+    let mut admission = book.admission(&request.namespace);
+    rules::count(&mut admission, dictionary, in_use(tx, &sharing).await?.into_iter());
+    Ok(admission)
+}
+
+/// Those that hold the best tasks.
+async fn best_lanes(
+    tx: &Transaction<'_>,
+    lanes: Vec<(i32, Arc<Lane>)>,
+    now: Timestamp,
+) -> Result<Vec<(i32, Arc<Lane>)>, StoreError> {
+    let open: Vec<Open> =
+        lanes.into_iter().map(|(lane, limits)| Open { lane, limits, most: 1, is_short: false }).collect();
+    let rows = best(tx, &open, now).await?;
+    let mut by_number: HashMap<i32, Arc<Lane>> = open.into_iter().map(|it| (it.lane, it.limits)).collect();
+    let first = rows.iter().map(|row| row.get::<_, i32>(1)).take(MOST_LANES);
+    Ok(first.filter_map(|id| by_number.remove(&id).map(|lane| (id, lane))).collect())
+}
+
+async fn best(tx: &Transaction<'_>, open: &[Open], now: Timestamp) -> Result<Vec<Row>, StoreError> {
+    let numbers: Vec<i32> = open.iter().map(|it| it.lane).collect();
+    let mosts: Vec<i64> = open.iter().map(|it| i64::from(it.most)).collect();
+    let statement = tx.prepare_cached(BEST).await?;
+    Ok(tx.query(&statement, &[&numbers, &mosts, &now.0]).await?)
+}
+
+/// In one order for everybody. What happens to have the same number waits for each other, which is no harm.
+#[allow(unused_variables)]
+async fn lock(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    request: &ClaimRequest,
+    lanes: &[(i32, Arc<Lane>)],
+) -> Result<(), StoreError> {
+    #[cfg(any(test, feature = "conformance"))]
+    if store.count_without_locks {
+        return Ok(());
+    }
+    let number = |key: &Key| {
+        let name = serde_json::json!([request.namespace, key]).to_string();
+        let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
+        i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
+    };
+    let mut numbers: Vec<i32> =
+        lanes.iter().flat_map(|(_, lane)| &lane.limits).map(|limit| number(&limit.key)).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let statement =
+        tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
+    tx.execute(&statement, &[&LOCK, &numbers]).await?;
+    Ok(())
+}
+
+/// Where tasks that are opened again belong, by the rules in force; nothing where none of them has a say.
+pub async fn lanes_of_reopened(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    namespace: &str,
+    ids: &[Uuid],
+) -> Result<Option<HashMap<Uuid, Arc<Lane>>>, StoreError> {
+    let book = now_in_force(store, tx).await?;
+    if !store.dictionary.is_ruled(namespace) {
+        return Ok(None);
+    }
+    let mut lanes = HashMap::new();
+    for task in belongings(tx, Whose::Ended(ids.to_vec())).await? {
+        lanes.insert(task.id, task.lane(&store.dictionary, &book)?.0);
+    }
+    Ok(Some(lanes))
+}
+
+async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+    const OPEN: &str = "select o.id, o.lane, t.labels::text, t.rules from task_open o join task t on t.id = o.id";
+    let rows = match whose {
+        Whose::After(after, limit) => {
+            let sql = format!("{OPEN} where o.id > $1 order by o.id limit $2");
+            client.query(&sql, &[&after, &i64::from(limit)]).await?
+        }
+        Whose::Ended(ids) => {
+            client.query("select id, lane, labels::text, rules from task where id = any($1)", &[&ids]).await?
+        }
+        Whose::Execution(id) => client.query(&format!("{OPEN} where o.execution_id = $1"), &[&id]).await?,
+    };
+    Ok(rows.iter().map(|row| Belongs::new(row.get(0), row.get(1), row.get(2), row.get(3))).collect())
+}
+
+pub async fn carry(store: &PostgresStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+    let lanes = store.dictionary.lanes_where(|lane| lane.kind == kind);
+    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+    let client = store.writer().await?;
+    let sql = "update task set rules = $3
+               where id in (select id from task_open where execution_id = $1 and lane = any($2))";
+    let changed = client.execute(sql, &[&execution, &lanes, &names_to_json(names)]).await?;
+    drop(client);
+    let tasks = store.belongings(Whose::Execution(execution)).await?;
+    rules::put_where_they_belong(store, tasks).await?;
+    Ok(changed)
+}
+
+#[async_trait]
+impl RuleTables for PostgresStore {
+    fn dictionary(&self) -> &Dictionary {
+        &self.dictionary
+    }
+
+    async fn rule_state(&self) -> Result<RuleState, StoreError> {
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        now_in_force(self, &tx).await?;
+        let row = tx.query_one("select generation, settled, swept from rule_state", &[]).await?;
+        tx.commit().await?;
+        Ok(RuleState { generation: row.get(0), settled: row.get(1), swept: row.get(2) })
+    }
+
+    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+        let client = self.writer().await?;
+        let found = belongings(&client, whose).await?;
+        if found.iter().any(|it| !self.dictionary.has_seen_lane(it.lane)) {
+            learn::refresh(&self.pools.learn, &self.dictionary).await?;
+        }
+        Ok(found)
+    }
+
+    async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError> {
+        learn::learn_lanes(self, &lanes).await
+    }
+
+    async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = moves.iter().map(|it| it.0).collect();
+        let from: Vec<i32> = moves.iter().map(|it| it.1).collect();
+        let to: Vec<i32> = moves.iter().map(|it| it.2).collect();
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        tx.execute("select 1 from task_open where id = any($1) order by id for update", &[&ids]).await?;
+        tx.execute(
+            "update task_open o set lane = i.to_lane
+             from unnest($1::uuid[], $2::int4[], $3::int4[]) as i(id, from_lane, to_lane)
+             where o.id = i.id and o.lane = i.from_lane",
+            &[&ids, &from, &to],
+        )
+        .await?;
+        tx.commit().await?;
+        Ok(())
+    }
+
+    async fn note_swept(&self, generation: i64, swept: Option<Uuid>) -> Result<(), StoreError> {
+        let client = self.writer().await?;
+        let sql =
+            "update rule_state set swept = $2, settled = case when $2::uuid is null then generation else settled end
+                   where generation = $1";
+        client.execute(sql, &[&generation, &swept]).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! Admission rules, as far as both databases do the same: which lane a task belongs to, and how those that are there already are
+//! moved when a rule changes. What a rule means is said in `comeback_core::admission`.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use comeback_core::admission::{self, Admission, Key, Limit, Rule, Used};
+use comeback_core::{Commit, Lane};
+use uuid::Uuid;
+
+use crate::StoreError;
+use crate::dictionary::Dictionary;
+use crate::row::{corrupt, labels_from_json};
+use crate::types::{Settled, Submission};
+
+/// Lanes with limits have numbers from here on.
+pub const RULED_FROM: i32 = 1 << 30;
+
+/// What the active tasks of a lane come to: their number, and what they weigh (`admission::weight`).
+pub fn in_use(lanes: &str, widest: &str) -> String {
+    format!(
+        "select lane, count(*), cast(coalesce(sum(case when expected is null then 1
+             else {widest}(cast(expected as bigint) - success - failures, 0) end), 0) as bigint)
+         from task_open {lanes} group by lane"
+    )
+}
+
+/// All rules of all namespaces, as they were at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct RuleBook {
+    pub generation: i64,
+    by_namespace: HashMap<String, Vec<Rule>>,
+}
+
+impl RuleBook {
+    pub fn read(generation: i64, rows: impl IntoIterator<Item = (String, String)>) -> Result<RuleBook, StoreError> {
+        let mut by_namespace: HashMap<String, Vec<Rule>> = HashMap::new();
+        for (namespace, body) in rows {
+            let rule = serde_json::from_str(&body).map_err(|error| corrupt(format!("a rule: {error}")))?;
+            by_namespace.entry(namespace).or_default().push(rule);
+        }
+        Ok(RuleBook { generation, by_namespace })
+    }
+
+    pub fn of(&self, namespace: &str) -> &[Rule] {
+        self.by_namespace.get(namespace).map_or(&[], Vec::as_slice)
+    }
+
+    /// The lane as it should be for such a task; nothing where it is that already.
+    fn lane(&self, lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Option<Arc<Lane>> {
+        let rules = self.of(&lane.namespace);
+        if rules.is_empty() && lane.limits.is_empty() {
+            return None;
+        }
+        let limits = admission::limits(rules, lane, labels, carries);
+        (limits != lane.limits).then(|| Arc::new(Lane { limits, ..lane.clone() }))
+    }
+
+    /// The same tasks, each in the lane where it belongs.
+    pub fn place<'a>(&self, submissions: &'a [Submission]) -> Cow<'a, [Submission]> {
+        let mut placed = Cow::Borrowed(submissions);
+        for (i, submission) in submissions.iter().enumerate() {
+            for (j, new) in submission.tasks.iter().enumerate() {
+                if let Some(lane) = self.lane(&new.task.lane, &new.body.labels, &new.body.rules) {
+                    placed.to_mut()[i].tasks[j].task.lane = lane;
+                }
+            }
+        }
+        placed
+    }
+
+    /// What may start where such lanes are in use.
+    pub fn admission(&self, namespace: &str) -> Admission {
+        Admission::new(self.of(namespace))
+    }
+}
+
+/// Leaves out the lanes in which nobody may start.
+pub fn only_with_room(lanes: &mut Vec<(i32, Arc<Lane>)>, admission: &Admission, dictionary: &Dictionary) {
+    let all = lanes.len();
+    lanes.retain(|(_, lane)| admission.room(&lane.limits) > 0);
+    dictionary.held.fetch_add((all - lanes.len()) as u64, Ordering::Relaxed);
+}
+
+/// A claim's view of the lanes that it may serve.
+pub struct Open {
+    pub lane: i32,
+    pub limits: Arc<Lane>,
+    /// Tasks that are worth looking at.
+    pub most: u32,
+    /// Whether more than those could be taken.
+    pub is_short: bool,
+}
+
+/// Tasks at the head of a lane that are passed over because each of them alone is too large.
+const PASSED_OVER: u32 = 100;
+
+/// How many tasks each of the lanes is asked for: as many as there is room for, and a fair share of what one claim looks at.
+pub fn open_lanes(lanes: &[(i32, Arc<Lane>)], admission: &Admission, limit: u32, fair: u32) -> Vec<Open> {
+    let open = |(id, lane): &(i32, Arc<Lane>)| {
+        let room = admission.room(&lane.limits).min(limit);
+        let wanted = room + if admission.weighs(&lane.limits) { PASSED_OVER } else { 0 };
+        let most = wanted.min(fair);
+        (room > 0).then(|| Open { lane: *id, limits: lane.clone(), most, is_short: most < wanted })
+    };
+    lanes.iter().filter_map(open).collect()
+}
+
+/// Those that gave all they were asked for and may have more.
+pub fn cut(open: &[Open], given: impl Fn(i32) -> u32) -> BTreeSet<i32> {
+    open.iter().filter(|it| it.is_short && given(it.lane) >= it.most).map(|it| it.lane).collect()
+}
+
+/// Counts what is in use.
+pub fn count(admission: &mut Admission, dictionary: &Dictionary, rows: impl Iterator<Item = (i32, i64, i64)>) {
+    for (lane, running, weight) in rows {
+        let number = |it: i64| u64::try_from(it).unwrap_or(0);
+        let used = Used { running: number(running), weight: number(weight) };
+        admission.count(dictionary.lane(lane).as_ref().map_or(&[], |lane| lane.limits.as_slice()), used);
+    }
+}
+
+/// What is in use, by what is counted.
+pub fn by_key(dictionary: &Dictionary, rows: Vec<(i32, i64, i64)>) -> Vec<(Key, Used)> {
+    let mut admission = Admission::default();
+    count(&mut admission, dictionary, rows.into_iter());
+    admission.into_used()
+}
+
+pub fn limits_to_json(limits: &[Limit]) -> String {
+    serde_json::to_string(limits).unwrap_or_default()
+}
+
+pub fn limits_from_json(text: &str) -> Option<Vec<Limit>> {
+    serde_json::from_str(text).ok()
+}
+
+pub fn rule_to_json(rule: &Rule) -> Result<String, StoreError> {
+    serde_json::to_string(rule).map_err(|error| StoreError::Refused(error.to_string()))
+}
+
+pub fn names_to_json(names: &[String]) -> Option<String> {
+    (!names.is_empty()).then(|| serde_json::to_string(names).unwrap_or_default())
+}
+
+pub fn names_from_json(text: Option<&str>) -> Vec<String> {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// Whose lane is to be looked at.
+pub enum Whose {
+    /// Open tasks with a higher id, so many.
+    After(Uuid, u32),
+    /// Tasks that are over and are about to be opened again.
+    Ended(Vec<Uuid>),
+    /// The open tasks of an execution.
+    Execution(Uuid),
+}
+
+/// What says to which lane a task belongs.
+pub struct Belongs {
+    pub id: Uuid,
+    pub lane: i32,
+    labels: BTreeMap<String, String>,
+    carries: Vec<String>,
+}
+
+impl Belongs {
+    pub fn new(id: Uuid, lane: i32, labels: Option<&str>, rules: Option<&str>) -> Belongs {
+        Belongs { id, lane, labels: labels_from_json(labels), carries: names_from_json(rules) }
+    }
+
+    /// The lane it should be in, and whether that is another one.
+    pub fn lane(&self, dictionary: &Dictionary, book: &RuleBook) -> Result<(Arc<Lane>, bool), StoreError> {
+        let lane = dictionary.lane(self.lane).ok_or_else(|| corrupt(format!("lane {}", self.lane)))?;
+        Ok(match book.lane(&lane, &self.labels, &self.carries) {
+            Some(other) => (other, true),
+            None => (lane, false),
+        })
+    }
+}
+
+/// How far the move is that follows a change of rules.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleState {
+    pub generation: i64,
+    pub settled: i64,
+    pub swept: Option<Uuid>,
+}
+
+/// What a database must be able to do so that tasks can be moved.
+#[async_trait]
+pub trait RuleTables: Send + Sync {
+    fn dictionary(&self) -> &Dictionary;
+    /// With the rules of that moment learnt.
+    async fn rule_state(&self) -> Result<RuleState, StoreError>;
+    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError>;
+    async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError>;
+    /// Those that are still where they were.
+    async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError>;
+    /// Unless the rules have changed again. Nothing more to move: settled.
+    async fn note_swept(&self, generation: i64, swept: Option<Uuid>) -> Result<(), StoreError>;
+}
+
+/// Open tasks looked at in one go.
+const PAGE: u32 = 2_000;
+
+/// One stretch of the way through all open tasks.
+pub async fn settle(tables: &dyn RuleTables) -> Result<Settled, StoreError> {
+    let state = tables.rule_state().await?;
+    if state.settled >= state.generation {
+        return Ok(Settled { generation: state.generation, lanes: Vec::new(), is_done: true });
+    }
+    let page = tables.belongings(Whose::After(state.swept.unwrap_or_default(), PAGE)).await?;
+    let last = page.last().map(|it| it.id);
+    let lanes = put_where_they_belong(tables, page).await?;
+    tables.note_swept(state.generation, last).await?;
+    Ok(Settled { generation: state.generation, lanes, is_done: last.is_none() })
+}
+
+/// Answers the lanes into which something was moved.
+pub async fn put_where_they_belong(tables: &dyn RuleTables, tasks: Vec<Belongs>) -> Result<Vec<Arc<Lane>>, StoreError> {
+    let dictionary = tables.dictionary();
+    let book = dictionary.rules();
+    let mut moved = Vec::new();
+    for task in &tasks {
+        if let (lane, true) = task.lane(dictionary, &book)? {
+            moved.push((task, lane));
+        }
+    }
+    let lanes: BTreeSet<Arc<Lane>> = moved.iter().map(|(_, lane)| lane.clone()).collect();
+    let lanes: Vec<Arc<Lane>> = lanes.into_iter().collect();
+    tables.learn_lanes(lanes.clone()).await?;
+    let number = |lane: &Arc<Lane>| dictionary.lane_id(lane).ok_or_else(|| corrupt("a lane that was just learnt"));
+    let moves: Result<Vec<_>, StoreError> =
+        moved.iter().map(|(task, lane)| Ok((task.id, task.lane, number(lane)?))).collect();
+    let moves = moves?;
+    if !moves.is_empty() {
+        tables.move_tasks(moves).await?;
+    }
+    Ok(lanes)
+}
+
+/// Lanes for tasks that these commits open again get their numbers before, where there are rules.
+pub async fn make_way(tables: &dyn RuleTables, commits: &[Commit]) -> Result<(), StoreError> {
+    let dictionary = tables.dictionary();
+    let reopened = commits.iter().flat_map(|commit| &commit.writes).filter(|write| {
+        !write.from.is_open() && write.after.state.is_open() && dictionary.is_ruled(&write.after.lane.namespace)
+    });
+    let ids: Vec<Uuid> = reopened.map(|write| write.after.id.0).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let book = dictionary.rules();
+    let mut lanes = Vec::new();
+    for task in tables.belongings(Whose::Ended(ids)).await? {
+        lanes.push(task.lane(dictionary, &book)?.0);
+    }
+    tables.learn_lanes(lanes).await
+}

@@ -1,0 +1,281 @@
+//! Admission rules. There is one writer, so what it does is atomic; the rules it knows are changed by itself, within the
+//! transaction that changes them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use comeback_core::admission::{Candidate, Key, Rule, Used, weight};
+use comeback_core::{Lane, Tally, Timestamp};
+use rusqlite::{Connection, OptionalExtension};
+use uuid::Uuid;
+
+use super::SqliteStore;
+use super::claim::{Place, next_in_lane};
+use super::submit::{learn_lanes, namespace_id};
+use super::writer::Tx;
+use crate::StoreError;
+use crate::dictionary::Dictionary;
+use crate::rules::{self, Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
+use crate::types::ClaimRequest;
+
+/// Tasks of one lane that a claim looks at.
+const MOST_OF_A_LANE: u32 = 1_000;
+
+pub fn load(connection: &Connection) -> Result<RuleBook, StoreError> {
+    let generation = connection.query_row("select generation from rule_state", (), |row| row.get(0))?;
+    let mut statement = connection.prepare_cached(
+        "select n.name, r.body from rule r join namespace n on n.id = r.namespace order by r.namespace, r.name",
+    )?;
+    let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    RuleBook::read(generation, rows.collect::<rusqlite::Result<Vec<(String, String)>>>()?)
+}
+
+pub fn put(tx: &Tx<'_>, namespace: &str, name: &str, body: &str, now: Timestamp) -> Result<Option<i64>, StoreError> {
+    let namespace = namespace_id(tx.connection, namespace)?;
+    let changed = tx.connection.execute(
+        "insert into rule (namespace, name, body, at) values (?1, ?2, ?3, ?4)
+         on conflict do update set body = excluded.body, at = excluded.at where body <> excluded.body",
+        (namespace, name, body, now.0),
+    )?;
+    if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
+}
+
+pub fn delete(tx: &Tx<'_>, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+    let namespace = namespace_id(tx.connection, namespace)?;
+    let sql = "delete from rule where namespace = ?1 and name = ?2";
+    let changed = tx.connection.execute(sql, (namespace, name))?;
+    if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
+}
+
+/// Whoever comes after this in the writer goes by the new rules; if the commit fails, they are read again.
+fn changed_rules(tx: &Tx<'_>) -> Result<i64, StoreError> {
+    tx.connection.execute("update rule_state set generation = generation + 1, swept = null", ())?;
+    let book = load(tx.connection)?;
+    let generation = book.generation;
+    tx.dictionary.set_rules(book);
+    Ok(generation)
+}
+
+fn in_use(connection: &Connection, lanes: &[i32]) -> Result<Vec<(i32, i64, i64)>, StoreError> {
+    let lanes = serde_json::json!(lanes).to_string();
+    let sql = rules::in_use(
+        &format!(
+            "indexed by open_ruled where state in (2, 3) and lane >= {RULED_FROM}
+             and lane in (select value from json_each(?1))"
+        ),
+        "max",
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map([lanes], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+pub fn used(connection: &Connection, dictionary: &Dictionary, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
+    let lanes = dictionary.lanes_where(|lane| lane.namespace == namespace && !lane.limits.is_empty());
+    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+    Ok(rules::by_key(dictionary, in_use(connection, &numbers)?))
+}
+
+/// The lanes with limits in which somebody is ready, from one to the next along the index.
+fn ready_lanes(connection: &Connection) -> Result<Vec<i32>, StoreError> {
+    let sql = format!(
+        "with recursive ready (lane) as (
+           select min(lane) from task_open indexed by open_ready where state = 1 and hold = 0 and lane >= {RULED_FROM}
+           union all
+           select (select min(o.lane) from task_open o indexed by open_ready
+             where o.state = 1 and o.hold = 0 and o.lane > ready.lane) from ready where ready.lane is not null)
+         select lane from ready where lane is not null"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map((), |row| row.get(0))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Who may start where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with
+/// limits that has room: then the request is like any other.
+pub fn choose(
+    tx: &Tx<'_>,
+    request: &ClaimRequest,
+    free: &[(i32, Arc<Lane>)],
+    now: Timestamp,
+) -> Result<Option<Vec<Uuid>>, StoreError> {
+    let dictionary = tx.dictionary;
+    let lane = |id: i32| dictionary.lane(id).map(|lane| (id, lane));
+    let mut ready: Vec<(i32, Arc<Lane>)> = ready_lanes(tx.connection)?.into_iter().filter_map(lane).collect();
+    ready.retain(|(_, lane)| request.wants(lane));
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    let sharing = dictionary.sharing(ready.iter().flat_map(|(_, lane)| &lane.limits));
+    let sharing: Vec<i32> = sharing.into_iter().map(|(id, _)| id).collect();
+    let mut admission = dictionary.rules().admission(&request.namespace);
+    rules::count(&mut admission, dictionary, in_use(tx.connection, &sharing)?.into_iter());
+    rules::only_with_room(&mut ready, &admission, dictionary);
+    if ready.is_empty() {
+        return Ok(None);
+    }
+    ready.extend_from_slice(free);
+    let open = rules::open_lanes(&ready, &admission, request.limit, MOST_OF_A_LANE);
+    let mut given: HashMap<i32, u32> = HashMap::new();
+    let mut found: Vec<(Place, usize)> = Vec::new();
+    for (index, it) in open.iter().enumerate() {
+        let places = next_in_lane(tx.connection, it.lane, None, it.most, now)?;
+        given.insert(it.lane, u32::try_from(places.len()).unwrap_or(u32::MAX));
+        found.extend(places.into_iter().map(|place| (place, index)));
+    }
+    found.sort_unstable();
+    let mut candidates = Vec::with_capacity(found.len());
+    for (place, index) in &found {
+        let limits = open[*index].limits.limits.as_slice();
+        let weight = if limits.is_empty() { 0 } else { weight_of(tx.connection, place.2)? };
+        candidates.push(Candidate { lane: open[*index].lane, limits, weight });
+    }
+    let cut = rules::cut(&open, |lane| given.get(&lane).copied().unwrap_or(0));
+    let chosen = admission.choose(&candidates, &cut, request.limit as usize);
+    Ok(Some(chosen.into_iter().map(|index| found[index].0.2).collect()))
+}
+
+fn weight_of(connection: &Connection, id: Uuid) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("select expected, success, failures from task_open where id = ?1")?
+        .query_row([id.as_bytes().as_slice()], |row| {
+            Ok(weight(&Tally { expected: row.get(0)?, success: row.get(1)?, failures: row.get(2)? }))
+        })
+}
+
+/// Where a task that is opened again belongs; nothing if that lane has no number yet.
+pub fn lane_of_reopened(tx: &Tx<'_>, lane: i32, id: Uuid) -> Result<Option<i32>, StoreError> {
+    let namespace = tx.dictionary.lane(lane).map(|lane| lane.namespace.clone()).unwrap_or_default();
+    if !tx.dictionary.is_ruled(&namespace) {
+        return Ok(Some(lane));
+    }
+    let body = ended(tx.connection, &[id])?.pop();
+    let Some(body) = body else { return Ok(Some(lane)) };
+    let (lane, _) = body.lane(tx.dictionary, &tx.dictionary.rules())?;
+    Ok(tx.dictionary.lane_id(&lane))
+}
+
+fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<Belongs>, StoreError> {
+    let mut statement = connection.prepare_cached("select id, lane, labels, rules from task where id = ?1")?;
+    let mut found = Vec::with_capacity(ids.len());
+    for id in ids {
+        found.extend(statement.query_row([id.as_bytes().as_slice()], read_belongs).optional()?);
+    }
+    Ok(found)
+}
+
+fn read_belongs(row: &rusqlite::Row<'_>) -> rusqlite::Result<Belongs> {
+    let (labels, rules): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
+    Ok(Belongs::new(Uuid::from_bytes(row.get(0)?), row.get(1)?, labels.as_deref(), rules.as_deref()))
+}
+
+fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, StoreError> {
+    const OPEN: &str = "select o.id, o.lane, t.labels, t.rules from task_open o join task t on t.id = o.id";
+    match whose {
+        Whose::Ended(ids) => ended(connection, ids),
+        Whose::After(after, limit) => {
+            let sql = format!("{OPEN} where o.id > ?1 order by o.id limit ?2");
+            let mut statement = connection.prepare_cached(&sql)?;
+            let rows = statement.query_map((after.as_bytes().as_slice(), limit), read_belongs)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        }
+        Whose::Execution(id) => {
+            let mut statement = connection.prepare_cached(&format!("{OPEN} where o.execution_id = ?1"))?;
+            let rows = statement.query_map([id.as_bytes().as_slice()], read_belongs)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        }
+    }
+}
+
+pub async fn carry(store: &SqliteStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+    let (names, lanes) = (names_to_json(names), store.dictionary.lanes_where(|lane| lane.kind == kind));
+    let lanes = serde_json::json!(lanes.iter().map(|(id, _)| id).collect::<Vec<_>>()).to_string();
+    let changed = store
+        .writer
+        .run(move |tx| {
+            let sql = "update task set rules = ?3 where id in (select id from task_open
+                         where execution_id = ?1 and lane in (select value from json_each(?2)))";
+            Ok(tx.connection.execute(sql, (execution.as_bytes().as_slice(), &lanes, &names))?)
+        })
+        .await?;
+    let tasks = store.belongings(Whose::Execution(execution)).await?;
+    rules::put_where_they_belong(store, tasks).await?;
+    Ok(changed as u64)
+}
+
+impl SqliteStore {
+    /// A change of rules; what the writer has learnt of one that failed is forgotten.
+    pub(super) async fn change_rules(
+        &self,
+        change: impl FnMut(&mut Tx<'_>) -> Result<Option<i64>, StoreError> + Send + 'static,
+    ) -> Result<Option<i64>, StoreError> {
+        let changed = self.writer.run(change).await;
+        if changed.is_err() {
+            let book = self.read(|connection, _| load(connection)).await?;
+            self.dictionary.set_rules(book);
+        }
+        changed
+    }
+
+    pub(super) async fn named_rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        Ok(self.dictionary.rules().of(namespace).to_vec())
+    }
+}
+
+#[async_trait]
+impl RuleTables for SqliteStore {
+    fn dictionary(&self) -> &Dictionary {
+        &self.dictionary
+    }
+
+    async fn rule_state(&self) -> Result<RuleState, StoreError> {
+        self.read(|connection, _| {
+            let sql = "select generation, settled, swept from rule_state";
+            Ok(connection.query_row(sql, (), |row| {
+                let swept: Option<[u8; 16]> = row.get(2)?;
+                Ok(RuleState { generation: row.get(0)?, settled: row.get(1)?, swept: swept.map(Uuid::from_bytes) })
+            })?)
+        })
+        .await
+    }
+
+    async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
+        self.read(move |connection, _| belongings(connection, &whose)).await
+    }
+
+    async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError> {
+        learn_lanes(self, lanes).await
+    }
+
+    async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError> {
+        self.writer
+            .run(move |tx| {
+                let sql = "update task_open set lane = ?3 where id = ?1 and lane = ?2";
+                let mut statement = tx.connection.prepare_cached(sql)?;
+                for (id, from, to) in &moves {
+                    statement.execute((id.as_bytes().as_slice(), from, to))?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    async fn note_swept(&self, generation: i64, swept: Option<Uuid>) -> Result<(), StoreError> {
+        self.writer
+            .run(move |tx| {
+                match swept {
+                    Some(id) => tx.connection.execute(
+                        "update rule_state set swept = ?2 where generation = ?1",
+                        (generation, id.as_bytes().as_slice()),
+                    )?,
+                    None => tx.connection.execute(
+                        "update rule_state set settled = ?1, swept = null where generation = ?1",
+                        [generation],
+                    )?,
+                };
+                Ok(())
+            })
+            .await
+    }
+}
