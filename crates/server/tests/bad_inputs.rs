@@ -63,6 +63,9 @@ impl Bad {
     pub fn part(mut self, part: &str) -> Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
+        if self.address.ends_with("/rules/reap") {
+            self.address = format!("/api/v1/rules/{part}");
+        }
         if self.address.ends_with("/policies/k") {
             self.address = format!("/api/v1/policies/{part}");
         }
