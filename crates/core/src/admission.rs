@@ -151,8 +151,8 @@ impl Rule {
     fn limit(&self, lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Option<Limit> {
         let is_bound = !self.carried || carries.contains(&self.name);
         let fits = self.matcher.fits(lane, labels);
-        let names_it = self.carried && is_bound;
-        if !fits && !names_it {
+        let carries_it = self.carried && is_bound;
+        if !fits && !carries_it {
             return None;
         }
         let per: Vec<Option<String>> = self.per.iter().map(|name| labels.get(name).cloned()).collect();

@@ -260,6 +260,9 @@ impl Core {
             let applied = self.store_all(&commits, behind, now).await?;
             for ((plan, commit), outcome) in plain.into_iter().zip(&commits).zip(applied) {
                 again.extend(self.conclude(plan, commit, outcome, behind, answers));
+                if outcome == Applied::Done {
+                    self.registered_meanwhile(commit).await;
+                }
             }
         }
         for mut plan in spawning {
@@ -268,6 +271,7 @@ impl Core {
             again.extend(self.conclude(plan, &commit, outcome, behind, answers));
             if outcome == Applied::Done {
                 self.tell_submitted(std::slice::from_ref(&spawn));
+                self.registered_meanwhile(&commit).await;
             }
         }
         Ok(again)

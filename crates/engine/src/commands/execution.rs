@@ -169,6 +169,7 @@ impl Core {
                 Applied::Done => {
                     self.tell(&commit);
                     self.tell_submitted(std::slice::from_ref(&calls));
+                    self.registered_meanwhile(&commit).await;
                     return Ok(state);
                 }
                 Applied::KeyTaken => return Err(CommandError::KeyTaken),

@@ -79,7 +79,11 @@ impl Engine {
     }
 
     pub async fn delete_rule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
-        if name.starts_with(CARRIED) || self.core.store.delete_rule(namespace, name).await?.is_none() {
+        // No database need be asked for what can be no name.
+        let mut faults = Invalid::default();
+        self.core.config.limits.check_name("name", name, &mut faults);
+        let is_one = faults.is_empty() && !name.starts_with(CARRIED);
+        if !is_one || self.core.store.delete_rule(namespace, name).await?.is_none() {
             return Err(CommandError::NotFound("rule"));
         }
         self.core.settle_rules().await?;

@@ -6,7 +6,7 @@
 
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
 use comeback_core::{Commit, Executor, Invalid, Record, State, Task, TaskId, Timestamp};
-use comeback_store::{ListQuery, Shelf, StoreError, Submission};
+use comeback_store::{Idempotency, ListQuery, Shelf, StoreError, Submission};
 use serde_json::{Value, json};
 
 use super::{MOST_CALLS, as_executor};
@@ -49,6 +49,16 @@ fn is_called_off(task: &Task) -> bool {
     }
 }
 
+/// The hooks' tasks whose run a change calls off, each with the record of its end. Without one there is nothing to call off: a
+/// claim that was given back was never sent.
+fn called_off(commit: &Commit) -> impl Iterator<Item = (&Task, &Record)> {
+    let hooks = commit.writes.iter().map(|write| &write.after).filter(|task| task.lane.executor == Executor::Hook);
+    hooks.filter(|task| is_called_off(task)).filter_map(|task| {
+        let ends = |record: &&Record| record.subject == task.id.0 && record.outcome.is_some();
+        commit.records.iter().find(ends).map(|ended| (task, ended))
+    })
+}
+
 impl Engine {
     /// A call to make when this run is canceled or repeated. Where that has happened already it is made at once.
     pub async fn register_cancel(
@@ -80,7 +90,7 @@ impl Engine {
                 break;
             }
         }
-        self.core.call_if_over(namespace, task, run, &call).await?;
+        self.core.call_if_over(task, run, &call).await?;
         Ok(())
     }
 }
@@ -97,11 +107,7 @@ impl Core {
         now: Timestamp,
         spawn: &mut Option<Submission>,
     ) -> Result<(), StoreError> {
-        let hooks = commit.writes.iter().map(|write| &write.after).filter(|task| task.lane.executor == Executor::Hook);
-        for task in hooks.filter(|task| is_called_off(task)) {
-            // Without an end of a run there is none to call off: a claim that was given back was never sent.
-            let ends = |record: &&Record| record.subject == task.id.0 && record.outcome.is_some();
-            let Some(ended) = commit.records.iter().find(ends) else { continue };
+        for (task, ended) in called_off(commit) {
             let namespace = &task.lane.namespace;
             let at = Shelf { namespace, shelf: SHELF };
             let Some(kept) = self.store.document(at, &name(task.id, task.run), None).await? else { continue };
@@ -116,8 +122,25 @@ impl Core {
         Ok(())
     }
 
-    /// A call that comes when its run is over is made by whoever brings it, unless the end of the run has seen it.
-    async fn call_if_over(&self, namespace: &str, id: TaskId, run: u32, call: &Value) -> Result<(), StoreError> {
+    /// What was registered after the change had looked and before it was stored. Whoever registers looks too, so one of the two
+    /// sees the other; and each call is made once.
+    pub(crate) async fn registered_meanwhile(&self, commit: &Commit) {
+        for (task, _) in called_off(commit) {
+            let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
+            let made = async {
+                let kept = self.store.document(at, &name(task.id, task.run), None).await?;
+                for call in kept.iter().flat_map(|kept| read(&kept.body)) {
+                    self.call_late(task, task.run, &call).await?;
+                }
+                Ok::<(), StoreError>(())
+            };
+            if let Err(error) = made.await {
+                tracing::warn!(task = %task.id, %error, "what cancels a run could not be looked for");
+            }
+        }
+    }
+
+    async fn call_if_over(&self, id: TaskId, run: u32, call: &Value) -> Result<(), StoreError> {
         let Some(seen) = self.store.load(&[id]).await?.pop().flatten() else { return Ok(()) };
         let task = seen.task;
         let present = task.run + u32::from(task.state == State::Claimed);
@@ -126,30 +149,33 @@ impl Core {
         if lasts || unneeded || present < run {
             return Ok(());
         }
-        let now = self.clock.now();
+        self.call_late(&task, run, call).await
+    }
+
+    /// Makes a call about a run that is over, unless it was made with the end of the run.
+    async fn call_late(&self, task: &Task, run: u32, call: &Value) -> Result<(), StoreError> {
+        let (namespace, id, now) = (&task.lane.namespace, task.id, self.clock.now());
         let exactly = |text: String| vec![Pattern { text, prefix: false }];
         let filter = Filter::default()
             .and(Test::Text { field: TextField::Kind, any: exactly("hook.cancel".into()) })
             .and(Test::Text { field: TextField::Label("hook_of".into()), any: exactly(id.to_string()) });
         let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit: 500, after: None, now };
-        let url = call["url"].as_str().unwrap_or_default();
+        let json = |text: Option<&str>| text.and_then(|it| serde_json::from_str::<Value>(it).ok()).unwrap_or_default();
         for made in self.store.list(namespace, &query).await?.items {
             let Some(view) = self.store.task(namespace, made.stored.task.id).await? else { continue };
-            let told: Value =
-                view.body.payload.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
-            let settings: Value =
-                view.body.executor.as_deref().and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
-            if told["run"] == run && settings["url"] == url {
+            let same_run = json(view.body.payload.as_deref())["run"] == run;
+            if same_run && json(view.body.executor.as_deref())["url"] == call["url"] {
                 return Ok(());
             }
         }
         let attempt = task.counters.attempt;
-        let key = format!("{}:late", key(&task, attempt, run, 0));
-        let mut late = Submission::in_namespace(namespace);
-        late.tasks.push(self.delivery(&task, "cancel", &key, call, told(&task, attempt, run), now));
-        let made = std::slice::from_ref(&late);
-        self.store.submit(made, now).await?;
-        self.tell_submitted(made);
+        let key = format!("{}:late", key(task, attempt, run, 0));
+        let once = Idempotency { scope: "hook".into(), key: format!("{id}:{run}:{}", call["url"]), digest: [0; 32] };
+        let mut late = Submission { idempotency: Some(once), ..Submission::in_namespace(namespace) };
+        late.tasks.push(self.delivery(task, "cancel", &key, call, told(task, attempt, run), now));
+        let late = std::slice::from_ref(&late);
+        self.store.submit(late, now).await?;
+        self.tell_submitted(late);
         Ok(())
     }
 }

@@ -470,6 +470,7 @@ async fn contradictions(world: &World) {
                 "completeJob" | "failJob" | "keepJob" => Some(json!({"worker_id": "w"}).to_string()),
                 "emitEvent" => Some(json!({"event_type": "action_started", "queue_id": nobody}).to_string()),
                 "countBatchTask" => Some(json!({"new_success": 1}).to_string()),
+                "setBatchRules" => Some(json!({"kind": "k", "rules": []}).to_string()),
                 "settleTask" => Some(json!({"status": "succeeded"}).to_string()),
                 "snoozeTask" | "rescheduleTask" => Some(json!({"delay": 1}).to_string()),
                 "startExecution" => Some(json!({"workflow": nobody}).to_string()),
