@@ -220,7 +220,7 @@ async fn an_execution_that_is_tried_again_is_a_row() {
             json!({"inputData": {"user": 7}, "nodeConfig": {"workflow": "whole", "version": 1}})
         );
         assert_eq!(row["error_history"].as_array().map(Vec::len), Some(1));
-        assert_eq!(list(world, &format!("target_id={first}")).await, [row.clone()]);
+        assert_eq!(list(world, &format!("target_id={first}")).await, std::slice::from_ref(&row));
         world.pass(3_600).await;
         let running = list(world, "status=retrying").await.remove(0);
         assert_ne!(running["target_id"], json!(first), "it is another execution that runs now");
