@@ -232,17 +232,29 @@ async fn outcome(run: &Run, root: TaskId) -> Vec<String> {
     let by_id: BTreeMap<TaskId, &Listed> = tasks.iter().map(|it| (it.stored.task.id, it)).collect();
     // An execution is called by its place among those that the same task stood for.
     let mut names: BTreeMap<ExecutionId, String> = BTreeMap::new();
-    let mut counts: BTreeMap<TaskId, usize> = BTreeMap::new();
-    for it in &executions {
-        let (parent, run) = it.origin.parent.expect("each has a task that stands for it");
-        let count = counts.entry(parent).or_default();
-        *count += 1;
-        assert_eq!(*count, run as usize, "one execution for each run");
-        let above = by_id[&parent];
-        let key = above.key.as_deref().unwrap_or_default();
-        let above = above.stored.task.execution.map_or(String::new(), |id| format!("{}/{key}/", names[&id]));
-        let workflow = &it.origin.workflow.as_ref().expect("a workflow").0;
-        names.insert(it.execution.id, format!("{above}{workflow}#{count}"));
+    let mut runs: BTreeMap<TaskId, BTreeSet<u32>> = BTreeMap::new();
+    let mut left: Vec<&ExecutionView> = executions.iter().collect();
+    while !left.is_empty() {
+        let before = left.len();
+        left.retain(|it| {
+            let (parent, run) = it.origin.parent.expect("each has a task that stands for it");
+            let above = by_id[&parent];
+            let key = above.key.as_deref().unwrap_or_default();
+            let above = match above.stored.task.execution.map(|id| names.get(&id)) {
+                None => String::new(),
+                Some(Some(name)) => format!("{name}/{key}/"),
+                // Those of one instant are listed in any order.
+                Some(None) => return true,
+            };
+            assert!(runs.entry(parent).or_default().insert(run), "one execution for each run");
+            let workflow = &it.origin.workflow.as_ref().expect("a workflow").0;
+            names.insert(it.execution.id, format!("{above}{workflow}#{run}"));
+            false
+        });
+        assert!(left.len() < before, "somebody is above each of them");
+    }
+    for runs in runs.values() {
+        assert!(runs.iter().copied().eq(1..=runs.len() as u32), "one execution for each run: {runs:?}");
     }
     let name_of = |id: TaskId| {
         let it = by_id[&id];
