@@ -30,6 +30,7 @@ chaos: setup ## kill -9 under load: servers, workers and PostgreSQL for CHAOS_SE
 	COMEBACK_CHAOS_SECONDS=$(CHAOS_SECONDS) cargo test --release -p comeback --test chaos -- --nocapture --ignored the_promises
 	COMEBACK_CHAOS_CONTROLS=all cargo test --release -p comeback --test chaos -- --ignored control::
 	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
+	COMEBACK_EVERY_COMMIT=1 scripts/with-postgres cargo test --release -p comeback-engine --test stories kills
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare

@@ -293,7 +293,8 @@ async fn outcome(run: &Run, root: TaskId) -> Vec<String> {
 }
 
 stories! {
-    /// I-14, S0-1: kill -9 at every commit boundary of a flow.
+    /// I-14, S0-1: kill -9 at every commit boundary of a flow. On PostgreSQL that takes minutes, so that only some are tried unless
+    /// `COMEBACK_EVERY_COMMIT` is set.
     fn whoever_dies_at_whichever_commit_of_a_flow_another_goes_on(place) {
         let truth = place.store().await;
         let mut unharmed = Run::begin(&place, &truth, "unharmed".into(), None).await;
@@ -309,7 +310,8 @@ stories! {
         is("outer#2/never is skipped in attempt 0");
         let commits = unharmed.life.commits.lock().clone();
         assert!(commits.len() > 60, "{}", commits.len());
-        for number in commits {
+        let all = std::env::var_os("COMEBACK_EVERY_COMMIT").is_some() || place.backend.word() == "sqlite";
+        for number in commits.into_iter().step_by(if all { 1 } else { 6 }) {
             for death in [Death::Before(number), Death::After(number)] {
                 let namespace = format!("{death:?}").to_lowercase().replace(['(', ')'], "-");
                 let mut run = Run::begin(&place, &truth, namespace, Some(death)).await;
