@@ -195,7 +195,7 @@ cases! { "rules";
         let first = w.store.put_rule("default", &rule, w.now()).await.unwrap();
         assert_eq!(first, Some(1));
         assert_eq!(w.store.put_rule("default", &rule, w.now()).await.unwrap(), None);
-        assert_eq!(w.store.rules("default").await.unwrap(), [rule.clone()]);
+        assert_eq!(w.store.rules("default").await.unwrap(), std::slice::from_ref(&rule));
         assert_eq!(w.store.rules("other").await.unwrap(), []);
         assert_eq!(w.store.put_rule("other", &rule, w.now()).await.unwrap(), Some(2), "namespaces do not meet");
     }
