@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{ExecutionId, TaskId};
 use comeback_engine::flow::Start;
-use comeback_engine::store::{ExecutionQuery, ExecutionView, Idempotency, ListQuery, Listed, Store, StoreError};
+use comeback_engine::store::{
+    ExecutionQuery, ExecutionView, Idempotency, ListQuery, Listed, Origin, Store, StoreError,
+};
 use comeback_engine::{Clock, CommandError, Engine, EngineConfig, LeaseRequest, Leased, Report, ReportEnd};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -16,7 +18,7 @@ use serde_json::json;
 use crate::between::{Between, Hand};
 use crate::plain::{Plain, put_in};
 use crate::stories;
-use crate::world::{Place, failed};
+use crate::world::{Backend, Place, failed};
 
 /// When an engine dies: before its n-th write reaches the store, or after it was done and before anybody hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,51 +222,40 @@ fn end_of(key: &str, attempt: u32, time: usize) -> ReportEnd {
     if fails { failed("not this time") } else { ReportEnd::Succeeded { result: Some(result.into()) } }
 }
 
+type Tasks<'a> = BTreeMap<TaskId, &'a Listed>;
+type Origins<'a> = BTreeMap<ExecutionId, &'a Origin>;
+
+/// An execution is called by its workflow and the run that it is, behind the name of the task that stands for it.
+fn path_of(id: ExecutionId, tasks: &Tasks<'_>, origins: &Origins<'_>) -> String {
+    let (parent, run) = origins[&id].parent.expect("each has a task that stands for it");
+    let workflow = &origins[&id].workflow.as_ref().expect("a workflow").0;
+    let above = tasks[&parent].stored.task.execution.map(|_| format!("{}/", name_of(parent, tasks, origins)));
+    format!("{}{workflow}#{run}", above.unwrap_or_default())
+}
+
+fn name_of(id: TaskId, tasks: &Tasks<'_>, origins: &Origins<'_>) -> String {
+    let key = tasks[&id].key.clone().unwrap_or_else(|| "whole".into());
+    let inside = tasks[&id].stored.task.execution.map(|execution| path_of(execution, tasks, origins));
+    inside.map_or(key.clone(), |path| format!("{path}/{key}"))
+}
+
 /// Everything that came of it, in words that do not depend on ids, times or how often somebody died.
 async fn outcome(run: &Run, root: TaskId) -> Vec<String> {
     let store = &run.truth;
     let query = ExecutionQuery { limit: 100, ..ExecutionQuery::default() };
-    let mut executions: Vec<ExecutionView> = store.executions(&run.namespace, &query).await.unwrap();
-    executions.reverse();
+    let executions: Vec<ExecutionView> = store.executions(&run.namespace, &query).await.unwrap();
     let filter = Filter::parse("", run.place.clock.now()).unwrap();
     let query = ListQuery { filter, sort: Sort::Submitted, limit: 500, after: None, now: run.place.clock.now() };
     let tasks = store.list(&run.namespace, &query).await.unwrap().items;
-    let by_id: BTreeMap<TaskId, &Listed> = tasks.iter().map(|it| (it.stored.task.id, it)).collect();
-    // An execution is called by its place among those that the same task stood for.
-    let mut names: BTreeMap<ExecutionId, String> = BTreeMap::new();
-    let mut runs: BTreeMap<TaskId, BTreeSet<u32>> = BTreeMap::new();
-    let mut left: Vec<&ExecutionView> = executions.iter().collect();
-    while !left.is_empty() {
-        let before = left.len();
-        left.retain(|it| {
-            let (parent, run) = it.origin.parent.expect("each has a task that stands for it");
-            let above = by_id[&parent];
-            let key = above.key.as_deref().unwrap_or_default();
-            let above = match above.stored.task.execution.map(|id| names.get(&id)) {
-                None => String::new(),
-                Some(Some(name)) => format!("{name}/{key}/"),
-                // Those of one instant are listed in any order.
-                Some(None) => return true,
-            };
-            assert!(runs.entry(parent).or_default().insert(run), "one execution for each run");
-            let workflow = &it.origin.workflow.as_ref().expect("a workflow").0;
-            names.insert(it.execution.id, format!("{above}{workflow}#{run}"));
-            false
-        });
-        assert!(left.len() < before, "somebody is above each of them");
-    }
-    for runs in runs.values() {
-        assert!(runs.iter().copied().eq(1..=runs.len() as u32), "one execution for each run: {runs:?}");
-    }
-    let name_of = |id: TaskId| {
-        let it = by_id[&id];
-        let key = it.key.clone().unwrap_or_else(|| "whole".into());
-        it.stored.task.execution.map_or(key.clone(), |execution| format!("{}/{key}", names[&execution]))
-    };
+    let by_id: Tasks<'_> = tasks.iter().map(|it| (it.stored.task.id, it)).collect();
+    let origins: Origins<'_> = executions.iter().map(|it| (it.execution.id, &it.origin)).collect();
+    let runs: BTreeSet<(TaskId, u32)> = executions.iter().filter_map(|it| it.origin.parent).collect();
+    assert_eq!(runs.len(), executions.len(), "one execution for each run of the task that stands for it");
+    let name_of = |id: TaskId| name_of(id, &by_id, &origins);
     let mut told = Vec::new();
     for it in &executions {
         let counts = (it.execution.total, it.execution.open, it.execution.unhandled);
-        told.push(format!("{} is {} {counts:?}", names[&it.execution.id], it.execution.state));
+        told.push(format!("{} is {} {counts:?}", path_of(it.execution.id, &by_id, &origins), it.execution.state));
     }
     let mut calls = BTreeSet::new();
     for it in &tasks {
@@ -310,7 +301,7 @@ stories! {
         is("outer#2/never is skipped in attempt 0");
         let commits = unharmed.life.commits.lock().clone();
         assert!(commits.len() > 60, "{}", commits.len());
-        let all = std::env::var_os("COMEBACK_EVERY_COMMIT").is_some() || place.backend.word() == "sqlite";
+        let all = std::env::var_os("COMEBACK_EVERY_COMMIT").is_some() || place.backend == Backend::Sqlite;
         for number in commits.into_iter().step_by(if all { 1 } else { 6 }) {
             for death in [Death::Before(number), Death::After(number)] {
                 let namespace = format!("{death:?}").to_lowercase().replace(['(', ')'], "-");
