@@ -115,15 +115,8 @@ fn may_speak(task: &Task, speaker: Speaker, now: Timestamp) -> Result<(), Reject
         });
     };
     let live = lease.expires_at.is_none_or(|at| at > now);
-    let run = if task.paused_from.unwrap_or(task.state) == State::Claimed { task.run + 1 } else { task.run };
-    let entitled = match speaker {
-        Speaker::Lease(number) => number == lease.number && live,
-        Speaker::Run(number) => number == run,
-        Speaker::Attempt(number) => number == task.counters.attempt && run == task.attempt_number(),
-        Speaker::Anyone => true,
-        Speaker::Server => true,
-    };
-    if entitled { Ok(()) } else { Err(Rejection::LeaseLost) }
+    let holds = live || !matches!(speaker, Speaker::Lease(_));
+    if holds && task.is_meant_by(speaker) { Ok(()) } else { Err(Rejection::LeaseLost) }
 }
 
 /// A loop may have looked before a heartbeat came: what it says is measured against the task as it is now.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::admission::Limit;
+use crate::decide::Speaker;
 use crate::failure::Class;
 use crate::id::{ExecutionId, TaskId};
 use crate::reason::Reason;
@@ -338,6 +339,31 @@ impl Task {
     /// What people and expressions call the attempt: 1 on the first run (model A12).
     pub fn attempt_number(&self) -> u32 {
         self.counters.attempt + 1
+    }
+
+    /// The number of the run that lasts. Who is claimed begins it with the call that is being made.
+    pub fn present_run(&self) -> u32 {
+        self.run + u32::from(self.paused_from.unwrap_or(self.state) == State::Claimed)
+    }
+
+    /// Whether somebody who names a run or an attempt speaks of the one that lasts.
+    pub fn is_meant_by(&self, speaker: Speaker) -> bool {
+        match speaker {
+            Speaker::Run(number) => number == self.present_run(),
+            // After a loss the same attempt runs again: then only the run tells them apart.
+            Speaker::Attempt(number) => number == self.counters.attempt && self.present_run() == self.attempt_number(),
+            Speaker::Lease(number) => self.lease.as_ref().is_some_and(|lease| lease.number == number),
+            Speaker::Anyone | Speaker::Server => true,
+        }
+    }
+
+    /// The run that somebody speaks of: one that is named by its number may be over, any other is the one that lasts.
+    pub fn run_meant_by(&self, speaker: Speaker) -> Option<u32> {
+        let present = self.present_run();
+        match speaker {
+            Speaker::Run(number) => (number <= present).then_some(number),
+            _ => (self.state.is_active() && self.is_meant_by(speaker)).then_some(present),
+        }
     }
 
     /// When the timer must look at this task: its own due time, or the end of a hold where that is later.

@@ -339,3 +339,27 @@ fn a_hook_goes_through_claimed() {
     ];
     assert_eq!(seen, expected);
 }
+
+/// X1-6: which run somebody means who names it by its number, by its attempt, or not at all.
+#[test]
+fn who_speaks_of_a_run_means_the_one_that_lasts_or_one_before_it() {
+    use Speaker::{Anyone, Attempt, Run};
+    let check = |state: State, run: u32, speaker: Speaker, lasts: bool, meant: Option<u32>| {
+        let mut task = in_state(state);
+        (task.run, task.counters.attempt) = (run, 1);
+        let found = (task.is_meant_by(speaker), task.run_meant_by(speaker));
+        assert_eq!(found, (lasts, meant), "{state} in run {run}: {speaker:?}");
+    };
+    check(State::Running, 2, Run(2), true, Some(2));
+    check(State::Running, 2, Run(1), false, Some(1));
+    check(State::Running, 2, Run(3), false, None);
+    check(State::Running, 2, Attempt(1), true, Some(2));
+    check(State::Running, 2, Attempt(0), false, None);
+    check(State::Running, 3, Attempt(1), false, None);
+    check(State::Running, 2, Anyone, true, Some(2));
+    check(State::Claimed, 1, Run(2), true, Some(2));
+    check(State::Claimed, 1, Attempt(1), true, Some(2));
+    check(State::RetryPending, 1, Run(1), true, Some(1));
+    check(State::RetryPending, 1, Anyone, true, None);
+    check(State::Canceled, 1, Run(2), false, None);
+}

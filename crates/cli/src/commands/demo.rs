@@ -121,12 +121,15 @@ impl Demo {
         let clock = ScaledClock::new(SystemClock::new().now(), args.speed);
         let executors = Available { http: false, command: false, timer: false };
         let config = EngineConfig { instance: "demo".into(), executors, id_seed: args.seed, ..EngineConfig::default() };
+        let listener = listen(&args.listen).await?;
         let engine = Engine::start(Arc::new(store), clock, config).await.map_err(wrong)?;
         let app = App::new(engine.clone(), AppOptions { instance: "demo".into(), ..AppOptions::default() })
             .await
             .map_err(wrong)?;
-        let listener = listen(&args.listen).await?;
-        refuse_strangers(&listener, &args.listen, &app)?;
+        if let Err(refused) = refuse_strangers(&listener, &args.listen, &app) {
+            engine.close().await;
+            return Err(refused);
+        }
         let deaf = |error: std::io::Error| Failure::new(code::FAILED, "the demo cannot listen").why(error.to_string());
         let address = listener.local_addr().map_err(deaf)?;
         let (stop, stopped) = watch::channel(false);

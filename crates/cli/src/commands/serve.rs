@@ -33,7 +33,7 @@ impl Default for Beside {
     }
 }
 
-pub async fn run(args: ServeArgs, beside: Beside) -> Result<u8, Failure> {
+pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let (limits, gate, serving) = limits(&args.limit)?;
@@ -46,7 +46,7 @@ pub async fn run(args: ServeArgs, beside: Beside) -> Result<u8, Failure> {
     let config = EngineConfig {
         instance: instance.clone(),
         executors,
-        kinds: beside.kinds,
+        kinds: std::mem::take(&mut beside.kinds),
         limits,
         retention,
         watching: telemetry.attempts(),
@@ -55,30 +55,54 @@ pub async fn run(args: ServeArgs, beside: Beside) -> Result<u8, Failure> {
     // Before the loops begin to change it.
     let now = clock.now();
     let found = store.open_work(now).await.map_err(wrong)?;
-    let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
     let listener = listen(&args.listen).await?;
-    let executors = start_executors(&args, &engine, &listener)?;
+    let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
+    let door =
+        Door { place: &place, listener, resumed: resumed(&found, now), gate, serving, clock: virtual_clock, instance };
+    let served = open(&args, beside, &engine, door, &telemetry).await;
+    // However it ended: loops that are torn out of their work would complain of the store.
+    engine.close().await;
+    telemetry.finish().await;
+    served.map(|()| code::OK)
+}
+
+/// What the engine is reached by.
+struct Door<'a> {
+    place: &'a Place,
+    listener: TcpListener,
+    resumed: String,
+    gate: GateOptions,
+    serving: ServeOptions,
+    clock: Option<Arc<VirtualClock>>,
+    instance: String,
+}
+
+async fn open(
+    args: &ServeArgs,
+    beside: Beside,
+    engine: &Engine,
+    door: Door<'_>,
+    telemetry: &Telemetry,
+) -> Result<(), Failure> {
+    let Door { place, listener, resumed, gate, serving, clock, instance } = door;
+    let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
-    let options = AppOptions { instance, clock: virtual_clock, executors, gate, requests: telemetry.requests() };
-    let app = App::new(engine.clone(), options).await.map_err(wrong)?;
+    let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests() };
+    let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
-    banner(&args, &place, &app, &listener);
+    banner(args, place, &app, &listener);
     beside.lines.iter().for_each(|line| say!("  {line}"));
-    say!("  {}", resumed(&found, now));
+    say!("  {resumed}");
     let (closing, grace) = (ending.clone(), beside.grace);
     let stopped = async move {
         stop(grace).await;
         closing.inspect(Ending::close);
     };
-    let served = comeback_server::serve(app.clone(), listener, stopped, serving).await;
+    let served = comeback_server::serve(app, listener, stopped, serving).await;
     if let Some(ending) = ending {
         ending.finish(grace).await;
     }
-    served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))?;
-    drop(app);
-    engine.close().await;
-    telemetry.finish().await;
-    Ok(code::OK)
+    served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))
 }
 
 /// Machine and process: containers all have a process number 1.

@@ -1,6 +1,6 @@
 //! Count: somebody at work on a hook's task tells how far they have come. It is a sign of life too.
 
-use comeback_core::{Executor, Invalid, Speaker, State};
+use comeback_core::{Executor, Invalid, Speaker};
 use comeback_store::Count;
 
 use crate::{CommandError, Engine};
@@ -20,12 +20,7 @@ impl Engine {
         if seen.task.lane.executor != Executor::Hook {
             return Err(Invalid::one("", "a worker tells its progress with its lease, not by a callback").into());
         }
-        let is_over = match fence {
-            Speaker::Run(run) => run != seen.task.run + u32::from(seen.task.state == State::Claimed),
-            Speaker::Attempt(attempt) => attempt != seen.task.counters.attempt,
-            _ => false,
-        };
-        if is_over {
+        if !seen.task.is_meant_by(fence) {
             return Err(CommandError::LeaseLost);
         }
         let counted = self.core.store.count(&[count], self.now()).await?;

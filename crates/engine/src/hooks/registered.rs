@@ -5,7 +5,7 @@
 //! work (X1-7).
 
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
-use comeback_core::{Commit, Executor, Invalid, Record, State, Task, TaskId, Timestamp};
+use comeback_core::{Commit, Executor, Invalid, Record, Speaker, State, Task, TaskId, Timestamp};
 use comeback_store::{Idempotency, ListQuery, Shelf, StoreError, Submission};
 use serde_json::{Value, json};
 
@@ -60,12 +60,12 @@ fn called_off(commit: &Commit) -> impl Iterator<Item = (&Task, &Record)> {
 }
 
 impl Engine {
-    /// A call to make when this run is canceled or repeated. Where that has happened already it is made at once.
+    /// A call to make when the run that is meant is canceled or repeated. Where that has happened already it is made at once.
     pub async fn register_cancel(
         &self,
         namespace: &str,
         task: TaskId,
-        run: u32,
+        fence: Speaker,
         call: Value,
     ) -> Result<(), CommandError> {
         HttpCall::read(&as_executor(&call).to_string())?;
@@ -73,6 +73,7 @@ impl Engine {
         if seen.lane.executor != Executor::Hook {
             return Err(Invalid::one("", "only who was called by a hook may register one").into());
         }
+        let run = seen.run_meant_by(fence).ok_or(CommandError::LeaseLost)?;
         let at = Shelf { namespace, shelf: SHELF };
         loop {
             let known = self.core.store.document(at, &name(task, run), None).await?;
@@ -143,7 +144,7 @@ impl Core {
     async fn call_if_over(&self, id: TaskId, run: u32, call: &Value) -> Result<(), StoreError> {
         let Some(seen) = self.store.load(&[id]).await?.pop().flatten() else { return Ok(()) };
         let task = seen.task;
-        let present = task.run + u32::from(task.state == State::Claimed);
+        let present = task.present_run();
         let lasts = present == run && (task.state.is_active() || task.state == State::Paused && task.lease.is_some());
         let unneeded = matches!(task.state, State::Succeeded | State::Failed | State::Dead) && task.run == run;
         if lasts || unneeded || present < run {

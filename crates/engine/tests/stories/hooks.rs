@@ -74,8 +74,8 @@ stories! {
         let engine = place.engine().await;
         let id = hook(&engine, json!({"max_retries": 3, "initial_delay": "10s"}), Some(30_000)).await;
         let call = claim(&engine).await;
-        engine.register_cancel("default", id, 1, stop()).await.unwrap();
-        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
+        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
         engine.hook_started("default", call).await.unwrap();
         assert_eq!(cancels(&engine, id).await, []);
         place.pass(30_000);
@@ -88,7 +88,7 @@ stories! {
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
         assert_eq!(cancels(&engine, id).await.len(), 1, "those of the last run are nobody's any more");
-        engine.register_cancel("default", id, 2, stop()).await.unwrap();
+        engine.register_cancel("default", id, Speaker::Run(2), stop()).await.unwrap();
         engine.cancel("default", id, nobody()).await.unwrap();
         assert_eq!(cancels(&engine, id).await, [(1, first), (2, format!("{id}:cancel:success:1:registered"))]);
     }
@@ -98,9 +98,9 @@ stories! {
         let id = hook(&engine, json!({"max_retries": 3}), None).await;
         let call = claim(&engine).await;
         engine.hook_started("default", call).await.unwrap();
-        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
         settle(&engine, id, Speaker::Run(1), succeeded()).await.unwrap();
-        engine.register_cancel("default", id, 1, stop()).await.unwrap();
+        engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
         assert_eq!(cancels(&engine, id).await, []);
     }
 
@@ -112,7 +112,7 @@ stories! {
         one.hook_started("default", call).await.unwrap();
         one.cancel("default", id, nobody()).await.unwrap();
         for _ in 0..2 {
-            one.register_cancel("default", id, 1, stop()).await.unwrap();
+            one.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
             assert_eq!(cancels(&one, id).await.len(), 1);
         }
         for _ in 0..20 {
@@ -120,7 +120,7 @@ stories! {
             let call = claim(&one).await;
             one.hook_started("default", call).await.unwrap();
             let (canceled, registered) =
-                tokio::join!(one.cancel("default", id, nobody()), two.register_cancel("default", id, 1, stop()));
+                tokio::join!(one.cancel("default", id, nobody()), two.register_cancel("default", id, Speaker::Run(1), stop()));
             canceled.unwrap();
             registered.unwrap();
             assert_eq!(cancels(&one, id).await.len(), 1, "whoever came first");

@@ -427,7 +427,7 @@ async fn update(
         let mut faults = Invalid::default();
         let call = action.call("on_cancel", &mut faults);
         faults.or(())?;
-        register(&app, &caller, id, fence, call).await?;
+        app.engine.register_cancel(&caller.namespace, id, fence, call).await?;
     }
     let Some((state, end)) = end else {
         if registers && !counts {
@@ -454,20 +454,6 @@ async fn update(
         Err(error) => return Err(error.into()),
     }
     shown(&app, &caller, id).await
-}
-
-/// For the run that is meant: by its number, or the one that lasts.
-async fn register(app: &App, caller: &Caller, id: TaskId, fence: Speaker, call: Value) -> Result<(), Problem> {
-    let task = app.engine.task(&caller.namespace, id).await?.stored.task;
-    let present = task.run + u32::from(task.state == TaskState::Claimed);
-    let run = match fence {
-        Speaker::Run(run) if run > present => return Err(CommandError::LeaseLost.into()),
-        Speaker::Run(run) => run,
-        Speaker::Attempt(attempt) if attempt != task.counters.attempt => return Err(CommandError::LeaseLost.into()),
-        _ if task.state.is_active() => present,
-        _ => return Err(CommandError::LeaseLost.into()),
-    };
-    Ok(app.engine.register_cancel(&caller.namespace, id, run, call).await?)
 }
 
 async fn is_so(app: &App, caller: &Caller, id: TaskId, state: TaskState) -> Result<bool, Problem> {
