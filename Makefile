@@ -18,7 +18,7 @@ serve: tools ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format lint core store engine server contract simulation chaos
+	scripts/with-postgres scripts/test format lint build core store engine server contract simulation chaos
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
