@@ -106,12 +106,12 @@ impl From<Error> for Failure {
                     "FORBIDDEN" => failure
                         .why("the role of this key, or its namespace, does not allow it")
                         .remedy("use another key: comeback config view shows which one is used"),
-                    "WRONG_STATE" => failure
-                        .why("not possible in this state")
-                        .remedy("look again, what it is in now may do: comeback task list"),
+                    "WRONG_STATE" => {
+                        failure.why("not possible in this state").remedy("look at it again: what it is in now may do")
+                    }
                     "NOT_FOUND" => failure
                         .why("it never was there, it is in another namespace, or it was removed after its time")
-                        .remedy("comeback task list, or name another namespace: --namespace NAME"),
+                        .remedy("list what there is, or name another namespace: --namespace NAME"),
                     "VALIDATION_FAILED" => not_valid(failure, problem),
                     "BAD_REQUEST" | "METHOD_NOT_ALLOWED" | "UNSUPPORTED_MEDIA_TYPE" => failure
                         .why("the server cannot read what this program sends: they are of different versions")

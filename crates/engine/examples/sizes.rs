@@ -5,34 +5,13 @@
 
 use std::time::Instant;
 
-use comeback_core::{OnUnmet, When};
-use comeback_engine::{Engine, ExecutionSpec, LeaseRequest, Need, Report, ReportEnd, Submit, TaskSpec};
+use comeback_engine::{Engine, ExecutionSpec, LeaseRequest, Report, ReportEnd, Submit, TaskSpec};
+
+#[path = "../tests/common/shapes.rs"]
+mod shapes;
+use shapes::{chain, fan, rows};
 
 type Failure = Box<dyn std::error::Error>;
-
-fn named(name: String, needs: Vec<String>) -> TaskSpec {
-    let need = |task: String| Need { task, when: When::Success, on_unmet: OnUnmet::Skip };
-    TaskSpec { key: Some(name), needs: needs.into_iter().map(need).collect(), ..TaskSpec::new("step") }
-}
-
-fn chain(count: usize) -> Vec<TaskSpec> {
-    let needs = |n: usize| n.checked_sub(1).map(|n| format!("s{n}"));
-    (0..count).map(|n| named(format!("s{n}"), needs(n).into_iter().collect())).collect()
-}
-
-/// One, all the others, and one that needs them all.
-fn fan(count: usize) -> Vec<TaskSpec> {
-    let middle: Vec<String> = (2..count).map(|n| format!("s{n}")).collect();
-    let mut tasks = vec![named("first".into(), Vec::new()), named("last".into(), middle.clone())];
-    tasks.extend(middle.into_iter().map(|name| named(name, vec!["first".into()])));
-    tasks
-}
-
-/// Rows of a hundred, each task behind the one above it.
-fn rows(count: usize) -> Vec<TaskSpec> {
-    let needs = |n: usize| n.checked_sub(100).map(|n| format!("s{n}"));
-    (0..count).map(|n| named(format!("s{n}"), needs(n).into_iter().collect())).collect()
-}
 
 async fn measure(engine: &Engine, name: &str, tasks: Vec<TaskSpec>, at_a_time: u32) -> Result<(), Failure> {
     let count = tasks.len();

@@ -53,7 +53,7 @@ pub use config::{Available, EngineConfig};
 pub use limits::Limits;
 pub use road::Changed;
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
-pub use tally::Tally;
+pub use tally::{BOUNDS_MS, CallTally, KindTally, LoopTally, Query, QueryTally, Tally, Took};
 pub use watch::{Watcher, Watching};
 
 /// What every part of the engine shares.

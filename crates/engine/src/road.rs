@@ -16,7 +16,7 @@ use comeback_core::{
 };
 use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
 
-use crate::Core;
+use crate::{Core, Query};
 
 /// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
 /// execution many write at the same moment, and a report that is given up is work that was done for nothing.
@@ -267,7 +267,8 @@ impl Core {
         }
         for mut plan in spawning {
             let (commit, spawn) = (std::mem::take(&mut plan.commit), plan.spawn.take().unwrap_or_default());
-            let outcome = self.store.apply_spawning(&commit, &spawn, behind.into(), now).await?;
+            let applied = self.store.apply_spawning(&commit, &spawn, behind.into(), now);
+            let outcome = self.tallies.asked(Query::Apply, applied).await?;
             again.extend(self.conclude(plan, &commit, outcome, behind, answers));
             if outcome == Applied::Done {
                 self.tell_submitted(std::slice::from_ref(&spawn));
@@ -311,11 +312,16 @@ impl Core {
         behind: Behind<'_>,
         now: Timestamp,
     ) -> Result<Vec<Applied>, StoreError> {
-        match behind {
-            Behind::Caller => self.store.apply(commits, None, now).await,
-            Behind::Loop(name) => self.store.apply(commits, Some(name), now).await,
-            Behind::Key(namespace, key) => Ok(vec![self.store.apply_once(namespace, key, commits.first(), now).await?]),
-        }
+        let applied = async {
+            match behind {
+                Behind::Caller => self.store.apply(commits, None, now).await,
+                Behind::Loop(name) => self.store.apply(commits, Some(name), now).await,
+                Behind::Key(namespace, key) => {
+                    Ok(vec![self.store.apply_once(namespace, key, commits.first(), now).await?])
+                }
+            }
+        };
+        self.tallies.asked(Query::Apply, applied).await
     }
 
     /// Loads what has not been seen. What cannot be read is answered, and the others go on.
@@ -329,7 +335,7 @@ impl Core {
         if unseen.is_empty() {
             return Ok(wishes);
         }
-        let mut found = match self.store.load(&unseen).await {
+        let mut found = match self.tallies.asked(Query::Load, self.store.load(&unseen)).await {
             Ok(found) => found.into_iter().map(Ok).collect(),
             Err(StoreError::Corrupt(_)) => self.load_one_by_one(&unseen).await?,
             Err(error) => return Err(error),

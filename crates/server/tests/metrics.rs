@@ -91,9 +91,9 @@ async fn everything_that_happened_is_counted() {
     let found = w.metrics().await;
     let expected = [
         ("comeback_tasks_created_total", 6.0),
-        ("comeback_tasks_completed_total{outcome=\"succeeded\"}", 2.0),
-        ("comeback_tasks_completed_total{outcome=\"dead\"}", 1.0),
-        ("comeback_tasks_completed_total{outcome=\"failed\"}", 1.0),
+        ("comeback_tasks_completed_total{outcome=\"succeeded\",kind=\"k\"}", 2.0),
+        ("comeback_tasks_completed_total{outcome=\"dead\",kind=\"k\"}", 1.0),
+        ("comeback_tasks_completed_total{outcome=\"failed\",kind=\"k\"}", 1.0),
         ("comeback_tasks_cancelled_total", 1.0),
         ("comeback_attempts_started_total", 7.0),
         ("comeback_tasks_retried_total{kind=\"automatic\"}", 3.0),
@@ -117,4 +117,63 @@ async fn everything_that_happened_is_counted() {
     for (name, value) in expected {
         assert_eq!(found.get(name), Some(&value), "{name}: {found:#?}");
     }
+}
+
+/// F1-19, S1-61, S1-62: every number that the seeds name is there under its name.
+#[tokio::test]
+async fn every_number_has_its_name() {
+    const NAMES: &str = "tasks_created_total tasks_completed_total tasks_cancelled_total tasks_timed_out_total
+        task_status_transitions_total tasks_by_status running_tasks_by_kind tasks_with_dependencies_total
+        dependency_propagations_total tasks_unblocked_total tasks_failed_by_dependency_total
+        tasks_canceled_dead_end_total webhook_executions_total webhook_attempts_total webhook_duration_seconds
+        webhook_idempotent_skips_total webhook_idempotent_conflicts_total webhooks_in_flight
+        tasks_blocked_by_concurrency_total task_duration_seconds task_wait_seconds worker_loop_iterations_total
+        worker_loop_duration_seconds tasks_processed_per_loop db_query_duration_seconds slow_queries_total
+        tasks_db_save_failures_total batch_update_failures_total retention_tasks_cleaned_total
+        retention_cleanup_runs_total retention_cleanup_duration_seconds task_retry_total task_retry_exhausted_total";
+    let w = World::new().await;
+    let page = w.ask("GET", "/metrics", Value::Null).await;
+    let missing: Vec<&str> =
+        NAMES.split_whitespace().filter(|name| !page.contains(&format!("# TYPE comeback_{name} "))).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+/// F1-19: neighbours, kinds, times, loops and queries.
+#[tokio::test]
+async fn what_happens_between_tasks_is_counted_too() {
+    let w = World::new().await;
+    let need = |on_unmet: &str| json!([{"task": "a", "on_unmet": on_unmet}]);
+    let tasks = json!([{"key": "a", "kind": "k"}, {"key": "b", "kind": "k", "needs": need("fail")},
+        {"key": "c", "kind": "k", "needs": need("skip")}]);
+    w.post("/tasks", json!({"execution": {}, "tasks": tasks})).await;
+    w.pass(2_000).await;
+    w.run(json!({"outcome": "failed", "error": {"class": "final", "message": "no"}})).await;
+    w.post("/tasks", json!({"execution": {}, "tasks": tasks})).await;
+    w.run(json!({"outcome": "succeeded"})).await;
+    w.post("/tasks", json!({"kind": "lone"})).await;
+    w.pass(2_000).await;
+    w.post("/leases", json!({"worker": "w", "kinds": ["lone"]})).await;
+    let found = w.metrics().await;
+    let expected = [
+        ("comeback_tasks_with_dependencies_total", 4.0),
+        ("comeback_dependency_propagations_total{parent_outcome=\"failed\"}", 2.0),
+        ("comeback_dependency_propagations_total{parent_outcome=\"succeeded\"}", 2.0),
+        ("comeback_tasks_unblocked_total", 2.0),
+        ("comeback_tasks_failed_by_dependency_total", 1.0),
+        ("comeback_tasks_completed_total{outcome=\"failed\",kind=\"k\"}", 2.0),
+        ("comeback_tasks_completed_total{outcome=\"skipped\",kind=\"k\"}", 1.0),
+        ("comeback_task_status_transitions_total{from_status=\"waiting\",to_status=\"pending\"}", 2.0),
+        ("comeback_task_status_transitions_total{from_status=\"pending\",to_status=\"running\"}", 3.0),
+        ("comeback_task_status_transitions_total{from_status=\"running\",to_status=\"succeeded\"}", 1.0),
+        ("comeback_running_tasks_by_kind{kind=\"lone\"}", 1.0),
+        ("comeback_task_wait_seconds_sum{kind=\"lone\"}", 2.0),
+        ("comeback_task_wait_seconds_bucket{kind=\"lone\",le=\"2.5\"}", 1.0),
+        ("comeback_task_wait_seconds_bucket{kind=\"lone\",le=\"0.5\"}", 0.0),
+        ("comeback_db_query_duration_seconds_count{query=\"submit\"}", 3.0),
+        ("comeback_tasks_db_save_failures_total", 0.0),
+    ];
+    for (name, value) in expected {
+        assert_eq!(found.get(name), Some(&value), "{name}: {found:#?}");
+    }
+    assert!(found["comeback_worker_loop_iterations_total{loop=\"retries\"}"] >= 2.0);
 }

@@ -210,6 +210,9 @@ pub trait Store: Send + Sync {
     /// Nothing where there is none.
     async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError>;
 
+    /// Removes those of these rules that no open task is under; nothing while tasks are still on their way to where they belong.
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError>;
+
     /// Moves some of the tasks that were there before the rules last changed to where they belong now.
     async fn settle_rules(&self) -> Result<Settled, StoreError>;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use comeback_core::admission::{self, Admission, Key, Limit, Rule, Used};
+use comeback_core::admission::{self, Admission, Key, Limit, Part, Rule, Used};
 use comeback_core::{Commit, Lane};
 use uuid::Uuid;
 
@@ -76,6 +76,23 @@ impl RuleBook {
     pub fn admission(&self, namespace: &str) -> Admission {
         Admission::new(self.of(namespace))
     }
+}
+
+pub const SETTLED: &str = "select generation = settled from rule_state";
+
+/// The lanes with limits in which anybody is, whatever their state.
+pub fn open_lanes_with_limits() -> String {
+    format!("select distinct lane from task_open where lane >= {RULED_FROM}")
+}
+
+/// Those of these rules that nobody in these lanes is under.
+pub fn unused<'a>(dictionary: &Dictionary, namespace: &str, names: &'a [String], lanes: &[i32]) -> Vec<&'a str> {
+    let lanes: Vec<Arc<Lane>> = lanes.iter().filter_map(|id| dictionary.lane(*id)).collect();
+    let limits = lanes.iter().filter(|lane| lane.namespace == namespace).flat_map(|lane| &lane.limits);
+    // Who is only counted is not held up by it.
+    let used: BTreeSet<&str> =
+        limits.filter(|limit| limit.part != Part::Counted).map(|limit| limit.key.rule.as_str()).collect();
+    names.iter().map(String::as_str).filter(|name| !used.contains(name)).collect()
 }
 
 /// Leaves out the lanes in which nobody may start.

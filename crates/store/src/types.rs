@@ -10,7 +10,9 @@ use comeback_core::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::StoreError;
 use crate::page::{FeedCursor, ListCursor};
+use crate::row::corrupt;
 
 /// A request to create tasks, all of them or none.
 #[derive(Clone, Debug, Default)]
@@ -613,9 +615,21 @@ impl ExecutionView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     pub by_state: BTreeMap<State, u64>,
+    /// Those that run, by their kind.
+    pub running: BTreeMap<String, u64>,
 }
 
 impl Counts {
+    /// So many of a lane are in a state.
+    pub(crate) fn add(&mut self, lane: Option<&Lane>, state: i16, count: i64) -> Result<(), StoreError> {
+        let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
+        *self.by_state.entry(state).or_default() += count.cast_unsigned();
+        if let Some(lane) = lane.filter(|_| state == State::Running) {
+            *self.running.entry(lane.kind.clone()).or_default() += count.cast_unsigned();
+        }
+        Ok(())
+    }
+
     /// Of which tasks: of all, or of those that have to do with retries.
     pub(crate) const ALL: &'static str = "true";
     pub(crate) const RETRIED: &'static str = "(attempt > 0 or state in (4, 8))";

@@ -53,7 +53,7 @@ async fn a_task_fails_comes_back_and_tells_why() {
     for line in [
         "comeback_tasks_created_total 1",
         "comeback_tasks_retried_total{kind=\"automatic\"} 1",
-        "comeback_tasks_completed_total{outcome=\"succeeded\"} 1",
+        "comeback_tasks_completed_total{outcome=\"succeeded\",kind=\"hello\"} 1",
         "comeback_attempts_total{outcome=\"succeeded\",attempt=\"2\"} 1",
         "comeback_tasks_by_status{namespace=\"default\",status=\"succeeded\"} 1",
     ] {

@@ -3,7 +3,7 @@
 use comeback_core::{Executor, Invalid, Speaker};
 use comeback_store::Count;
 
-use crate::{CommandError, Engine};
+use crate::{CommandError, Engine, Query};
 
 impl Engine {
     /// Added to what was counted before; refused once the run is over that the caller speaks of.
@@ -23,7 +23,8 @@ impl Engine {
         if !seen.task.is_meant_by(fence) {
             return Err(CommandError::LeaseLost);
         }
-        let counted = self.core.store.count(&[count], self.now()).await?;
+        let core = &self.core;
+        let counted = core.tallies.asked(Query::Count, core.store.count(&[count], self.now())).await?;
         if counted.first() == Some(&true) {
             self.core.freed(&seen.task.lane);
             return Ok(());

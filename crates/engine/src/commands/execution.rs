@@ -8,7 +8,7 @@ use comeback_store::{Applied, Behalf, Idempotency, Subject, Submission, Used};
 
 use crate::flow::{Start, Started};
 use crate::road::open_graph;
-use crate::{CommandError, Core, Deed, Engine};
+use crate::{CommandError, Core, Deed, Engine, Query};
 
 impl Engine {
     /// E6: everything in it that is open is canceled.
@@ -165,7 +165,8 @@ impl Core {
             let commit: Commit = working.into_commit();
             let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
             let behalf = deed.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
-            match self.store.apply_spawning(&commit, &calls, behalf, now).await? {
+            let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
+            match self.tallies.asked(Query::Apply, applied).await? {
                 Applied::Done => {
                     self.tell(&commit);
                     self.tell_submitted(std::slice::from_ref(&calls));

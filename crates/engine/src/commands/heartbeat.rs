@@ -4,7 +4,7 @@ use comeback_core::{Invalid, Millis};
 use comeback_store::{Beat, BeatAnswer};
 
 use super::lease::LeaseRef;
-use crate::{CommandError, Engine, Json, Limits};
+use crate::{CommandError, Engine, Json, Limits, Query};
 
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
@@ -44,6 +44,6 @@ impl Engine {
                 progress: beat.progress.as_ref().map(|json| json.text().clone()),
             })
             .collect();
-        Ok(core.store.heartbeat(&beats, core.clock.now()).await?)
+        Ok(core.tallies.asked(Query::Heartbeat, core.store.heartbeat(&beats, core.clock.now())).await?)
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use comeback_core::{EventKind, Executor, Invalid, Millis, TaskId, Timestamp};
+use comeback_core::{Executor, Invalid, Millis, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
 
 use super::{BULK, again};
-use crate::{CommandError, Core, Engine};
+use crate::{CommandError, Core, Engine, Query};
 
 /// The right to run a task once: its number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,13 +168,10 @@ impl Core {
     }
 
     pub(crate) async fn claim_batch(&self, batch: &[ClaimRequest]) -> Vec<Result<Vec<Claimed>, StoreError>> {
-        match self.store.claim(batch, self.clock.now()).await {
+        match self.tallies.asked(Query::Claim, self.store.claim(batch, self.clock.now())).await {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
-                let started = answers.iter().map(Vec::len).sum::<usize>() as u64;
-                self.tallies.add(EventKind::AttemptStarted, started);
-                let promoted = answers.iter().flatten().filter(|claimed| claimed.promoted).count();
-                self.tallies.add(EventKind::TaskRetryDue, promoted as u64);
+                self.tallies.claimed(answers.iter().flatten());
                 self.config.watching.started(answers.iter().flatten());
                 for claimed in answers.iter().flatten() {
                     self.set_alarms(&claimed.stored.task);

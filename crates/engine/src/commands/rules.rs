@@ -5,7 +5,7 @@ use comeback_core::{Invalid, Lane, State, Task};
 
 use crate::{CommandError, Core, Engine};
 
-/// In one namespace.
+/// In one namespace; as many again may be brought along.
 const MOST_RULES: usize = 1_000;
 /// The first letter of rules that tasks bring along. Nobody else may use it.
 pub const CARRIED: char = '~';
@@ -66,15 +66,37 @@ impl Engine {
     }
 
     async fn put_rules(&self, namespace: &str, rules: Vec<Rule>) -> Result<(), CommandError> {
-        let known = self.core.store.rules(namespace).await?;
-        let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
-        if known.len() + rules.iter().filter(is_new).count() > MOST_RULES {
-            return Err(Invalid::one("name", format!("a namespace has {MOST_RULES} rules at most")).into());
+        if !self.has_room_for(namespace, &rules).await? {
+            self.forget_carried_rules(namespace).await?;
+            if !self.has_room_for(namespace, &rules).await? {
+                return Err(Invalid::one("name", format!("a namespace has {MOST_RULES} rules at most")).into());
+            }
         }
         for rule in &rules {
             self.core.store.put_rule(namespace, rule, self.now()).await?;
         }
         self.core.settle_rules().await?;
+        Ok(())
+    }
+
+    async fn has_room_for(&self, namespace: &str, rules: &[Rule]) -> Result<bool, CommandError> {
+        let known = self.core.store.rules(namespace).await?;
+        let has_room = |carried: bool| {
+            let sort = |rule: &&Rule| rule.carried == carried;
+            let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
+            known.iter().filter(sort).count() + rules.iter().filter(sort).filter(is_new).count() <= MOST_RULES
+        };
+        Ok(has_room(false) && has_room(true))
+    }
+
+    /// Those that were brought along by tasks of which none is open any more. One that is opened again later is not under them.
+    async fn forget_carried_rules(&self, namespace: &str) -> Result<(), CommandError> {
+        self.core.settle_rules().await?;
+        let known = self.core.store.rules(namespace).await?;
+        let carried: Vec<String> = known.into_iter().filter(|rule| rule.carried).map(|rule| rule.name).collect();
+        if self.core.store.delete_unused_rules(namespace, &carried).await?.is_some() {
+            self.core.settle_rules().await?;
+        }
         Ok(())
     }
 

@@ -1,10 +1,10 @@
 //! Submit: create tasks, all of a request or none of it.
 
-use comeback_core::{EventKind, ExecutionId, State};
+use comeback_core::{ExecutionId, State};
 use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
 
 use super::{BULK, again};
-use crate::{CommandError, Core, Engine, Submit};
+use crate::{CommandError, Core, Engine, Query, Submit};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubmitAnswer {
@@ -45,12 +45,12 @@ fn created(answer: &Submitted) -> u64 {
 
 impl Core {
     pub(crate) async fn submit_batch(&self, batch: &[Submission]) -> Vec<Result<Submitted, StoreError>> {
-        match self.store.submit(batch, self.clock.now()).await {
+        match self.tallies.asked(Query::Submit, self.store.submit(batch, self.clock.now())).await {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 self.tell_submitted(batch);
                 let created = answers.iter().map(created).sum();
-                self.tallies.add(EventKind::TaskCreated, created);
+                self.tallies.submitted(batch, created);
                 answers.into_iter().map(Ok).collect()
             }
         }

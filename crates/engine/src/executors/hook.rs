@@ -57,18 +57,21 @@ impl Runner {
         n: usize,
     ) -> Result<Value, Box<Failure>> {
         let call = self.start_call(task, start, handle, n);
-        match tokio::time::timeout(LONGEST, self.calls.run(&call)).await {
-            Ok(ReportEnd::Failed(failure)) => Err(Box::new(failure)),
-            Ok(ReportEnd::Succeeded { result: Some(answer) }) => {
-                Ok(serde_json::from_str(answer.text()).unwrap_or_default())
+        let answer = async {
+            match tokio::time::timeout(LONGEST, self.calls.run(&call)).await {
+                Ok(ReportEnd::Failed(failure)) => Err(Box::new(failure)),
+                Ok(ReportEnd::Succeeded { result: Some(answer) }) => {
+                    Ok(serde_json::from_str(answer.text()).unwrap_or_default())
+                }
+                Ok(_) => Ok(Value::Null),
+                Err(_) => Err(Box::new(Failure {
+                    class: Some(Class::Retryable),
+                    error_type: Some("network".into()),
+                    ..Failure::new(Trigger::StartFailed, format!("no answer within {} s", LONGEST.as_secs()))
+                })),
             }
-            Ok(_) => Ok(Value::Null),
-            Err(_) => Err(Box::new(Failure {
-                class: Some(Class::Retryable),
-                error_type: Some("network".into()),
-                ..Failure::new(Trigger::StartFailed, format!("no answer within {} s", LONGEST.as_secs()))
-            })),
-        }
+        };
+        self.engine.core.tallies.starting(answer).await
     }
 
     /// The start call with its handle: where the callee says how it ended.

@@ -313,7 +313,7 @@ impl Runner {
         }
         let run = async {
             match &duty {
-                Duty::Sort(Executor::Http) => self.calls.run(&task).await,
+                Duty::Sort(Executor::Http) => self.engine.core.tallies.telling(&task.kind, self.calls.run(&task)).await,
                 Duty::Sort(Executor::Command) => command::run_own(&task).await,
                 Duty::Sort(_) => ReportEnd::Succeeded { result: None },
                 Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
@@ -367,9 +367,12 @@ impl Runner {
     }
 
     async fn until_lost(&self, task: &Leased) {
+        let clock = &self.engine.core.clock;
+        // By the lease and not by this moment, which may be much later.
+        let mut next = task.expires_at.map_or_else(|| clock.now(), |end| end - LEASE) + SIGN_OF_LIFE;
         loop {
-            let clock = &self.engine.core.clock;
-            clock.sleep_until(clock.now() + SIGN_OF_LIFE).await;
+            clock.sleep_until(next).await;
+            next = clock.now() + SIGN_OF_LIFE;
             let beat = Heartbeat { lease: task.lease, extend: LEASE, progress: None };
             let answer = self.engine.heartbeat(&[beat]).await;
             if let Ok([BeatAnswer::Canceled | BeatAnswer::Lost]) = answer.as_deref() {

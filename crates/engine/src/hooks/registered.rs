@@ -6,7 +6,7 @@
 
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
 use comeback_core::{Commit, Executor, Invalid, Record, Speaker, State, Task, TaskId, Timestamp};
-use comeback_store::{Idempotency, ListQuery, Shelf, StoreError, Submission};
+use comeback_store::{Idempotency, ListQuery, Shelf, StoreError, Submission, Submitted};
 use serde_json::{Value, json};
 
 use super::{MOST_CALLS, as_executor};
@@ -49,11 +49,15 @@ fn is_called_off(task: &Task) -> bool {
     }
 }
 
-/// The hooks' tasks whose run a change calls off, each with the record of its end. Without one there is nothing to call off: a
-/// claim that was given back was never sent.
+/// The hooks' tasks whose run a change calls off, each with the record of its end.
 fn called_off(commit: &Commit) -> impl Iterator<Item = (&Task, &Record)> {
+    ended(commit).filter(|(task, _)| is_called_off(task))
+}
+
+/// The hooks' tasks whose run a change ends. Without a record of it there was none: a claim that was given back was never sent.
+fn ended(commit: &Commit) -> impl Iterator<Item = (&Task, &Record)> {
     let hooks = commit.writes.iter().map(|write| &write.after).filter(|task| task.lane.executor == Executor::Hook);
-    hooks.filter(|task| is_called_off(task)).filter_map(|task| {
+    hooks.filter_map(|task| {
         let ends = |record: &&Record| record.subject == task.id.0 && record.outcome.is_some();
         commit.records.iter().find(ends).map(|ended| (task, ended))
     })
@@ -124,16 +128,17 @@ impl Core {
     }
 
     /// What was registered after the change had looked and before it was stored. Whoever registers looks too, so one of the two
-    /// sees the other; and each call is made once.
+    /// sees the other; and each call is made once. After that nobody needs what was registered.
     pub(crate) async fn registered_meanwhile(&self, commit: &Commit) {
-        for (task, _) in called_off(commit) {
+        for (task, _) in ended(commit) {
             let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
             let made = async {
-                let kept = self.store.document(at, &name(task.id, task.run), None).await?;
-                for call in kept.iter().flat_map(|kept| read(&kept.body)) {
-                    self.call_late(task, task.run, &call).await?;
+                let name = name(task.id, task.run);
+                let Some(kept) = self.store.document(at, &name, None).await? else { return Ok(()) };
+                for call in read(&kept.body).iter().filter(|_| is_called_off(task)) {
+                    self.call_late(task, task.run, call).await?;
                 }
-                Ok::<(), StoreError>(())
+                self.store.delete_document(at, &name).await.map(drop)
             };
             if let Err(error) = made.await {
                 tracing::warn!(task = %task.id, %error, "what cancels a run could not be looked for");
@@ -147,10 +152,14 @@ impl Core {
         let present = task.present_run();
         let lasts = present == run && (task.state.is_active() || task.state == State::Paused && task.lease.is_some());
         let unneeded = matches!(task.state, State::Succeeded | State::Failed | State::Dead) && task.run == run;
-        if lasts || unneeded || present < run {
+        if lasts || present < run {
             return Ok(());
         }
-        self.call_late(&task, run, call).await
+        if !unneeded {
+            self.call_late(&task, run, call).await?;
+        }
+        let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
+        self.store.delete_document(at, &name(id, run)).await.map(drop)
     }
 
     /// Makes a call about a run that is over, unless it was made with the end of the run.
@@ -166,6 +175,7 @@ impl Core {
             let Some(view) = self.store.task(namespace, made.stored.task.id).await? else { continue };
             let same_run = json(view.body.payload.as_deref())["run"] == run;
             if same_run && json(view.body.executor.as_deref())["url"] == call["url"] {
+                self.tallies.spared("cancel", false);
                 return Ok(());
             }
         }
@@ -175,8 +185,11 @@ impl Core {
         let mut late = Submission { idempotency: Some(once), ..Submission::in_namespace(namespace) };
         late.tasks.push(self.delivery(task, "cancel", &key, call, told(task, attempt, run), now));
         let late = std::slice::from_ref(&late);
-        self.store.submit(late, now).await?;
-        self.tell_submitted(late);
+        if let [Submitted::Created(_)] = &self.store.submit(late, now).await?[..] {
+            self.tell_submitted(late);
+        } else {
+            self.tallies.spared("cancel", true);
+        }
         Ok(())
     }
 }

@@ -14,7 +14,7 @@ mod time;
 mod timeout;
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comeback_core::{Millis, Timestamp};
 use comeback_store::{Loop, NextDue, StoreError};
@@ -39,6 +39,13 @@ impl Core {
 
     /// What has been due for so long.
     async fn tick_after(&self, name: Loop, grace: Millis) -> Result<Progress, StoreError> {
+        let began = Instant::now();
+        let ticked = self.work_off(name, grace).await;
+        self.tallies.ticked(name, began, ticked.as_ref().ok().map(|progress| progress.moved));
+        ticked
+    }
+
+    async fn work_off(&self, name: Loop, grace: Millis) -> Result<Progress, StoreError> {
         let due_by = self.clock.now() - grace;
         match name {
             Loop::Retries => promote::tick(self, comeback_store::Promote::Retries, due_by).await,

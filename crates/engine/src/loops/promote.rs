@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use comeback_core::{Millis, Timestamp};
+use comeback_core::{EventKind, Millis, State, Timestamp};
 use comeback_store::{Promote, StoreError};
 
 use super::{BATCH, Progress};
-use crate::Core;
+use crate::{Core, Query};
 
 /// Workers who are at hand take what is due themselves, promotion and lease in one step. What they leave is promoted this much
 /// later, so that everybody sees it as ready. Sooner would take the writer's turns from workers who are a little behind.
@@ -72,9 +72,14 @@ impl Told {
 }
 
 pub async fn tick(core: &Core, what: Promote, due_by: Timestamp) -> Result<Progress, StoreError> {
-    let promoted = core.store.promote(what, due_by, BATCH).await?;
-    if what == Promote::Retries {
-        core.tallies.add(comeback_core::EventKind::TaskRetryDue, u64::from(promoted.count));
+    let promoted = core.tallies.asked(Query::Promote, core.store.promote(what, due_by, BATCH)).await?;
+    let count = u64::from(promoted.count);
+    match what {
+        Promote::Retries => {
+            core.tallies.add(EventKind::TaskRetryDue, count);
+            core.tallies.moved(State::RetryPending, State::Pending, count);
+        }
+        Promote::Starts => core.tallies.moved(State::Waiting, State::Pending, count),
     }
     for lane in &promoted.lanes {
         core.wake.work(lane, promoted.count);

@@ -4,7 +4,7 @@ use comeback_core::Millis;
 use comeback_store::{Loop, StoreError};
 
 use super::{BATCH, Progress};
-use crate::Core;
+use crate::{Core, Query};
 
 pub const INTERVAL: Millis = Millis::from_secs(30);
 
@@ -15,6 +15,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     if paused.iter().any(|(name, pause)| *name == Loop::Prune && pause.until > now) {
         return Ok(Progress::default());
     }
-    let pruned = core.store.prune(now - retention, BATCH).await?;
+    let pruned = core.tallies.asked(Query::Prune, core.store.prune(now - retention, BATCH)).await?;
+    core.tallies.pruned(pruned.tasks);
     Ok(Progress { moved: u32::try_from(pruned.tasks).unwrap_or(u32::MAX), more: pruned.more })
 }

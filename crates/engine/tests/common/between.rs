@@ -345,6 +345,10 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.delete_rule(namespace, name), |_| true).await
     }
 
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.delete_unused_rules(namespace, names), |_| true).await
+    }
+
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
         self.writes(self.truth.settle_rules(), |_| true).await
     }

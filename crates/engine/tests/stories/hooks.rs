@@ -4,7 +4,7 @@ use crate::stories;
 use crate::world::*;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
-use comeback_engine::store::ListQuery;
+use comeback_engine::store::{ListQuery, Shelf};
 use comeback_engine::{
     CommandError, Engine, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need, ReportEnd, Settle,
     Submit, TaskSpec,
@@ -41,6 +41,12 @@ async fn cancels(engine: &Engine, of: TaskId) -> Vec<(u64, String)> {
         found.push((told["run"].as_u64().unwrap(), body.name.unwrap()));
     }
     found
+}
+
+/// Runs whose registered calls are kept.
+async fn kept(engine: &Engine) -> usize {
+    let at = Shelf { namespace: "default", shelf: "cancel-hooks" };
+    engine.store().documents(at, "", 100).await.unwrap().len()
 }
 
 fn stop() -> serde_json::Value {
@@ -102,6 +108,7 @@ stories! {
         settle(&engine, id, Speaker::Run(1), succeeded()).await.unwrap();
         engine.register_cancel("default", id, Speaker::Run(1), stop()).await.unwrap();
         assert_eq!(cancels(&engine, id).await, []);
+        assert_eq!(kept(&engine).await, 0, "nobody needs them any more");
     }
 
     /// A callee may be slower than whoever cancels: its call is made all the same, and once.
@@ -125,6 +132,7 @@ stories! {
             registered.unwrap();
             assert_eq!(cancels(&one, id).await.len(), 1, "whoever came first");
         }
+        assert_eq!(kept(&one).await, 0);
     }
 
     /// X1-6: a callback of an earlier run changes nothing.

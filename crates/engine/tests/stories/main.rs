@@ -15,6 +15,8 @@ mod plain;
 mod races;
 mod rules;
 mod schedules;
+#[path = "../common/shapes.rs"]
+mod shapes;
 mod sizes;
 mod tasks;
 mod world;

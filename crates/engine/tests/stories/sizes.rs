@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use comeback_core::{Commit, ExecutionState, OnUnmet, When};
+use comeback_core::{Commit, ExecutionState};
 use comeback_engine::store::{Store, StoreError};
-use comeback_engine::{Engine, EngineConfig, ExecutionSpec, Need, Report, Submit, TaskSpec};
+use comeback_engine::{Engine, EngineConfig, ExecutionSpec, Report, Submit, TaskSpec};
 
 use crate::between::{Between, Hand};
+use crate::shapes::{chain, fan, rows};
 use crate::stories;
 use crate::world::{Place, lease, succeeded};
 
@@ -37,35 +38,6 @@ impl Hand for Counting {
     fn looked_at(&self, tasks: usize) {
         self.looked_at.fetch_add(tasks, Ordering::SeqCst);
     }
-}
-
-fn named(name: String, needs: Vec<String>) -> TaskSpec {
-    let need = |task: String| Need { task, when: When::Success, on_unmet: OnUnmet::Skip };
-    TaskSpec { key: Some(name), needs: needs.into_iter().map(need).collect(), ..TaskSpec::new("step") }
-}
-
-fn chain(count: usize) -> Vec<TaskSpec> {
-    let needs = |n: usize| n.checked_sub(1).map(|n| format!("s{n}"));
-    (0..count).map(|n| named(format!("s{n}"), needs(n).into_iter().collect())).collect()
-}
-
-/// One, all the others, and one that needs them all.
-fn fan(count: usize) -> Vec<TaskSpec> {
-    let middle: Vec<String> = (2..count).map(|n| format!("s{n}")).collect();
-    let mut tasks = vec![named("first".into(), Vec::new()), named("last".into(), middle.clone())];
-    tasks.extend(middle.into_iter().map(|name| named(name, vec!["first".into()])));
-    tasks
-}
-
-/// Rows of fifty, each task with two of the row before it.
-fn rows(count: usize) -> Vec<TaskSpec> {
-    let above = |n: usize| n.checked_sub(50).map(|n| vec![format!("s{n}"), format!("s{}", n - n % 50)]);
-    let needs = |n: usize| {
-        let mut needs = above(n).unwrap_or_default();
-        needs.dedup();
-        needs
-    };
-    (0..count).map(|n| named(format!("s{n}"), needs(n))).collect()
 }
 
 struct Cost {

@@ -292,6 +292,26 @@ cases! { "rules";
         assert_eq!(w.store.task("default", tasks[2]).await.unwrap().unwrap().body.rules, ["~r"]);
     }
 
+    fn rules_that_nobody_is_under_any_more_can_be_removed(w) {
+        let names = ["~r".to_owned(), "~s".to_owned()];
+        w.rule(json!({"name": "~r", "match": {"kind": "a"}, "max_running": 1, "carried": true})).await;
+        w.rule(json!({"name": "~s", "match": {"kind": "a"}, "max_running": 1, "carried": true})).await;
+        let mut new = w.new_task("a");
+        new.body.rules = vec!["~r".into()];
+        w.submit(vec![new]).await;
+        assert!(w.store.delete_unused_rules("default", &names).await.unwrap().is_some());
+        assert_eq!(w.store.delete_unused_rules("default", &names).await.unwrap(), None, "tasks are not settled yet");
+        w.settle_rules().await;
+        let left = |rules: Vec<Rule>| rules.into_iter().map(|rule| rule.name).collect::<Vec<_>>();
+        assert_eq!(left(w.store.rules("default").await.unwrap()), ["~r"]);
+        let claimed = w.claim(1).await;
+        assert_eq!(w.store.delete_unused_rules("default", &names).await.unwrap(), None);
+        w.succeed(&claimed[0].stored).await;
+        assert!(w.store.delete_unused_rules("default", &names).await.unwrap().is_some());
+        w.settle_rules().await;
+        assert_eq!(left(w.store.rules("default").await.unwrap()), Vec::<String>::new());
+    }
+
     fn the_tasks_of_an_execution_may_be_given_other_rules(w) {
         w.rule(json!({"name": "~r", "match": {"kind": "step"}, "max_running": 0, "carried": true})).await;
         let (id, _) = w.execution(&["a", "b"], &[]).await;

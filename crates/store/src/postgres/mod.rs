@@ -323,6 +323,10 @@ impl Store for PostgresStore {
         rules::delete(self, namespace, name).await
     }
 
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+        rules::delete_unused(self, namespace, names).await
+    }
+
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
         settle(self).await
     }

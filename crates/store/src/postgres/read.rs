@@ -1,6 +1,6 @@
 //! Reading: tasks, graphs and histories. What takes several statements sees one moment.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use comeback_core::{Edge, Execution, ExecutionId, OnUnmet, Record, State, TaskId, Timestamp, When};
@@ -354,13 +354,6 @@ pub async fn history(
     Ok(records)
 }
 
-fn count_state(counts: &mut BTreeMap<State, u64>, row: &tokio_postgres::Row) -> Result<(), StoreError> {
-    let state: i16 = row.get(0);
-    let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-    counts.insert(state, row.get::<_, i64>(1).cast_unsigned());
-    Ok(())
-}
-
 pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<Counts, StoreError> {
     let lanes: Vec<i32> =
         store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
@@ -369,14 +362,14 @@ pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<
     let rows = client
         .query(
             &format!(
-                "select state, count(*) from task_open where lane = any($1) and {of} group by state
-                 union all select state, count(*) from task_done where lane = any($1) and {of} group by state"
+                "select lane, state, count(*) from task_open where lane = any($1) and {of} group by 1, 2
+                 union all select lane, state, count(*) from task_done where lane = any($1) and {of} group by 1, 2"
             ),
             &[&lanes],
         )
         .await?;
     for row in rows {
-        count_state(&mut counts.by_state, &row)?;
+        counts.add(store.dictionary.lane(row.get(0)).as_deref(), row.get(1), row.get(2))?;
     }
     Ok(counts)
 }

@@ -88,6 +88,26 @@ pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Resul
     commit_change(store, tx, changed).await
 }
 
+pub async fn delete_unused(
+    store: &PostgresStore,
+    namespace: &str,
+    names: &[String],
+) -> Result<Option<i64>, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+    if !tx.query_one(rules::SETTLED, &[]).await?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    learn_ruled_lanes(&store.dictionary, &tx).await?;
+    let rows = tx.query(&rules::open_lanes_with_limits(), &[]).await?;
+    let lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    let unused = rules::unused(&store.dictionary, namespace, names, &lanes);
+    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = any($2)";
+    let changed = tx.execute(sql, &[&namespace, &unused]).await?;
+    commit_change(store, tx, changed).await
+}
+
 async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64) -> Result<Option<i64>, StoreError> {
     if changed == 0 {
         return Ok(None);

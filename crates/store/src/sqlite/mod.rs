@@ -409,6 +409,11 @@ impl Store for SqliteStore {
         self.change_rules(move |tx| rules::delete(tx, &namespace, &name)).await
     }
 
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+        let (namespace, names) = (namespace.to_owned(), names.to_vec());
+        self.change_rules(move |tx| rules::delete_unused(tx, &namespace, &names)).await
+    }
+
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
         settle(self).await
     }

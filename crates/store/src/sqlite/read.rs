@@ -410,14 +410,14 @@ pub fn counts(
     let lanes: Vec<String> =
         dictionary.lanes_where(|lane| lane.namespace == namespace).iter().map(|(id, _)| id.to_string()).collect();
     for table in ["task_open", "task_done"] {
-        let sql =
-            format!("select state, count(*) from {table} where lane in ({}) and {of} group by state", lanes.join(", "));
+        let sql = format!(
+            "select lane, state, count(*) from {table} where lane in ({}) and {of} group by 1, 2",
+            lanes.join(", ")
+        );
         let mut statement = connection.prepare(&sql)?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {
-            let state: i16 = row.get(0)?;
-            let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-            counts.by_state.insert(state, row.get::<_, i64>(1)?.cast_unsigned());
+            counts.add(dictionary.lane(row.get(0)?).as_deref(), row.get(1)?, row.get(2)?)?;
         }
     }
     Ok(counts)

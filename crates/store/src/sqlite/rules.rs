@@ -48,6 +48,20 @@ pub fn delete(tx: &Tx<'_>, namespace: &str, name: &str) -> Result<Option<i64>, S
     if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
 }
 
+pub fn delete_unused(tx: &Tx<'_>, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+    if !tx.connection.query_row(rules::SETTLED, (), |row| row.get::<_, bool>(0))? {
+        return Ok(None);
+    }
+    let mut statement = tx.connection.prepare(&rules::open_lanes_with_limits())?;
+    let lanes = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<Vec<i32>>>()?;
+    let id = namespace_id(tx.connection, namespace)?;
+    let mut changed = 0;
+    for name in rules::unused(tx.dictionary, namespace, names, &lanes) {
+        changed += tx.connection.execute("delete from rule where namespace = ?1 and name = ?2", (id, name))?;
+    }
+    if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
+}
+
 /// Whoever comes after this in the writer goes by the new rules; if the commit fails, they are read again.
 fn changed_rules(tx: &Tx<'_>) -> Result<i64, StoreError> {
     tx.connection.execute("update rule_state set generation = generation + 1, swept = null", ())?;

@@ -202,7 +202,7 @@ async fn make(app: &App, caller: &Caller, asked: &Asked) -> Result<Option<Respon
         }
     }
     if !carried.is_empty() {
-        app.engine.carried_rules(&caller.namespace, carried).await?;
+        app.engine.carried_rules(&caller.namespace, carried.clone()).await?;
     }
     let unless = kept.iter().flat_map(|(place, _)| questions[*place].clone()).collect();
     let places: Vec<usize> = kept.iter().map(|(place, _)| *place).collect();
@@ -225,6 +225,12 @@ async fn make(app: &App, caller: &Caller, asked: &Asked) -> Result<Option<Respon
         Err(CommandError::Conflict) => return Ok(None),
         answer => answer.map_err(|error| in_this_dialect(error, &places))?,
     };
+    // Rules that nobody was under may have been removed until the tasks were there.
+    if !carried.is_empty()
+        && let Err(error) = app.engine.carried_rules(&caller.namespace, carried).await
+    {
+        tracing::warn!(%error, "the rules of a batch could not be looked at again");
+    }
     let batch = answer.execution.ok_or_else(|| Problem::unavailable("the batch was not answered"))?;
     let made: Vec<Value> = all_of(app, &caller.namespace, batch).await?.iter().map(output::basic).collect();
     let mut response = (StatusCode::CREATED, Json(made)).into_response();

@@ -1,18 +1,21 @@
 //! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database, or of the one namespace
 //! that a key is for.
 
-use std::collections::BTreeSet;
-use std::fmt::{Display, Write};
+mod counters;
+mod page;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::extract::{Extension, State};
 use axum::http::{Method, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use comeback_core::State as TaskState;
 use comeback_core::admission::Bound;
-use comeback_core::{EventKind, State as TaskState};
-use comeback_engine::Tally;
 use comeback_engine::store::Loop;
+
+use page::Page;
 
 use super::{Line, line, stats};
 use crate::App;
@@ -26,85 +29,14 @@ pub fn lines() -> Vec<Line> {
     vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics)).doc(doc)]
 }
 
-/// The text that is written down.
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP comeback_{name} {help}\n# TYPE comeback_{name} {kind}");
-    }
-
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
-        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(self.0, "comeback_{name}{labels} {value}");
-    }
-
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.value(name, &[], value);
-    }
-}
-
 async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
     let mut page = Page::default();
     page.head("build_info", "gauge", "The version that runs.");
     page.value("build_info", &[("version", env!("CARGO_PKG_VERSION")), ("instance", &app.instance)], 1);
-    counters(&mut page, &app.engine.tally());
+    counters::all(&mut page, &app.engine.tally());
     door(&mut page, &app);
     gauges(&mut page, &app, &caller).await?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.0).into_response())
-}
-
-fn counters(page: &mut Page, tally: &Tally) {
-    let of = |kind: EventKind| tally.events.get(&kind).copied().unwrap_or(0);
-    page.counter("tasks_created_total", "Tasks that were submitted.", of(EventKind::TaskCreated));
-    page.head("tasks_completed_total", "counter", "Tasks that came to an end, by how.");
-    // Whoever runs out of retries fails too, and is told apart here.
-    let refused = of(EventKind::TaskFailed).saturating_sub(of(EventKind::TaskRetryExhausted));
-    let ends = [
-        ("succeeded", of(EventKind::TaskSucceeded)),
-        ("failed", refused),
-        ("dead", of(EventKind::TaskRetryExhausted)),
-        ("canceled", of(EventKind::TaskCanceled)),
-        ("skipped", of(EventKind::TaskSkipped)),
-    ];
-    for (outcome, count) in ends {
-        page.value("tasks_completed_total", &[("outcome", outcome)], count);
-    }
-    page.counter("tasks_cancelled_total", "Tasks that were canceled.", of(EventKind::TaskCanceled));
-    page.counter("tasks_timed_out_total", "Runs that exceeded their own limits.", tally.timed_out);
-    page.counter("attempts_started_total", "Runs that were leased.", of(EventKind::AttemptStarted));
-    page.counter("attempts_failed_total", "Runs that failed.", of(EventKind::AttemptFailed));
-    page.head("tasks_retried_total", "counter", "Retries, by who asked for them.");
-    page.value("tasks_retried_total", &[("kind", "automatic")], of(EventKind::TaskRetryScheduled));
-    page.value("tasks_retried_total", &[("kind", "manual")], of(EventKind::TaskManualRetry));
-    page.counter("retries_due_total", "Retries whose time has come.", of(EventKind::TaskRetryDue));
-    page.counter("retries_exhausted_total", "Tasks that gave up.", of(EventKind::TaskRetryExhausted));
-    page.counter("tasks_non_retryable_total", "Tasks that failed and were not to be retried.", refused);
-    page.counter("tasks_throttled_total", "Waits that the other side asked for.", of(EventKind::TaskThrottled));
-    page.counter("tasks_snoozed_total", "Runs that were postponed.", of(EventKind::TaskSnoozed));
-    page.counter("tasks_stuck_recovered_total", "Runs that were lost and found.", of(EventKind::TaskStuckRecovered));
-    page.head("retries_by_strategy_total", "counter", "Retries that were scheduled, by strategy.");
-    for (strategy, count) in &tally.retries_by_strategy {
-        page.value("retries_by_strategy_total", &[("strategy", strategy)], count);
-    }
-    page.head("retry_delay_seconds", "summary", "How long retries were put off.");
-    page.value("retry_delay_seconds_sum", &[], tally.delay_ms as f64 / 1e3);
-    page.value("retry_delay_seconds_count", &[], tally.delays);
-    page.head("attempts_total", "counter", "Runs that ended, by the number of the attempt.");
-    for (outcome, numbers) in [("succeeded", &tally.succeeded_at), ("failed", &tally.failed_at)] {
-        for (i, count) in numbers.iter().enumerate().filter(|(_, count)| **count > 0) {
-            let last = if i + 1 == numbers.len() { "+" } else { "" };
-            page.value("attempts_total", &[("outcome", outcome), ("attempt", &format!("{}{last}", i + 1))], count);
-        }
-    }
-    page.head("events_total", "counter", "Everything that was written to a log, by type.");
-    for (kind, count) in &tally.events {
-        page.value("events_total", &[("type", kind.word())], count);
-    }
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.into_text()).into_response())
 }
 
 /// How busy this process is with answering.
@@ -155,8 +87,13 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
     namespaces.retain(|name| caller.everywhere || *name == caller.namespace);
     page.head("tasks_by_status", "gauge", "Tasks in each state.");
     let (mut pending, mut delayed, mut retries) = (0, 0, 0);
+    let mut running: BTreeMap<String, u64> = BTreeMap::new();
     for namespace in &namespaces {
-        for (state, count) in store.counts(namespace).await?.by_state {
+        let counts = store.counts(namespace).await?;
+        for (kind, count) in counts.running {
+            *running.entry(kind).or_default() += count;
+        }
+        for (state, count) in counts.by_state {
             page.value("tasks_by_status", &[("namespace", namespace), ("status", state.word())], count);
             match state {
                 TaskState::Pending => pending += count,
@@ -165,6 +102,10 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
                 _ => {}
             }
         }
+    }
+    page.head("running_tasks_by_kind", "gauge", "Tasks that run.");
+    for (kind, count) in &running {
+        page.value("running_tasks_by_kind", &[("kind", kind)], count);
     }
     rules(page, app, &namespaces).await?;
     page.head("retries_pending", "gauge", "Tasks that wait for their retry.");
