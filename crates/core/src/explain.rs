@@ -149,7 +149,11 @@ fn what_happened(record: &Record) -> String {
             let status = failure.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
             let name = failure.error_type.as_deref().map(|name| format!("{name} ")).unwrap_or_default();
             let message = if failure.message.is_empty() { failure.trigger.word() } else { &failure.message };
-            let short: String = message.lines().next().unwrap_or("").chars().take(200).collect();
+            let message = message.lines().next().unwrap_or("");
+            // Many say the status once more.
+            let again = failure.status.map(|status| format!("{status} "));
+            let bare = again.and_then(|again| message.strip_prefix("HTTP ").unwrap_or(message).strip_prefix(&*again));
+            let short: String = bare.unwrap_or(message).chars().take(200).collect();
             format!("run {}: {status}{name}{short}", record.run)
         }
     }

@@ -43,6 +43,6 @@ pub use id::{ExecutionId, TaskId};
 pub use invalid::{Fault, Invalid};
 pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use reason::{Decision, Reason, Verdict};
-pub use task::{Counters, Executor, Hold, Lane, Lease, State, Tally, Task, Unwritten};
+pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
 pub use transition::{Line, Rejection, Transition};

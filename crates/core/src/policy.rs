@@ -234,6 +234,31 @@ impl Default for PolicyLimits {
     }
 }
 
+impl PolicyLimits {
+    pub const NAMES: [&str; 3] = ["max_retries", "max_delay", "max_schedule"];
+
+    /// Tightens one by its name.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        fn tighten<T: PartialOrd + std::fmt::Display>(limit: &mut T, wanted: T) -> Result<(), String> {
+            if wanted > *limit {
+                return Err(format!("may be {limit} at most"));
+            }
+            *limit = wanted;
+            Ok(())
+        }
+        let span = || Millis::parse(value).map_err(|error| error.to_string());
+        match name {
+            "max_retries" => {
+                let wanted = value.parse().map_err(|_| format!("`{value}` is no number"))?;
+                tighten(&mut self.max_retries, wanted)
+            }
+            "max_delay" => tighten(&mut self.max_delay, span()?),
+            "max_schedule" => tighten(&mut self.max_schedule, span()?),
+            _ => Err(format!("there are {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
 words! {
     /// Where a policy comes from decides what its shorthands and gaps mean (rulings D-1, D-5).
     pub enum Dialect {

@@ -108,6 +108,9 @@ pub struct Lane {
     pub limits: Vec<Limit>,
 }
 
+/// The queue of calls that tell others of a task.
+pub const HOOK_QUEUE: &str = "hooks";
+
 impl Lane {
     /// The same without any rule.
     pub fn unruled(&self) -> Lane {
@@ -122,6 +125,11 @@ impl Lane {
             && self.queue == other.queue
             && self.kind == other.kind
             && self.dependency == other.dependency
+    }
+
+    /// Whether its tasks are calls of hooks: those that start a task, and those that tell of one.
+    pub fn is_call(&self) -> bool {
+        self.executor == Executor::Hook || self.executor == Executor::Http && self.queue == HOOK_QUEUE
     }
 
     /// Whether every step of its tasks is a row of history at once. A lone task that a worker leases carries its small

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::reason::Reason;
-use crate::task::{Counters, Executor, Lease, State, Task, Unwritten};
+use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
 
 /// The lines of the table (model §3.1 and A13).
@@ -153,7 +153,10 @@ impl<'a> Change<'a> {
     }
 
     pub fn data(&mut self, data: Value) {
-        self.record.data = Some(data);
+        match (&mut self.record.data, data) {
+            (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
+            (known, data) => *known = Some(data),
+        }
     }
 
     /// The present attempt is over. One that was claimed and never seen running counts as started when it was claimed.
@@ -164,6 +167,10 @@ impl<'a> Change<'a> {
             self.event(EventKind::AttemptStarted);
         }
         self.record.outcome = Some(outcome);
+        // What was counted so far is told with each attempt, whether the next one goes on from there or not (X1-5).
+        if self.before.tally != Tally::default() {
+            self.data(json!({"counted": self.before.tally}));
+        }
         self.release_lease();
     }
 

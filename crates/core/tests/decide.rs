@@ -169,6 +169,8 @@ fn counters_survive_a_retry_unless_the_policy_resets_them() {
         assert_eq!(change.after().tally, task::Tally { expected: Some(9), success, failures }, "{policy}");
         let over = end(&snapshot, End::Failed(class(Class::Final)), T0);
         assert_eq!(over.after().tally.success, 2, "{policy}: an end keeps what was counted");
+        let told = json!({"counted": {"expected": 9, "success": 2, "failures": 1}});
+        assert_eq!(change.record().data, Some(told), "{policy}: an attempt tells what was counted");
     }
 }
 

@@ -111,6 +111,8 @@ fn a_verdict_is_told_in_one_sentence() {
         ),
         "run 1: HTTP 503 Service Unavailable; retry 1 of 5 (class retryable), retry_on[0] \"5xx\" matched, in 1m at 2027-01-15T08:01:00.000Z"
     );
+    let twice = Failure { status: Some(503), ..error("503 Service Unavailable") };
+    assert!(said(json!({}), twice).starts_with("run 1: HTTP 503 Service Unavailable; "));
     assert_eq!(
         said(
             json!({}),

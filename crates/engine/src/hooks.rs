@@ -5,7 +5,9 @@ mod registered;
 
 use std::sync::{Arc, LazyLock};
 
-use comeback_core::{Commit, Dialect, Invalid, Policy, PolicyLimits, State, Task, TaskId, Timestamp, Write, dialect};
+use comeback_core::{
+    Commit, Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, State, Task, TaskId, Timestamp, Write, dialect,
+};
 use comeback_store::{NewTask, StoreError, Submission};
 use serde_json::{Map, Value, json};
 
@@ -15,8 +17,6 @@ pub(crate) use registered::in_answer;
 
 /// When a hook is called.
 const NAMES: [&str; 4] = ["success", "failure", "retry", "cancel"];
-/// Where calls wait that tell of other tasks.
-const QUEUE: &str = "hooks";
 const MOST_CALLS: usize = 20;
 
 /// Tried for about a day.
@@ -151,7 +151,7 @@ impl Core {
         settings["headers"] = headers.into();
         let spec = TaskSpec {
             name: Some(key.to_owned()),
-            queue: Some(QUEUE.into()),
+            queue: Some(HOOK_QUEUE.into()),
             payload: Some(told.into()),
             executor: ExecutorSpec::Http(settings.into()),
             retry: POLICY.clone(),

@@ -196,6 +196,7 @@ mod tests {
             limit,
             lease: Millis(1),
             due: false,
+            without_calls: false,
         }
     }
 

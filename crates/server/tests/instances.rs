@@ -60,17 +60,29 @@ async fn loops_are_listed_and_none_is_feigned() {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
     let listed = names(&app, "/admin/loops", "name").await;
-    assert_eq!(listed, ["retries", "starts", "reap", "timeout", "expire", "flow", "prune", "schedule"]);
-    for absent in ["dispatch", "hooks"] {
-        let (status, problem) = send(&app, "POST", &format!("/admin/loops/{absent}/pause"), Value::Null).await;
-        assert_eq!(status, 404, "{problem}");
-        assert!(problem["detail"].as_str().is_some_and(|text| text.contains("this version")), "{problem}");
-    }
-    for absent in ["FAILED_JOBS", "HOOKS"] {
-        let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": [absent]})).await;
-        assert_eq!((status, &problem["errors"][0]["path"]), (400, &json!("types[0]")), "{problem}");
-        assert!(problem["detail"].as_str().is_some_and(|text| text.contains(absent)), "{problem}");
-    }
+    let expected = ["retries", "starts", "reap", "timeout", "expire", "flow", "prune", "schedule", "dispatch", "hooks"];
+    assert_eq!(listed, expected);
+    let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": ["FAILED_JOBS"]})).await;
+    assert_eq!((status, &problem["errors"][0]["path"]), (400, &json!("types[0]")), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|text| text.contains("FAILED_JOBS")), "{problem}");
+}
+
+/// While dispatch is paused nobody gets work, and whoever waits for it gets it when somebody resumes.
+#[tokio::test]
+async fn nobody_gets_work_while_dispatch_is_paused() {
+    let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+    let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
+    send(&app, "POST", "/tasks", json!({"kind": "k"})).await;
+    send(&app, "POST", "/admin/loops/dispatch/pause", json!({"duration": "1h", "note": "deploy"})).await;
+    let (_, leased) = send(&app, "POST", "/leases", json!({"worker": "w"})).await;
+    assert_eq!(leased["leases"], json!([]));
+    let ask = json!({"worker": "w", "wait": "20s"});
+    let resumed = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        send(&app, "POST", "/admin/loops/dispatch/resume", json!({})).await
+    };
+    let ((_, leased), _) = tokio::join!(send(&app, "POST", "/leases", ask), resumed);
+    assert_eq!(leased["leases"].as_array().map(Vec::len), Some(1), "{leased}");
 }
 
 /// As many as the contract says where nothing is said.

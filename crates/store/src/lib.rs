@@ -85,7 +85,8 @@ pub trait Store: Send + Sync {
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
 
-    /// Adds to what active tasks have counted; a sign of life too. Answers which of them were active.
+    /// Adds to what active tasks have counted, all or nothing; a sign of life too. Each task is named once. Answers which of them were
+    /// active.
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError>;
 
     /// Makes due tasks pending (T14, T26), the longest overdue first; nothing while that loop is paused.

@@ -184,6 +184,8 @@ pub struct ClaimRequest {
     /// Also retries whose time has come and that nobody has promoted yet: both steps are one then. Where each step is a row of
     /// history they wait for their promotion.
     pub due: bool,
+    /// Calls of hooks are left out, because they are paused.
+    pub without_calls: bool,
 }
 
 impl ClaimRequest {
@@ -195,6 +197,12 @@ impl ClaimRequest {
         lane.executor == self.executor
             && (anywhere || lane.namespace == self.namespace && self.queues.contains(&lane.queue))
             && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
+            && !(self.without_calls && lane.is_call())
+    }
+
+    /// Whether calls of hooks are among what is asked for.
+    pub(crate) fn may_call(&self) -> bool {
+        matches!(self.executor, Executor::Hook | Executor::Http)
     }
 }
 
@@ -743,6 +751,17 @@ loops! {
     Prune "prune",
     /// Starts what is scheduled.
     Schedule "schedule",
+    /// Hands out work, to workers and to the executors of the servers.
+    Dispatch "dispatch",
+    /// Hands out the calls of hooks.
+    Hooks "hooks",
+}
+
+impl Loop {
+    /// Whether it has no turns of its own: it happens whenever somebody asks for work.
+    pub fn is_asked_for(self) -> bool {
+        matches!(self, Loop::Dispatch | Loop::Hooks)
+    }
 }
 
 impl std::fmt::Display for Loop {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Millis, Timestamp};
+use comeback_core::{Millis, PolicyLimits, Timestamp};
 use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
 use comeback_engine::store::{OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
@@ -36,7 +36,7 @@ impl Default for Beside {
 pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
-    let (limits, gate, serving) = limits(&args.limit)?;
+    let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
     let place = Place::named(&args.db);
     let wrong = |error| broken(&place, &error);
@@ -48,6 +48,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         executors,
         kinds: std::mem::take(&mut beside.kinds),
         limits,
+        policy_limits: policies,
         retention,
         watching: telemetry.attempts(),
         ..EngineConfig::default()
@@ -144,23 +145,37 @@ fn retention(text: &str) -> Result<Millis, Failure> {
     }
 }
 
-/// Limits of the engine, of the door, and of the connections.
-pub(super) fn limits(given: &[String]) -> Result<(Limits, GateOptions, ServeOptions), Failure> {
-    let (mut limits, mut gate, mut serving) = (Limits::default(), GateOptions::default(), ServeOptions::default());
+/// Limits of the engine, of policies, of the door, and of the connections.
+#[derive(Default)]
+pub(super) struct Limited {
+    limits: Limits,
+    policies: PolicyLimits,
+    gate: GateOptions,
+    serving: ServeOptions,
+}
+
+pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
+    let mut limited = Limited::default();
     for text in given {
         let wrong = |why: String| {
             Failure::new(code::USAGE, format!("`{text}` is no limit")).why(why).remedy("--limit payload_bytes=1048576")
         };
         let (name, value) = text.split_once('=').ok_or_else(|| wrong("a limit is a name, `=` and a value".into()))?;
         let set = match name {
-            "connections" => value.parse().map(|count| serving.connections = count).map_err(|_| "no number".to_owned()),
-            _ if GateOptions::NAMES.contains(&name) => gate.set(name, value),
-            _ if Limits::NAMES.contains(&name) => limits.set(name, value),
-            _ => Err(format!("there are connections, {}, {}", GateOptions::NAMES.join(", "), Limits::NAMES.join(", "))),
+            "connections" => {
+                value.parse().map(|count| limited.serving.connections = count).map_err(|_| "no number".to_owned())
+            }
+            _ if GateOptions::NAMES.contains(&name) => limited.gate.set(name, value),
+            _ if PolicyLimits::NAMES.contains(&name) => limited.policies.set(name, value),
+            _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
+            _ => {
+                let names = [&GateOptions::NAMES[..], &PolicyLimits::NAMES, Limits::NAMES].concat();
+                Err(format!("there are connections, {}", names.join(", ")))
+            }
         };
         set.map_err(wrong)?;
     }
-    Ok((limits, gate, serving))
+    Ok(limited)
 }
 
 type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);

@@ -64,13 +64,13 @@ async fn live_a_little(server: &mut Server) -> String {
     id
 }
 
-/// S2: a line says whether it was the initial attempt or a retry.
+/// S2: a line says whether it was the initial attempt or a retry. S0-53: how many are due is told.
 #[tokio::test]
 async fn the_log_tells_first_tries_from_retries() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
-    command.args(["--log-format", "json"]).env("RUST_LOG", "info,comeback::attempt=debug");
+    command.args(["--log-format", "json"]).env("RUST_LOG", "info,comeback::attempt=debug,comeback_engine=debug");
     command.stderr(Stdio::from(std::fs::File::create(&log).expect("a file")));
     let mut server = Server::from(command).expect("the binary serves");
     let id = live_a_little(&mut server).await;
@@ -88,6 +88,12 @@ async fn the_log_tells_first_tries_from_retries() {
     ];
     assert_eq!(about("pay"), expected.map(|(text, retry)| (text.to_owned(), retry)), "{log}");
     assert_eq!(about("hopeless")[1].0, "initial attempt failed: no retry");
+    let due: u64 = lines
+        .iter()
+        .filter(|it| it["fields"]["message"] == "retries are due")
+        .filter_map(|it| it["fields"]["count"].as_u64())
+        .sum();
+    assert_eq!(due, 1, "S0-53: {log}");
     let failed = lines.iter().find(|line| line["fields"]["outcome"] == "failed").expect("a failure");
     assert_eq!((&failed["fields"]["task"], &failed["fields"]["error"]), (&json!(id), &json!("busy")));
     assert!(failed["fields"]["next_retry_at"].is_string(), "{failed}");

@@ -1,9 +1,12 @@
 //! Count: somebody at work on a hook's task tells how far they have come. It is a sign of life too.
 
-use comeback_core::{Executor, Invalid, Speaker};
-use comeback_store::Count;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{CommandError, Engine, Query};
+use comeback_core::{Executor, Invalid, Speaker, TaskId};
+use comeback_store::{Count, StoreError};
+
+use super::again;
+use crate::{CommandError, Core, Engine, Query};
 
 impl Engine {
     /// Added to what was counted before; refused once the run is over that the caller speaks of.
@@ -23,13 +26,33 @@ impl Engine {
         if !seen.task.is_meant_by(fence) {
             return Err(CommandError::LeaseLost);
         }
-        let core = &self.core;
-        let counted = core.tallies.asked(Query::Count, core.store.count(&[count], self.now())).await?;
-        if counted.first() == Some(&true) {
+        if self.combiners.counts.ask(count).await.ok_or(CommandError::ShuttingDown)?? {
             self.core.freed(&seen.task.lane);
             return Ok(());
         }
         let state = self.find(namespace, count.task).await?.task.state;
         Err(CommandError::WrongState { state, verb: "counted" })
+    }
+}
+
+impl Core {
+    /// What was told at the same moment is stored together: all of it, or nothing, and then nobody is told otherwise.
+    pub(crate) async fn count_batch(&self, batch: &[Count]) -> Vec<Result<bool, StoreError>> {
+        let mut by_task: BTreeMap<TaskId, Count> = BTreeMap::new();
+        for count in batch {
+            let sum = by_task.entry(count.task).or_insert(Count { success: 0, failures: 0, ..*count });
+            sum.success = sum.success.saturating_add(count.success);
+            sum.failures = sum.failures.saturating_add(count.failures);
+            sum.expected = count.expected.or(sum.expected);
+        }
+        let counts: Vec<Count> = by_task.into_values().collect();
+        match self.tallies.asked(Query::Count, self.store.count(&counts, self.clock.now())).await {
+            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Ok(answers) => {
+                let counted: BTreeSet<TaskId> =
+                    counts.iter().zip(answers).filter(|(_, counted)| *counted).map(|(count, _)| count.task).collect();
+                batch.iter().map(|count| Ok(counted.contains(&count.task))).collect()
+            }
+        }
     }
 }

@@ -164,6 +164,7 @@ impl Core {
             limit: request.limit,
             lease: request.lease,
             due: false,
+            without_calls: false,
         })
     }
 

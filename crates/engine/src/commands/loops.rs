@@ -24,6 +24,10 @@ impl Engine {
 
     pub async fn resume_loop(&self, name: Loop) -> Result<(), CommandError> {
         self.core.store.set_pause(name, None, self.now()).await?;
+        if name.is_asked_for() {
+            self.core.wake.everybody();
+            self.core.store.notify();
+        }
         self.core.ring(name);
         Ok(())
     }

@@ -18,7 +18,7 @@ pub mod why;
 
 use std::sync::Arc;
 
-use comeback_store::{ClaimRequest, Claimed, StoreError, Submission, Submitted};
+use comeback_store::{ClaimRequest, Claimed, Count, StoreError, Submission, Submitted};
 
 use crate::Core;
 use crate::combine::Combiner;
@@ -29,6 +29,7 @@ pub(crate) struct Combiners {
     pub submits: Combiner<Submission, Result<Submitted, StoreError>>,
     pub claims: Combiner<ClaimRequest, Result<Vec<Claimed>, StoreError>>,
     pub wishes: Combiner<Vec<Wish>, Result<Vec<Met>, StoreError>>,
+    pub counts: Combiner<Count, Result<bool, StoreError>>,
 }
 
 /// A question with this many parts is worth a commit of its own.
@@ -36,7 +37,7 @@ pub(crate) const BULK: usize = 100;
 
 impl Combiners {
     pub fn start(core: &Arc<Core>) -> Combiners {
-        let (submits, claims, wishes) = (core.clone(), core.clone(), core.clone());
+        let (submits, claims, wishes, counts) = (core.clone(), core.clone(), core.clone(), core.clone());
         let lanes = core.config.report_lanes;
         Combiners {
             submits: Combiner::start(1, 500, move |batch| {
@@ -51,14 +52,18 @@ impl Combiners {
                 let core = wishes.clone();
                 async move { core.fulfil_batch(batch).await }
             }),
+            counts: Combiner::start(1, 500, move |batch| {
+                let core = counts.clone();
+                async move { core.count_batch(&batch).await }
+            }),
         }
     }
 }
 
 impl Combiners {
     pub async fn close(self) {
-        let Combiners { submits, claims, wishes } = self;
-        tokio::join!(submits.close(), claims.close(), wishes.close());
+        let Combiners { submits, claims, wishes, counts } = self;
+        tokio::join!(submits.close(), claims.close(), wishes.close(), counts.close());
     }
 }
 

@@ -252,6 +252,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
         limit: u32::try_from(limit).unwrap_or(u32::MAX),
         lease: LEASE,
         due: false,
+        without_calls: false,
     }
 }
 

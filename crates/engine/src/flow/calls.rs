@@ -36,6 +36,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
         limit: BATCH,
         lease: LEASE,
         due: false,
+        without_calls: false,
     };
     let claimed = core.claim_batch(std::slice::from_ref(&request)).await.pop().unwrap_or(Ok(Vec::new()))?;
     let mut progress = Progress { moved: 0, more: claimed.len() >= BATCH as usize };

@@ -56,6 +56,7 @@ impl Core {
             Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
             Loop::Schedule => schedule::tick(self).await,
+            Loop::Dispatch | Loop::Hooks => Ok(Progress::default()),
         }
     }
 
@@ -68,7 +69,7 @@ impl Core {
             Loop::Expire => &self.alarms.deadlines,
             Loop::Flow => &self.alarms.flow,
             Loop::Schedule => &self.alarms.schedules,
-            Loop::Prune => return None,
+            Loop::Prune | Loop::Dispatch | Loop::Hooks => return None,
         })
     }
 
@@ -97,7 +98,7 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Expire => next.deadline,
         Loop::Flow => next.gate,
         Loop::Schedule => next.schedule,
-        Loop::Prune => None,
+        Loop::Prune | Loop::Dispatch | Loop::Hooks => None,
     }
 }
 
@@ -130,7 +131,8 @@ impl Running {
     }
 
     pub(crate) fn start(core: &Arc<Core>) -> Running {
-        let mut tasks: Vec<_> = Loop::ALL.iter().map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
+        let driven = Loop::ALL.iter().filter(|name| !name.is_asked_for());
+        let mut tasks: Vec<_> = driven.map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
         tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));
         tasks.push(tokio::spawn(rules::keep(Arc::downgrade(core))));
         tasks.push(tokio::spawn(look_now_and_then(Arc::downgrade(core))));
@@ -252,7 +254,7 @@ impl Engine {
         let mut moved = 0;
         loop {
             let mut now_moved = 0;
-            for name in Loop::ALL.iter().filter(|name| **name != Loop::Prune) {
+            for name in Loop::ALL.iter().filter(|name| **name != Loop::Prune && !name.is_asked_for()) {
                 now_moved += self.core.tick(*name).await?.moved;
             }
             moved += now_moved;

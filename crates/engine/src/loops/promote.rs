@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use comeback_core::{EventKind, Millis, State, Timestamp};
+use comeback_core::{Millis, Timestamp};
 use comeback_store::{Promote, StoreError};
 
 use super::{BATCH, Progress};
@@ -73,14 +73,7 @@ impl Told {
 
 pub async fn tick(core: &Core, what: Promote, due_by: Timestamp) -> Result<Progress, StoreError> {
     let promoted = core.tallies.asked(Query::Promote, core.store.promote(what, due_by, BATCH)).await?;
-    let count = u64::from(promoted.count);
-    match what {
-        Promote::Retries => {
-            core.tallies.add(EventKind::TaskRetryDue, count);
-            core.tallies.moved(State::RetryPending, State::Pending, count);
-        }
-        Promote::Starts => core.tallies.moved(State::Waiting, State::Pending, count),
-    }
+    core.tallies.due(what, promoted.count.into());
     for lane in &promoted.lanes {
         core.wake.work(lane, promoted.count);
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use comeback_core::{AttemptOutcome, Commit, EventKind, Executor, Reason, Record, State, Task, Trigger};
-use comeback_store::{Claimed, Loop, StoreError, Submission};
+use comeback_store::{Claimed, Loop, Promote, StoreError, Submission};
 use parking_lot::Mutex;
 
 use times::Times;
@@ -250,9 +250,26 @@ impl Tallies {
             }
         }
         self.add(EventKind::AttemptStarted, started);
-        self.add(EventKind::TaskRetryDue, promoted);
         self.moved(State::Pending, State::Running, started);
-        self.moved(State::RetryPending, State::Pending, promoted);
+        self.due(Promote::Retries, promoted);
+    }
+
+    /// The time of so many has come.
+    pub fn due(&self, what: Promote, count: u64) {
+        if count == 0 {
+            return;
+        }
+        match what {
+            Promote::Retries => {
+                tracing::debug!(count, "retries are due");
+                self.add(EventKind::TaskRetryDue, count);
+                self.moved(State::RetryPending, State::Pending, count);
+            }
+            Promote::Starts => {
+                tracing::debug!(count, "first starts are due");
+                self.moved(State::Waiting, State::Pending, count);
+            }
+        }
     }
 
     pub fn moved(&self, from: State, to: State, count: u64) {
@@ -290,7 +307,7 @@ impl Tallies {
                 self.moved(write.from, task.state, 1);
             }
             if write.from.is_open() && task.state.is_terminal() {
-                self.count_end(task);
+                self.count_end(task, &commit.records);
             }
             self.count_call(task, &commit.records);
             // What comes first in a commit is what happened; the rest follows from it.
@@ -325,12 +342,9 @@ impl Tallies {
         }
     }
 
-    fn count_end(&self, task: &Task) {
+    fn count_end(&self, task: &Task, records: &[Record]) {
         let kind = self.kind(&task.lane.kind);
-        let took = match (task.started_at, task.ended_at) {
-            (Some(started), Some(ended)) => between_us(started, ended),
-            _ => 0,
-        };
+        let took = run_of(task, records).map_or(0, took_us);
         if let Some(place) = ENDS.iter().position(|end| *end == task.state) {
             kind.ended[place].add_us(took);
         }
@@ -348,10 +362,8 @@ impl Tallies {
         let Some(trigger) = trigger_of(&task.lane.kind).filter(|_| task.lane.executor == Executor::Http) else {
             return;
         };
-        let ended = records.iter().find(|record| record.subject == task.id.0 && record.outcome.is_some());
-        let Some(record) = ended else { return };
-        let took = record.started_at.map_or(0, |started| between_us(started, record.at));
-        self.called(trigger, took, record.outcome == Some(AttemptOutcome::Succeeded));
+        let Some(record) = run_of(task, records) else { return };
+        self.called(trigger, took_us(record), record.outcome == Some(AttemptOutcome::Succeeded));
     }
 
     /// A call was answered.
@@ -453,6 +465,15 @@ impl Tallies {
             queries: Query::ALL.iter().zip(&self.queries).map(of_query).collect(),
         }
     }
+}
+
+/// The record of how a run of this task ended.
+fn run_of<'a>(task: &Task, records: &'a [Record]) -> Option<&'a Record> {
+    records.iter().find(|record| record.subject == task.id.0 && record.outcome.is_some())
+}
+
+fn took_us(record: &Record) -> u64 {
+    record.started_at.map_or(0, |started| between_us(started, record.at))
 }
 
 /// What the tasks of a kind tell of, where they are such calls.

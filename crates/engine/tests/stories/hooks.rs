@@ -1,13 +1,19 @@
 //! Tasks that are started by a call and settled by another.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+
+use crate::between::{Between, Hand};
 use crate::stories;
 use crate::world::*;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
-use comeback_engine::store::{ListQuery, Shelf};
+use comeback_engine::store::{Count, ListQuery, Shelf, StoreError};
 use comeback_engine::{
-    CommandError, Engine, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need, ReportEnd, Settle,
-    Submit, TaskSpec,
+    CommandError, Engine, EngineConfig, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need,
+    ReportEnd, Settle, Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -41,6 +47,28 @@ async fn cancels(engine: &Engine, of: TaskId) -> Vec<(u64, String)> {
         found.push((told["run"].as_u64().unwrap(), body.name.unwrap()));
     }
     found
+}
+
+/// Lets writes fail as long as it is told to, and counts those of them that it lets pass.
+#[derive(Default)]
+struct Weak {
+    fails: AtomicBool,
+    writes: AtomicUsize,
+}
+
+#[async_trait]
+impl Hand for Weak {
+    async fn before(&self, writes: bool) -> Result<u64, StoreError> {
+        if writes && self.fails.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("it is tired".into()));
+        }
+        self.writes.fetch_add(usize::from(writes), Ordering::SeqCst);
+        Ok(0)
+    }
+
+    async fn after(&self, _: u64, _: bool) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// Runs whose registered calls are kept.
@@ -133,6 +161,30 @@ stories! {
             assert_eq!(cancels(&one, id).await.len(), 1, "whoever came first");
         }
         assert_eq!(kept(&one).await, 0);
+    }
+
+    /// F1-18: what is told at the same moment is written together; what could not be written is told, and may be said again.
+    fn counts_add_up_and_none_is_lost_or_taken_twice(place) {
+        let weak = Arc::new(Weak::default());
+        let store = Arc::new(Between { truth: place.store().await, hand: weak.clone() });
+        let engine = Engine::without_loops(store, place.clock.clone(), EngineConfig::default()).await.unwrap();
+        let id = hook(&engine, json!({"max_retries": 3}), None).await;
+        let call = claim(&engine).await;
+        engine.hook_started("default", call).await.unwrap();
+        let tell = async |engine: Engine| {
+            let count = Count { task: id, success: 1, failures: 2, expected: None };
+            engine.count("default", count, Speaker::Run(1)).await
+        };
+        futures_util::future::join_all((0..40).map(|_| tell(engine.clone()))).await.into_iter().for_each(|it| it.unwrap());
+        let counted = async || engine.task("default", id).await.unwrap().stored.task.tally;
+        assert_eq!((counted().await.success, counted().await.failures), (40, 80));
+        assert!(weak.writes.load(Ordering::SeqCst) < 40, "they were gathered");
+        weak.fails.store(true, Ordering::SeqCst);
+        let refused = futures_util::future::join_all((0..3).map(|_| tell(engine.clone()))).await;
+        assert!(refused.iter().all(Result::is_err), "{refused:?}");
+        weak.fails.store(false, Ordering::SeqCst);
+        tell(engine.clone()).await.unwrap();
+        assert_eq!((counted().await.success, counted().await.failures), (41, 82));
     }
 
     /// X1-6: a callback of an earlier run changes nothing.

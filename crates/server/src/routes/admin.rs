@@ -114,19 +114,13 @@ pub fn lines() -> Vec<Line> {
 #[schema(as = Nothing)]
 pub struct NothingIn {}
 
-/// Names of the contract behind which nothing runs yet.
-const ABSENT_LOOPS: [&str; 2] = ["dispatch", "hooks"];
-const ABSENT_TYPES: [&str; 2] = ["FAILED_JOBS", "HOOKS"];
+/// A name of the contract behind which nothing runs yet.
+const ABSENT_TYPE: &str = "FAILED_JOBS";
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
     if name == "promote" {
         return Ok(vec![Loop::Retries, Loop::Starts]);
-    }
-    if ABSENT_LOOPS.contains(&name) {
-        let mut problem = Problem::not_found("loop");
-        problem.detail = format!("`{name}` does not run in this version, so that there is nothing to pause");
-        return Err(problem);
     }
     let names = || Loop::ALL.iter().map(|it| it.word()).collect::<Vec<_>>().join(", ");
     Loop::from_word(name)
@@ -236,12 +230,13 @@ fn of_type(word: &str) -> Option<Loop> {
         "DELAYED_JOBS" => Loop::Starts,
         "STUCK_JOBS" => Loop::Reap,
         "TIMEOUTS" => Loop::Timeout,
+        "HOOKS" => Loop::Hooks,
         "SCHEDULES" => Loop::Schedule,
         _ => return None,
     })
 }
 
-pub const TYPES: [&str; 5] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS", "SCHEDULES"];
+pub const TYPES: [&str; 6] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS", "HOOKS", "SCHEDULES"];
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -278,7 +273,7 @@ fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
     for (i, word) in types.iter().enumerate() {
         match of_type(word) {
             Some(name) => loops.push(name),
-            None if ABSENT_TYPES.contains(&word.as_str()) => {
+            None if word == ABSENT_TYPE => {
                 faults.push(format!("types[{i}]"), format!("nothing of the sort {word} runs in this version"));
             }
             None => faults.push(format!("types[{i}]"), format!("must be one of {}", TYPES.join(", "))),

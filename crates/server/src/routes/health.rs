@@ -27,7 +27,11 @@ pub fn lines() -> Vec<Line> {
         at("/livez", "Whether the process answers", get(live)).doc(Doc::new("getLive").answers(alive())),
         at("/healthz", "Whether the process answers", get(live)).doc(Doc::new("getHealth").answers(alive())),
         at("/readyz", "Whether work can be taken and kept", get(ready))
-            .doc(Doc::new("getReady").answers(ready_shape).problems(&["unavailable", "internal"])),
+            .doc(Doc::new("getReady").answers(ready_shape.clone()).problems(&["unavailable", "internal"])),
+        // By the names that seed 001 has for them.
+        at("/health", "Whether the process answers", get(live)).doc(Doc::new("getHealthToo").answers(alive())),
+        at("/ready", "Whether work can be taken and kept", get(ready))
+            .doc(Doc::new("getReadyToo").answers(ready_shape).problems(&["unavailable", "internal"])),
         at("/docs", "This interface, as a page", get(docs)).doc(Doc::new("getDocs").answers_text("text/html")),
         at("/openapi.json", "This interface, as OpenAPI 3.1", get(openapi)).doc(Doc::new("getOpenApi").answers(whole)),
     ]

@@ -461,6 +461,7 @@ fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> 
 pub fn attempt(record: &Record) -> Option<Value> {
     let outcome = record.outcome?;
     let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
+    let counted = record.data.as_ref().and_then(|data| data.get("counted"));
     Some(json!({
         "number": before + 1,
         "run": record.run,
@@ -472,6 +473,9 @@ pub fn attempt(record: &Record) -> Option<Value> {
         "outcome": outcome.word(),
         "error": record.failure.as_ref().map(super::failure),
         "decision": record.decision.as_ref().map(super::decision),
+        "counted": counted.map(|it| json!({
+            "expected_count": it["expected"], "success": it["success"], "failures": it["failures"],
+        })),
         "result": matches!(outcome, AttemptOutcome::Succeeded).then(|| {
             record.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok())
         }).flatten(),

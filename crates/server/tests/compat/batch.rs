@@ -251,6 +251,10 @@ async fn counters_add_up_over_retries_and_are_a_sign_of_life() {
         world.start().await;
         let done = world.patch(&address, json!({"status": "Success", "new_success": 88, "expected_count": 98})).await;
         assert_eq!((&done["success"], &done["failures"], &done["expected_count"]), (&json!(98), &json!(2), &json!(98)));
+        let attempts = world.get(&format!("/api/v1/tasks/{}/attempts", text(&made[0]["id"]))).await;
+        let counted = |n: usize| attempts["items"][n]["counted"].clone();
+        assert_eq!(counted(0), json!({"expected_count": 100, "success": 10, "failures": 2}), "X1-5");
+        assert_eq!(counted(1)["success"], 98);
         let progress = world.get(&format!("/batch/{}", text(&made[0]["batch_id"]))).await;
         assert_eq!(progress["total_expected"], 98);
         let (code, _) = world.refused(Method::PUT, &address, json!({"new_success": 1})).await;

@@ -265,6 +265,30 @@ async fn only_the_holder_speaks_about_a_job() {
     .await;
 }
 
+/// F4-6: the other words for the same: reserve, ack and nack, each by its holder alone; and what has expired is taken back.
+#[tokio::test]
+async fn jobs_are_reserved_and_acknowledged() {
+    everywhere(async |world| {
+        let (id, execution) = enqueue(world, three()).await;
+        let reserve = async |worker: &str| world.post("/api/queue/reserve", json!({"worker_id": worker})).await;
+        assert_eq!(reserve(WORKER).await["job"]["queue_id"], json!(id));
+        for (word, status) in [("ack", StatusCode::CONFLICT), ("nack", StatusCode::CONFLICT)] {
+            let stranger = json!({"queue_id": id, "worker_id": "worker-2"});
+            let (code, _) = world.refused(Method::POST, &format!("/api/queue/{word}"), stranger).await;
+            assert_eq!(code, status);
+        }
+        let back = world.post("/api/queue/nack", json!({"queue_id": id, "worker_id": WORKER})).await;
+        assert_eq!((&back["queue_status"], &back["attempts"]), (&json!("queued"), &json!(1)), "a failure counts");
+        world.pass(1).await;
+        reserve("worker-2").await;
+        let reaped = world.post("/api/queue/reap-expired", json!({})).await;
+        assert_eq!(reaped, json!({"status": "ok", "reclaimed": 0}), "it has not expired");
+        world.post("/api/queue/ack", json!({"queue_id": id, "worker_id": "worker-2", "result": {"rows": 1}})).await;
+        assert_eq!(standing(world, &execution).await.0, "completed");
+    })
+    .await;
+}
+
 /// S4-51, S4-52, F4-11: shorthands of this dialect.
 #[tokio::test]
 async fn shorthands_of_retry_are_read() {

@@ -4,6 +4,7 @@
 use super::cases;
 use crate::types::*;
 use comeback_core::*;
+use serde_json::json;
 
 cases! { "control";
     fn a_pause_is_remembered_with_who_and_why(w) {
@@ -30,6 +31,53 @@ cases! { "control";
         w.store.set_pause(Loop::Starts, None, w.now()).await.unwrap();
         assert_eq!(w.store.pauses().await.unwrap().len(), Loop::ALL.len() - 1);
         w.store.set_pause(Loop::Starts, None, w.now()).await.unwrap();
+    }
+
+    /// Nobody gets anything: not of one lane, not of many, not what is due, not a step of an execution.
+    fn while_dispatch_is_paused_nobody_is_leased_anything(w) {
+        let retried = w.running(w.retrying_task("r", json!({"strategy": "fixed", "delay": "1s", "max_retries": 9}))).await;
+        w.fail(&retried.stored).await;
+        w.submit_many("a", 1).await;
+        w.submit_many("b", 1).await;
+        w.execution(&["x"], &[]).await;
+        w.pass(2_000);
+        let pause = Pause { until: w.now() + Millis(60_000), note: None, by: None, at: w.now() };
+        w.store.set_pause(Loop::Dispatch, Some(pause), w.now()).await.unwrap();
+        let asked = |kinds: &[&str]| ClaimRequest {
+            due: true,
+            kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
+            ..w.request(10)
+        };
+        for kinds in [&["a"][..], &["a", "b"], &["step"], &["r"], &[]] {
+            assert_eq!(w.claim_with(asked(kinds)).await.len(), 0, "{kinds:?}");
+        }
+        w.rule(json!({"name": "r", "max_running": 9})).await;
+        assert_eq!(w.claim(10).await.len(), 0, "nor under a rule");
+        w.pass(60_000);
+        assert_eq!(w.claim_with(asked(&[])).await.len(), 4, "it ends by itself");
+    }
+
+    /// Calls of hooks alone are held back; other calls are made.
+    fn while_hooks_are_paused_no_hook_is_called(w) {
+        let of = |executor: Executor, queue: &str| {
+            let mut new = w.new_task("a");
+            new.task.lane = std::sync::Arc::new(Lane { executor, queue: queue.into(), ..(*new.task.lane).clone() });
+            new
+        };
+        let tasks = w.submit(vec![of(Executor::Http, "default"), of(Executor::Http, HOOK_QUEUE), of(Executor::Hook, "default")]).await;
+        let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
+        w.store.set_pause(Loop::Hooks, Some(pause), w.now()).await.unwrap();
+        let asked = |executor: Executor| ClaimRequest {
+            executor,
+            queues: vec!["default".into(), HOOK_QUEUE.into()],
+            ..w.request(10)
+        };
+        let claim = async |executor: Executor| -> Vec<TaskId> {
+            w.claim_with(asked(executor)).await.iter().map(|it| it.stored.task.id).collect()
+        };
+        assert_eq!((claim(Executor::Http).await, claim(Executor::Hook).await), (vec![tasks[0]], Vec::new()));
+        w.store.set_pause(Loop::Hooks, None, w.now()).await.unwrap();
+        assert_eq!((claim(Executor::Http).await, claim(Executor::Hook).await), (vec![tasks[1]], vec![tasks[2]]));
     }
 
     fn facts_are_kept_and_replaced(w) {

@@ -26,6 +26,20 @@ cases! { "count";
         assert_eq!(w.load(id).await.task.tally, task::Tally { expected: Some(7), success: most, failures: most });
     }
 
+    fn what_several_tasks_counted_is_written_together(w) {
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            ids.push(w.running(w.new_task("a")).await.stored.task.id);
+        }
+        let waiting = w.submit(vec![w.new_task("a")]).await[0];
+        let of = |task: &TaskId, n: u32| Count { task: *task, success: n, failures: 0, expected: None };
+        let counts = [of(&ids[2], 3), of(&waiting, 9), of(&ids[0], 1), of(&ids[1], 2)];
+        assert_eq!(w.store.count(&counts, w.now()).await.unwrap(), [true, false, true, true]);
+        for (n, id) in (1..).zip(&ids) {
+            assert_eq!(w.load(*id).await.task.tally.success, n);
+        }
+    }
+
     /// A14: a count is a sign of life.
     fn a_count_moves_the_inactivity_limit(w) {
         let mut new = w.new_task("a");

@@ -113,6 +113,7 @@ impl World {
             worker: "w1".into(),
             limit,
             due: false,
+            without_calls: false,
             lease: Millis::from_secs(60),
         }
     }

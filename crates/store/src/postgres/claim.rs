@@ -15,7 +15,7 @@ use super::apply::{append, lock_executions, take_turns, update_open, write_execu
 use super::learn;
 use super::rows::{Reader, read_open};
 use super::rules;
-use super::tend::unless_paused;
+use super::tend::{is_paused, unless_paused};
 use crate::StoreError;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
 use crate::types::{ClaimRequest, Claimed, Loop};
@@ -99,10 +99,19 @@ fn lease_statement(picked: &str, more: &str, promotes: bool) -> String {
     )
 }
 
+/// That nobody has paused the handing out of work, looked at once per statement.
+fn dispatching() -> String {
+    format!("not exists (select 1 from loop_pause where name = '{}' and until > $4)", Loop::Dispatch)
+}
+
 pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
+    let dispatching = dispatching();
     lease_statement(
-        "select id from task_open where lane = $1 and state = 1 and hold = 0 and (expires_at is null or expires_at > $4)
-         order by prio, submitted_at, id limit $2 for update skip locked",
+        &format!(
+            "select id from task_open
+         where lane = $1 and state = 1 and hold = 0 and (expires_at is null or expires_at > $4) and {dispatching}
+         order by prio, submitted_at, id limit $2 for update skip locked"
+        ),
         "",
         false,
     )
@@ -110,28 +119,32 @@ pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
 
 /// Each lane gives its best few. A lane that gave as many as it may could have more: nothing beyond its last is safe to take.
 pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
+    let dispatching = dispatching();
     lease_statement(
         "select id from c where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut)
            or not exists (select 1 from cut)
          order by prio, submitted_at, id limit $2",
-        "c as materialized (
+        &format!(
+            "c as materialized (
            select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
            from unnest($1::int4[]) as l(lane) cross join lateral (
              select o.id, o.lane, o.prio, o.submitted_at from task_open o
              where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
-             order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x),
-         cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),",
+             order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x where {dispatching}),
+         cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),"
+        ),
         false,
     )
 });
 
 /// Retries that are due and that nobody has promoted yet: promoted and leased in one step.
 pub static DUE: LazyLock<String> = LazyLock::new(|| {
+    let dispatching = dispatching();
     lease_statement(
-        "select id from task_open where state = 4 and hold = 0 and due <= $4 and (expires_at is null or expires_at > $4)
+        &format!("select id from task_open where state = 4 and hold = 0 and due <= $4 and (expires_at is null or expires_at > $4)
            and execution_id is null and lane = any($1::int4[])
-           and not exists (select 1 from loop_pause where name = $7 and until > $4)
-         order by due, id limit $2 for update skip locked",
+           and not exists (select 1 from loop_pause where name = $7 and until > $4) and {dispatching}
+         order by due, id limit $2 for update skip locked"),
         "",
         true,
     )
@@ -177,6 +190,10 @@ async fn claim_known(
     request: &ClaimRequest,
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
+    if request.may_call() && !request.without_calls && is_paused(&store.reader().await?, Loop::Hooks, now).await? {
+        let request = ClaimRequest { without_calls: true, ..request.clone() };
+        return Box::pin(claim_known(store, &request, now)).await;
+    }
     let lanes = store.dictionary.lanes_for(request);
     if lanes.is_empty() || request.limit == 0 {
         return Ok(Vec::new());
@@ -295,17 +312,19 @@ async fn read_claimed(
 }
 
 pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
-    "with c as materialized (
+    let dispatching = dispatching();
+    format!(
+        "with c as materialized (
        select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
        from unnest($1::int4[]) as l(lane) cross join lateral (
          select o.id, o.lane, o.prio, o.submitted_at, o.execution_id, o.version from task_open o
          where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
-         order by o.prio, o.submitted_at, o.id limit $3) x),
+         order by o.prio, o.submitted_at, o.id limit $3) x where {dispatching}),
      cut as (select prio, submitted_at, id from c where n = $3 order by prio, submitted_at, id limit 1)
      select id, execution_id, version from c
      where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut) or not exists (select 1 from cut)
      order by prio, submitted_at, id limit $2"
-        .into()
+    )
 });
 
 /// Only what has not moved since it was looked at: by now this transaction has its number, and what somebody else told of a task

@@ -18,10 +18,11 @@ use uuid::Uuid;
 use super::PostgresStore;
 use super::claim::{Picked, lease_picked, per_lane};
 use super::learn;
+use super::tend::is_paused;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
-use crate::types::{ClaimRequest, Claimed};
+use crate::types::{ClaimRequest, Claimed, Loop};
 
 /// The first of the two numbers of such locks; the second is made of what is counted.
 const LOCK: i32 = 0x6363;
@@ -206,6 +207,9 @@ async fn claim_once(
 ) -> Result<Look, StoreError> {
     let dictionary = &store.dictionary;
     let mut client = store.writer().await?;
+    if is_paused(&client, Loop::Dispatch, now).await? {
+        return Ok(Look::Leased(Vec::new()));
+    }
     let mut ready = ready_lanes(dictionary, &client, request).await?;
     if ready.is_empty() {
         return Ok(Look::Nobody);

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
 use comeback_core::{Record, State, Timestamp, transition};
-use deadpool_postgres::{Client, Transaction};
+use deadpool_postgres::{Client, GenericClient, Transaction};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -68,24 +68,27 @@ pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) ->
     Ok(answers)
 }
 
-const COUNT: &str = "update task_open set success = least(success + $2::int8, 2147483647)::int4,
-               failures = least(failures + $3::int8, 2147483647)::int4, expected = coalesce($4::int4, expected),
-               version = version + 1, updated_at = greatest($5, updated_at),
-               timeout_at = case when timeout_at is null then null
-                 else least($5 + timeout_ms, started_at + attempt_deadline_ms) end
-             where id = $1 and state in (2, 3)";
+/// All of them or none; in one order, as everybody locks.
+const COUNT: &str = "with l as (select id from task_open where id = any($1) and state in (2, 3) order by id for update)
+     update task_open o set success = least(o.success + i.success, 2147483647)::int4,
+       failures = least(o.failures + i.failures, 2147483647)::int4, expected = coalesce(i.expected, o.expected),
+       version = o.version + 1, updated_at = greatest($5, o.updated_at),
+       timeout_at = case when o.timeout_at is null then null
+         else least($5 + o.timeout_ms, o.started_at + o.attempt_deadline_ms) end
+     from l join unnest($1::uuid[], $2::int8[], $3::int8[], $4::int4[]) as i(id, success, failures, expected) on i.id = l.id
+     where o.id = l.id returning o.id";
 
 pub async fn count(store: &PostgresStore, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
+    let ids: Vec<Uuid> = counts.iter().map(|it| it.task.0).collect();
+    let success: Vec<i64> = counts.iter().map(|it| it.success.into()).collect();
+    let failures: Vec<i64> = counts.iter().map(|it| it.failures.into()).collect();
+    let expected = |it: &Count| it.expected.map(|expected| i32::try_from(expected).unwrap_or(i32::MAX));
+    let expected: Vec<Option<i32>> = counts.iter().map(expected).collect();
     let client = store.writer().await?;
     let statement = client.prepare_cached(COUNT).await?;
-    let mut answers = Vec::with_capacity(counts.len());
-    for count in counts {
-        let expected = count.expected.map(|expected| i32::try_from(expected).unwrap_or(i32::MAX));
-        let (success, failures) = (i64::from(count.success), i64::from(count.failures));
-        let changed = client.execute(&statement, &[&count.task.0, &success, &failures, &expected, &now.0]).await?;
-        answers.push(changed > 0);
-    }
-    Ok(answers)
+    let rows = client.query(&statement, &[&ids, &success, &failures, &expected, &now.0]).await?;
+    let counted: BTreeSet<Uuid> = rows.iter().map(|row| row.get(0)).collect();
+    Ok(ids.iter().map(|id| counted.contains(id)).collect())
 }
 
 /// Lone tasks whose small events are carried: one statement moves them all.
@@ -252,12 +255,19 @@ fn lock_number(name: Loop) -> i64 {
 }
 
 pub const PAUSE_LOCK: &str = "select pg_advisory_xact_lock_shared($1)";
+const IS_PAUSED: &str = "select exists (select 1 from loop_pause where name = $1 and until > $2)";
+
+/// Whether the loop is paused at this moment.
+pub async fn is_paused(client: &impl GenericClient, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+    let statement = client.prepare_cached(IS_PAUSED).await?;
+    Ok(client.query_one(&statement, &[&name.word(), &now.0]).await?.get(0))
+}
 
 /// Whether the loop is paused. If it is not, no pause can begin before this transaction ends: an acknowledged pause means that
 /// nothing of the loop is still under way anywhere (R-I16).
 pub async fn pause_lock(tx: &Transaction<'_>, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
     let lock = tx.prepare_cached(PAUSE_LOCK).await?;
-    let look = tx.prepare_cached("select exists (select 1 from loop_pause where name = $1 and until > $2)").await?;
+    let look = tx.prepare_cached(IS_PAUSED).await?;
     let number = lock_number(name);
     let word = name.word();
     let lock_params: [&(dyn ToSql + Sync); 1] = [&number];

@@ -33,6 +33,12 @@ pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Resu
 }
 
 fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Given, StoreError> {
+    if is_paused(tx.connection, Loop::Dispatch, now)? {
+        return Ok(Given::default());
+    }
+    if request.may_call() && !request.without_calls && is_paused(tx.connection, Loop::Hooks, now)? {
+        return claim_one(tx, &ClaimRequest { without_calls: true, ..request.clone() }, now);
+    }
     let lanes = tx.dictionary.lanes_for(request);
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
     let mut given = Given::default();

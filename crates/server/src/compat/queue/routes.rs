@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_core::{Dialect, Executor, Invalid, Millis, TaskId};
-use comeback_engine::store::{BeatAnswer, ListCursor, ListQuery};
+use comeback_engine::store::{BeatAnswer, ListCursor, ListQuery, Loop};
 use comeback_engine::{
     CommandError, ExecutionSpec, Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Moment, Report, ReportEnd,
     Submit, TaskSpec,
@@ -27,6 +27,7 @@ use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
+use crate::routes::admin::NothingIn;
 use crate::routes::leases::{lease_or_give_back, report_all};
 use crate::routes::{CURSOR, LIMIT, Line, Query, line, task_id};
 use crate::wire::lease::ErrorIn;
@@ -70,6 +71,34 @@ pub fn lines() -> Vec<Line> {
                 .example(json!({"worker_id": "worker-1", "extend_seconds": 60}))
                 .answers(schema::named("QueueBeat")),
         ),
+        line(Method::POST, "/api/queue/reserve", Need::Work, "Lease the best job there is", post(lease)).doc(
+            Doc::new("reserveJob")
+                .about("Another word for `lease`.")
+                .needs::<LeaseIn>()
+                .example(json!({"worker_id": "worker-1", "lease_seconds": 60}))
+                .answers(schema::named("QueueLease")),
+        ),
+        line(Method::POST, "/api/queue/ack", Need::Work, "Say that a job succeeded", post(ack)).doc(
+            ends("ackJob")
+                .about("Another word for `complete`.")
+                .needs::<AckIn>()
+                .example(json!({"queue_id": "01a1df6f-0287-7000-8004-c3db98790bca", "worker_id": "worker-1"}))
+                .problems(&["task-canceled", "conflict"]),
+        ),
+        line(Method::POST, "/api/queue/nack", Need::Work, "Say that a job failed", post(nack)).doc(
+            ends("nackJob")
+                .about("Another word for `fail`: whether and when it is tried again is the policy's to say.")
+                .needs::<NackIn>()
+                .example(json!({"queue_id": "01a1df6f-0287-7000-8004-c3db98790bca", "worker_id": "worker-1"}))
+                .problems(&["task-canceled", "conflict"]),
+        ),
+        line(Method::POST, "/api/queue/reap-expired", Need::AdministerAll, "Take back what has expired", post(reap))
+            .doc(
+                Doc::new("reapExpiredJobs")
+                    .about("The reap loop does so by itself; this is for those who do not want to wait.")
+                    .takes::<NothingIn>()
+                    .answers(schema::object([("status", schema::text()), ("reclaimed", schema::count())])),
+            ),
         line(Method::GET, "/api/queue", Need::Read, "List jobs, the newest first", get(list))
             .doc(Doc::new("listJobs").query(PARAMETERS).answers(page)),
         line(Method::GET, "/api/queue/size", Need::Read, "How many jobs wait", get(size))
@@ -270,17 +299,41 @@ struct CompleteIn {
     result: Option<Raw>,
 }
 
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = JobAck)]
+struct AckIn {
+    #[schema(format = "uuid")]
+    queue_id: String,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    worker_id: Option<String>,
+    #[serde(default)]
+    lease: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
+    result: Option<Raw>,
+}
+
+async fn ack(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let AckIn { queue_id, worker_id, lease, result } = wire::read(&body)?;
+    succeeded(&app, &caller, &queue_id, CompleteIn { worker_id, lease, result }).await
+}
+
 async fn complete(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let id = task_id(&id)?;
-    let given: CompleteIn = wire::read(&body)?;
+    succeeded(&app, &caller, &id, wire::read(&body)?).await
+}
+
+async fn succeeded(app: &App, caller: &Caller, id: &str, given: CompleteIn) -> Result<Json<Value>, Problem> {
+    let id = task_id(id)?;
     let end = ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) };
-    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
-    holder.end(&app, &caller.namespace, id, end).await.map(Json)
+    let holder = Holder::new(app, &given.worker_id, &given.lease)?;
+    holder.end(app, &caller.namespace, id, end).await.map(Json)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -302,19 +355,51 @@ struct FailIn {
     _retry_delay_seconds: Option<u32>,
 }
 
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = JobNack)]
+struct NackIn {
+    #[schema(format = "uuid")]
+    queue_id: String,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    worker_id: Option<String>,
+    #[serde(default)]
+    lease: Option<String>,
+    #[serde(default)]
+    error: Option<ErrorIn>,
+    /// Read and not heeded: the policy decides.
+    #[serde(default, rename = "retry_delay_seconds")]
+    _retry_delay_seconds: Option<u32>,
+}
+
+async fn nack(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let NackIn { queue_id, worker_id, lease, error, .. } = wire::read(&body)?;
+    failed(&app, &caller, &queue_id, FailIn { worker_id, lease, error, _retry: None, _retry_delay_seconds: None }).await
+}
+
 async fn fail(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let id = task_id(&id)?;
-    let given: FailIn = wire::read(&body)?;
+    failed(&app, &caller, &id, wire::read(&body)?).await
+}
+
+async fn failed(app: &App, caller: &Caller, id: &str, given: FailIn) -> Result<Json<Value>, Problem> {
+    let id = task_id(id)?;
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
     faults.or(())?;
-    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
-    holder.end(&app, &caller.namespace, id, ReportEnd::Failed(failure)).await.map(Json)
+    let holder = Holder::new(app, &given.worker_id, &given.lease)?;
+    holder.end(app, &caller.namespace, id, ReportEnd::Failed(failure)).await.map(Json)
+}
+
+async fn reap(State(app): Shared, body: Bytes) -> Result<Json<Value>, Problem> {
+    let NothingIn {} = wire::read(&body)?;
+    let progress = app.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
+    Ok(Json(json!({"status": "ok", "reclaimed": progress.moved})))
 }
 
 #[derive(Deserialize, ToSchema)]

@@ -32,6 +32,17 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("outcome", words!(AttemptOutcome)),
                 ("error", maybe("Failure")),
                 ("decision", maybe("Decision")),
+                (
+                    "counted",
+                    about(
+                        nullable(object([
+                            ("expected_count", nullable(count())),
+                            ("success", count()),
+                            ("failures", count()),
+                        ])),
+                        "What whoever a hook called had counted when it ended.",
+                    ),
+                ),
                 ("result", anything()),
             ]),
         ),
