@@ -123,6 +123,8 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await tab.page.getByRole('link', { name: /order-fulfilment/ }).click();
   await see('waits for charge');
   assert.equal(await tab.page.locator('.box').count(), 4);
+  assert.match(await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(), /↻\s+charge/);
+  assert.match(await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(), /^attempt 2, in \d+/);
   await press('Gantt');
   await tab.page.getByRole('img', { name: /When each of 4 tasks ran/ }).waitFor();
   await press('List');

@@ -103,13 +103,14 @@ export function obstacle(act: Act, state: State): string | null {
   const isOver = ['succeeded', 'failed', 'dead', 'canceled', 'skipped'].includes(state);
   switch (act) {
     case 'retry':
-      if (state === 'retry_pending' || state === 'failed' || state === 'dead' || state === 'canceled') return null;
+      if (state === 'retry_pending' || state === 'failed' || state === 'dead') return null;
+      if (state === 'canceled') return 'it was cancelled; submit it anew';
       return state === 'succeeded' ? 'it has succeeded' : `it is ${state}: there is nothing to retry`;
     case 'cancel':
       return isOver ? 'it has ended' : null;
     case 'pause':
       if (isOver) return 'it has ended';
-      return state === 'paused' ? 'it is paused already' : state === 'running' ? 'it is running' : null;
+      return state === 'paused' ? 'it is paused already' : null;
     case 'resume':
       return state === 'paused' ? null : 'it is not paused';
     case 'snooze':

@@ -36,6 +36,7 @@ describe('states', () => {
   it('allow what the server allows', () => {
     expect(obstacle('retry', 'retry_pending')).toBeNull();
     expect(obstacle('retry', 'succeeded')).toBe('it has succeeded');
+    expect(obstacle('retry', 'canceled')).toMatch('submit it anew');
     expect(obstacle('cancel', 'dead')).toBe('it has ended');
     expect(obstacle('resume', 'paused')).toBeNull();
   });

@@ -13,16 +13,17 @@ export interface Resource<T> {
   reload(): Promise<void>;
 }
 
-/**
- * `question` says what to ask for; when what it reads changes, the old answer is dropped. `relevant` says which events make an
- * answer old; nothing means none of them.
- */
-export function resource<Q, T>(
-  question: () => Q,
-  ask: (question: Q, signal: AbortSignal) => Promise<T>,
-  relevant?: (event: FeedEvent, question: Q) => boolean,
-  every?: number,
-): Resource<T> {
+export interface Freshness<Q> {
+  /** Which events make an answer old: those whose type begins so, or those that it says yes to. */
+  on?: string[] | ((event: FeedEvent, question: Q) => boolean);
+  /** Asked again after so many milliseconds anyway. */
+  every?: number;
+  /** The old answer is shown until the next one is there, also when the question changes. */
+  keep?: boolean;
+}
+
+/** `question` says what to ask for; when what it reads changes, the old answer is dropped. */
+export function resource<Q, T>(question: () => Q, ask: (question: Q, signal: AbortSignal) => Promise<T>, { on, every, keep }: Freshness<Q> = {}): Resource<T> {
   let value = $state.raw<T | undefined>();
   let problem = $state.raw<Problem | undefined>();
   let loading = $state(true);
@@ -46,18 +47,23 @@ export function resource<Q, T>(
     loading = false;
   }
 
+  function concerns(event: FeedEvent): boolean {
+    if (typeof on === 'function') return on(event, current);
+    return on?.some((prefix) => event.type.startsWith(prefix)) ?? false;
+  }
+
   $effect(() => {
     current = question();
     void session.key;
     untrack(() => {
-      value = undefined;
+      if (!keep) value = undefined;
       problem = undefined;
-      loading = true;
+      loading = value === undefined;
       void reload();
     });
     const unlisten = live.listen((events) => {
-      if (loading || !relevant) return;
-      if (events.length === 0 || events.some((event) => relevant(event, current))) void reload();
+      if (loading || !on) return;
+      if (events.length === 0 || events.some((event) => concerns(event))) void reload();
     });
     const timer = every ? setInterval(() => live.mode !== 'paused' && !loading && void reload(), every) : undefined;
     return () => {

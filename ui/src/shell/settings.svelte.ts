@@ -24,16 +24,29 @@ function write(name: string, value: string): void {
 
 const THEMES: readonly Theme[] = ['system', 'light', 'dark'];
 const ZONES: readonly Zone[] = ['local', 'utc'];
+export type Density = 'compact' | 'comfortable' | 'dense';
+const DENSITIES: readonly Density[] = ['compact', 'comfortable', 'dense'];
 
 class Settings {
   theme = $state<Theme>(read('theme', THEMES));
   zone = $state<Zone>(read('zone', ZONES));
+  density = $state<Density>(read('density', DENSITIES));
+
+  constructor() {
+    document.documentElement.dataset.density = this.density;
+  }
 
   nextTheme(): void {
     this.theme = THEMES[(THEMES.indexOf(this.theme) + 1) % THEMES.length] as Theme;
     write('theme', this.theme);
     if (this.theme === 'system') delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = this.theme;
+  }
+
+  nextDensity(): void {
+    this.density = DENSITIES[(DENSITIES.indexOf(this.density) + 1) % DENSITIES.length] as Density;
+    write('density', this.density);
+    document.documentElement.dataset.density = this.density;
   }
 
   nextZone(): void {
