@@ -23,6 +23,6 @@ export default defineConfig({
   base: './',
   plugins: [svelte(), fresh, root],
   build: { emptyOutDir: false, modulePreload: { polyfill: false }, target: 'es2022', assetsInlineLimit: 0 },
-  server: { proxy: { '/api': { target: server, changeOrigin: true }, '/readyz': server } },
+  server: { proxy: { '/api': server, '/readyz': server } },
   test: { include: ['src/**/*.test.ts'] },
 });

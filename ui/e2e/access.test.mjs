@@ -28,6 +28,7 @@ async function settle(tab, path) {
 for (const colorScheme of ['light', 'dark']) {
   test(`axe finds nothing, ${colorScheme}`, async () => {
     const tab = await openPage(stage, { colorScheme });
+    const all = [];
     for (const path of screens) {
       await settle(tab, path);
       await tab.page.evaluate(axe);
@@ -35,8 +36,9 @@ for (const colorScheme of ['light', 'dark']) {
         const { violations } = await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] });
         return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 160)} (${node.any[0]?.message ?? ''})`).join(' | ')}`);
       });
-      assert.deepEqual(found, [], `${path} ${colorScheme}`);
+      all.push(...found.map((it) => `/${path}: ${it}`));
     }
+    assert.deepEqual(all, []);
     assert.deepEqual(tab.trouble, []);
     await tab.close();
   });

@@ -69,7 +69,6 @@ test('a task shows its past, the now line, its future and where it ends', async 
   const picture = tab.page.getByRole('img', { name: /Timeline/ });
   assert.match(await picture.getAttribute('aria-label'), /1 past attempt, next in .*5 to come, gives up .* → dead/);
   assert.equal(await picture.locator('.to-come').count(), 5);
-  assert.equal(await picture.locator('.band').count() >= 3, true, 'later attempts have bands of jitter');
   assert.equal(await picture.locator('.now').count(), 1);
   assert.equal(await picture.locator('.end').count() > 0, true);
   await press('Policy');
@@ -121,7 +120,7 @@ test('upcoming shows what is due as bars that lead to their tasks', async () => 
 test('an execution is a graph, a gantt, a list and a log', async () => {
   await tab.go('executions');
   await tab.page.getByRole('link', { name: /order-fulfilment/ }).click();
-  await see('waits for charge');
+  await tab.page.locator('.state', { hasText: 'waits for charge' }).first().waitFor();
   assert.equal(await tab.page.locator('.box').count(), 4);
   assert.match(await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(), /↻\s+charge/);
   assert.match(await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(), /^attempt 2, in \d+/);
@@ -147,7 +146,7 @@ test('a workflow is run from the catalog, and versions are compared', async () =
   await press('Run…');
   await tab.page.locator('dialog').getByRole('button', { name: 'Run' }).click();
   await tab.page.waitForURL(/\/x\//);
-  await see('extract');
+  await tab.page.locator('.box', { hasText: 'extract' }).waitFor();
 });
 
 test('schedules can be run now and paused', async () => {
@@ -202,7 +201,7 @@ test('keys lead everywhere, and the palette finds a task', async () => {
   await tab.page.waitForURL(/\/tasks/);
   await tab.page.keyboard.press('Control+k');
   await tab.page.getByRole('combobox', { name: 'Search or jump' }).fill('kind:email.send');
-  await tab.page.getByRole('option', { name: /email\.send/ }).first().waitFor();
+  await tab.page.getByRole('option', { name: /✓ email\.send/ }).first().waitFor();
   await tab.page.keyboard.press('Enter');
   await tab.page.waitForURL(new RegExp(`/t/${ids.fine}`));
   await tab.page.keyboard.press('?');

@@ -1,6 +1,7 @@
 /** Failures that look the same, together. */
 
-import type { TaskLine } from '../api/types';
+import { get } from '../api/client';
+import type { Page, TaskLine } from '../api/types';
 import { lookOf, type Look } from './states';
 import { errorText } from './words';
 
@@ -46,20 +47,37 @@ function begin(key: string, task: TaskLine, look: Look): Group {
   return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, since: task.submitted_at };
 }
 
-export interface Record {
+/** What became of tasks with one error. */
+export interface Ended {
   recovered: number;
   dead: number;
   /** There are more than were counted. */
   more: boolean;
 }
 
+/** Asks what became of others with the same error: the only honest answer to whether retrying helps. */
+export async function endedOf(fingerprint: string | null, signal: AbortSignal): Promise<Ended | null> {
+  if (!fingerprint) return null;
+  const ended = (state: string) => get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);
+  const [recovered, dead] = await Promise.all([ended('recovered'), ended('failed,dead')]);
+  return { recovered: recovered.items.length, dead: dead.items.length, more: recovered.next_cursor !== null || dead.next_cursor !== null };
+}
+
 /** Few cases prove nothing, and are said to. */
 const ENOUGH = 20;
 
-export function helps({ recovered, dead, more }: Record): string {
+export function helps({ recovered, dead, more }: Ended): string {
   const n = recovered + dead;
   if (n === 0) return 'none ended';
   if (recovered === 0 && n >= ENOUGH) return `never: 0 of ${n}`;
   if (n < ENOUGH) return `${recovered} of ${n} so far`;
   return `${Math.round((100 * recovered) / n)} % of ${n}${more ? '+' : ''}`;
+}
+
+/** The same as a sentence. */
+export function helpsSentence(ended: Ended): string {
+  const n = ended.recovered + ended.dead;
+  if (n === 0) return 'No task with this error has ended yet';
+  if (n < ENOUGH) return `${ended.recovered} of ${n} tasks with this error came back; too few to say more`;
+  return `${Math.round((100 * ended.recovered) / n)} % of tasks with this error came back (n=${n}${ended.more ? '+' : ''})`;
 }

@@ -33,6 +33,11 @@ export function picture(ids: string[], edges: { from: string; to: string; when: 
   const inside = edges.filter((edge) => known.has(edge.from) && known.has(edge.to));
   for (const { from, to } of inside) graph.setEdge(from, to);
   layout(graph as never);
+  /** The middle of the right side of a box, or of its left one. */
+  const side = (id: string, sign: number) => {
+    const node = graph.node(id) as { x: number; y: number };
+    return { x: node.x + (sign * BOX.width) / 2, y: node.y };
+  };
   const size = graph.graph() as { width?: number; height?: number };
   return {
     width: Math.ceil(size.width ?? BOX.width),
@@ -43,25 +48,27 @@ export function picture(ids: string[], edges: { from: string; to: string; when: 
     }),
     arrows: inside.map(({ from, to, when }) => {
       const edge = graph.edge(from, to) as { points: { x: number; y: number }[] };
-      return { from, to, when, path: curve(edge.points) };
+      return { from, to, when, path: curve(side(from, 1), edge.points.slice(1, -1), side(to, -1)) };
     }),
   };
 }
 
-/** A line that bends, rather than one with corners. */
-function curve(points: { x: number; y: number }[]): string {
-  const [first, ...rest] = points;
-  const last = rest.at(-1);
-  if (!first || !last) return '';
-  const parts = [`M${r(first.x)} ${r(first.y)}`];
-  for (let i = 0; i < rest.length - 1; i += 1) {
-    const via = rest[i];
-    const next = rest[i + 1];
-    if (!via || !next) continue;
-    const end = i === rest.length - 2 ? next : { x: (via.x + next.x) / 2, y: (via.y + next.y) / 2 };
-    parts.push(`Q${r(via.x)} ${r(via.y)} ${r(end.x)} ${r(end.y)}`);
+interface Point {
+  x: number;
+  y: number;
+}
+
+/** From side to side, by what lies between; a line that bends rather than one with corners. */
+function curve(from: Point, via: Point[], to: Point): string {
+  // Between neighbours what lies between is only the middle.
+  const stops = [from, ...(via.length > 1 ? via : []), to];
+  const parts = [`M${r(from.x)} ${r(from.y)}`];
+  for (let i = 1; i < stops.length; i += 1) {
+    const [a, b] = [stops[i - 1], stops[i]];
+    if (!a || !b) continue;
+    const half = (b.x - a.x) / 2;
+    parts.push(`C${r(a.x + half)} ${r(a.y)} ${r(b.x - half)} ${r(b.y)} ${r(b.x)} ${r(b.y)}`);
   }
-  if (rest.length === 1) parts.push(`L${r(last.x)} ${r(last.y)}`);
   return parts.join('');
 }
 

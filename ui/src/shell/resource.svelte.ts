@@ -18,33 +18,57 @@ export interface Freshness<Q> {
   on?: string[] | ((event: FeedEvent, question: Q) => boolean);
   /** Asked again after so many milliseconds anyway. */
   every?: number;
+  /** However much happens, not more often than this. */
+  pace?: number;
   /** The old answer is shown until the next one is there, also when the question changes. */
   keep?: boolean;
 }
 
 /** `question` says what to ask for; when what it reads changes, the old answer is dropped. */
-export function resource<Q, T>(question: () => Q, ask: (question: Q, signal: AbortSignal) => Promise<T>, { on, every, keep }: Freshness<Q> = {}): Resource<T> {
+export function resource<Q, T>(
+  question: () => Q,
+  ask: (question: Q, signal: AbortSignal) => Promise<T>,
+  { on, every, keep, pace = 1_000 }: Freshness<Q> = {},
+): Resource<T> {
   let value = $state.raw<T | undefined>();
   let problem = $state.raw<Problem | undefined>();
   let loading = $state(true);
   let current: Q;
-  let asked = 0;
+  /** Answers to earlier questions are not taken. */
+  let number = 0;
   let stop: AbortController | undefined;
+  let askedAt = 0;
+  let waits: ReturnType<typeof setTimeout> | undefined;
 
   async function reload(): Promise<void> {
-    const number = ++asked;
+    const own = ++number;
     stop?.abort();
     stop = new AbortController();
+    askedAt = performance.now();
+    clearTimeout(waits);
+    waits = undefined;
     try {
       const answer = await ask(current, stop.signal);
-      if (number !== asked) return;
+      if (own !== number) return;
       value = answer;
       problem = undefined;
     } catch (error) {
-      if (number !== asked || stop.signal.aborted) return;
+      if (own !== number) return;
       problem = error instanceof Problem ? error : new Problem({ type: 'bug', title: 'This page has a fault', status: 0, detail: String(error) });
     }
+    stop = undefined;
     loading = false;
+  }
+
+  /** Not before the answer to the last question is there, and not sooner than the pace. */
+  function soon(): void {
+    if (waits) return;
+    const wait = stop ? 200 : Math.max(0, askedAt + pace - performance.now());
+    waits = setTimeout(() => {
+      waits = undefined;
+      if (stop) soon();
+      else void reload();
+    }, wait);
   }
 
   function concerns(event: FeedEvent): boolean {
@@ -62,15 +86,17 @@ export function resource<Q, T>(question: () => Q, ask: (question: Q, signal: Abo
       void reload();
     });
     const unlisten = live.listen((events) => {
-      if (loading || !on) return;
-      if (events.length === 0 || events.some((event) => concerns(event))) void reload();
+      if (on && (events.length === 0 || events.some(concerns))) soon();
     });
-    const timer = every ? setInterval(() => live.mode !== 'paused' && !loading && void reload(), every) : undefined;
+    const timer = every ? setInterval(() => live.mode !== 'paused' && soon(), every) : undefined;
     return () => {
       unlisten();
       clearInterval(timer);
+      clearTimeout(waits);
+      waits = undefined;
       stop?.abort();
-      asked += 1;
+      stop = undefined;
+      number += 1;
     };
   });
 

@@ -66,13 +66,16 @@ class Router {
   private click(event: MouseEvent): void {
     if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     const link = (event.target as Element | null)?.closest('a');
-    if (!link || link.target || link.hasAttribute('download') || link.origin !== location.origin) return;
+    // Links in pictures have no address of their own, only what was written; so all are read that way.
+    const written = link?.getAttribute('href');
+    if (!link || written === null || written === undefined || link.hasAttribute('target') || link.hasAttribute('download')) return;
+    const url = new URL(written, base());
     const root = base().pathname;
-    if (!link.pathname.startsWith(root)) return;
-    const first = link.pathname.slice(root.length).split('/')[0] ?? '';
+    if (url.origin !== location.origin || !url.pathname.startsWith(root)) return;
+    const first = url.pathname.slice(root.length).split('/')[0] ?? '';
     if (first !== '' && !PAGES.includes(first)) return;
     event.preventDefault();
-    this.go(link.href);
+    this.go(url.href);
   }
 }
 
