@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test simulate chaos bench bench-quick
+.PHONY: help setup demo serve ui test screenshots simulate chaos bench bench-quick
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -11,14 +11,21 @@ setup: ## install what the tests need and is missing
 tools:
 	@scripts/setup --build
 
-demo: tools ## watch tasks fail and come back, on temporary data
+ui: ## build the dashboard that goes into the binary
+	scripts/ui build
+
+demo: tools ui ## watch tasks fail and come back, on temporary data
 	cargo run --release -p comeback -- demo
 
-serve: tools ## run the server on ./comeback.db
+serve: tools ui ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
+screenshots: setup ui ## pictures of every screen, light, dark and phone, into ui/screenshots
+	cargo build -p comeback
+	cd ui && npm run screenshots
+
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format lint build core store engine server contract simulation chaos
+	scripts/with-postgres scripts/test format lint build core store engine server contract ui simulation chaos
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)

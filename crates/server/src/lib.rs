@@ -13,6 +13,7 @@ mod routes;
 mod serve;
 mod shared;
 mod token;
+mod ui;
 mod wire;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
+pub use ui::IS_BUILT as HAS_DASHBOARD;
 
 use auth::Keys;
 use catalog::Catalog;

@@ -59,7 +59,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
             () = interrupted.wait() => break Ok(code::OK),
             key = screen.key() => match key {
                 Key::Quit => break Ok(code::OK),
-                Key::Open => lines.tell(screen::open_in_browser(&format!("{}/docs", demo.client.server()))),
+                Key::Open => lines.tell(screen::open_in_browser(demo.client.server())),
                 Key::Fault => lines.tell(fault.flip().to_owned()),
             },
             _ = look.tick(), if screen.is_lively() => screen.stand(&counts(&demo.client).await),
@@ -183,6 +183,7 @@ fn banner(args: &DemoArgs, demo: &Demo, data: &Data) {
     };
     say!("comeback {}  demo", env!("CARGO_PKG_VERSION"));
     say!("");
+    say!("  Dashboard   http://{}/", demo.address);
     say!("  API         http://{}/api/v1      docs: /docs", demo.address);
     say!("  Data        {place}");
     let second = span(Millis((args.speed * 1_000.0) as u64));

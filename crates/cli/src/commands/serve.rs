@@ -232,6 +232,7 @@ fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {
         "keys"
     };
     say!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
+    say!("  Dashboard   http://{address}/");
     say!("  API         http://{address}/api/v1");
     say!("  Data        {data}");
     say!("  Auth        {auth}");

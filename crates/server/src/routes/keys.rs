@@ -21,7 +21,19 @@ use crate::problem::Problem;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
+    let caller = schema::object([
+        ("role", schema::named("Role")),
+        ("namespace", schema::text()),
+        ("key", schema::nullable(schema::text())),
+        ("everywhere", schema::flag()),
+        ("open", schema::flag()),
+    ]);
     vec![
+        line(Method::GET, "/api/v1/me", Need::Read, "Who asks, and what they may", get(me)).doc(
+            Doc::new("getMe")
+                .about("`everywhere`: the key is good for all namespaces. `open`: there are no keys, and everybody on this machine is an admin.")
+                .answers(caller),
+        ),
         line(Method::GET, "/api/v1/keys", Need::Administer, "The keys, without their secrets", get(list))
             .doc(Doc::new("listKeys").answers(schema::page(schema::named("Key")))),
         line(Method::POST, "/api/v1/keys", Need::Administer, "Make a key", post(create)).doc(
@@ -38,6 +50,16 @@ pub fn lines() -> Vec<Line> {
         line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke))
             .doc(Doc::new("revokeKey").answers_nothing().problems(&["not-found"])),
     ]
+}
+
+async fn me(Extension(caller): Extension<Caller>) -> Json<Value> {
+    Json(json!({
+        "role": caller.role.word(),
+        "namespace": caller.namespace,
+        "key": caller.key,
+        "everywhere": caller.everywhere,
+        "open": caller.key.is_none(),
+    }))
 }
 
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {

@@ -34,7 +34,7 @@ use crate::compat::{self, Shape};
 use crate::gate::{Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
-use crate::{App, Asked};
+use crate::{App, Asked, ui};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -117,7 +117,7 @@ pub fn router(app: &Arc<App>) -> Router {
         router = router.route(route.path, guarded);
     }
     router
-        .fallback(|| async { Problem::not_found("route") })
+        .fallback(ui::answer)
         .layer(middleware::from_fn(only_json))
         .layer(middleware::from_fn(not_from_another_site))
         .layer(middleware::from_fn_with_state(app.clone(), finish))

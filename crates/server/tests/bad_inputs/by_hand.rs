@@ -86,7 +86,6 @@ fn methods() -> Vec<Bad> {
 /// Ways to things that are not there, or not theirs.
 fn addresses() -> Vec<Bad> {
     let mut bad: Vec<Bad> = [
-        "/",
         "/api",
         "/api/v1",
         "/api/v2/tasks",

@@ -430,6 +430,7 @@ async fn numbers(world: &World) {
 }
 
 async fn administration(world: &World) {
+    world.get("getMe", "").await;
     world.get("listLoops", "").await;
     for example in examples("pauseLoop") {
         world.post("pauseLoop", "promote", example).await;

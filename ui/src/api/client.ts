@@ -1,0 +1,105 @@
+/** The only place that talks to the server. What goes wrong is always a `Problem`. */
+
+import { session } from '../shell/session.svelte';
+
+export interface Fault {
+  path: string;
+  message: string;
+}
+
+/** RFC 9457, as the server writes it. */
+export interface ProblemBody {
+  type: string;
+  title: string;
+  status: number;
+  detail?: string;
+  instance?: string;
+  errors?: Fault[];
+  position?: number;
+}
+
+export class Problem extends Error {
+  constructor(readonly body: ProblemBody) {
+    super(body.detail ?? body.title);
+  }
+
+  get status(): number {
+    return this.body.status;
+  }
+}
+
+export type Query = Record<string, string | number | null | undefined>;
+
+export interface Ask {
+  query?: Query;
+  body?: unknown;
+  signal?: AbortSignal;
+}
+
+/** An address of the API, relative to wherever the dashboard is served from. */
+export function address(path: string, query: Query = {}): string {
+  const url = new URL(`api/v1/${path}`, document.baseURI);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== '') url.searchParams.set(name, String(value));
+  }
+  return url.href;
+}
+
+export function headers(): Record<string, string> {
+  const all: Record<string, string> = {};
+  if (session.key) all.authorization = `Bearer ${session.key}`;
+  if (session.namespace) all['comeback-namespace'] = session.namespace;
+  return all;
+}
+
+export async function ask<T>(method: string, path: string, { query, body, signal }: Ask = {}): Promise<T> {
+  const sent = headers();
+  if (body !== undefined) sent['content-type'] = 'application/json';
+  // An act that is asked again by a click too many happens once.
+  if (method === 'POST' && path !== 'policies/simulate') sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  let answer: Response;
+  try {
+    answer = await fetch(address(path, query), {
+      method,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      cache: 'no-store',
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    session.reachable = false;
+    throw new Problem({ type: 'unreachable', title: 'The server does not answer', status: 0, detail: 'Is it still running? The page goes on trying.' });
+  }
+  session.heard();
+  if (answer.status === 204) return undefined as T;
+  const text = await answer.text();
+  if (answer.ok) return parse<T>(text);
+  const problem = new Problem(problemOf(answer.status, text));
+  if (problem.status === 401) session.refused();
+  throw problem;
+}
+
+function problemOf(status: number, text: string): ProblemBody {
+  try {
+    const body = JSON.parse(text) as ProblemBody;
+    if (body && typeof body.title === 'string') return { ...body, status };
+  } catch {
+    // Something between here and the server has answered.
+  }
+  return { type: 'unknown', title: `The answer was ${status}`, status, detail: text.slice(0, 300) };
+}
+
+function parse<T>(text: string): T {
+  return JSON.parse(text) as T;
+}
+
+export const get = <T>(path: string, query?: Query, signal?: AbortSignal) => ask<T>('GET', path, { query, signal });
+export const post = <T>(path: string, body: unknown = {}) => ask<T>('POST', path, { body });
+export const put = <T>(path: string, body: unknown) => ask<T>('PUT', path, { body });
+export const remove = (path: string) => ask<void>('DELETE', path);
+
+/** A name as a part of an address. */
+export const part = (name: string) => encodeURIComponent(name);
+/** A path of names: the slashes between them stay. */
+export const parts = (path: string) => path.split('/').map(part).join('/');

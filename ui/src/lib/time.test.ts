@@ -1,0 +1,50 @@
+import { describe, expect, it } from 'vitest';
+import { clockTime, coarse, countdown, duration, fullTime, relative, zoneName } from './time';
+
+const NOW = Date.UTC(2026, 10, 16, 14, 14, 22);
+
+describe('durations', () => {
+  it.each([
+    [0, '0ms'],
+    [842, '842ms'],
+    [1_000, '1s'],
+    [2_100, '2.1s'],
+    [41_000, '41s'],
+    [72_000, '1m 12s'],
+    [3_600_000, '1h'],
+    [3 * 3_600_000 + 180_000, '3h 3m'],
+    [604_800_000, '7d'],
+    [604_800_000 + 5_000, '7d'],
+    [59_999, '1m'],
+    [-72_000, '1m 12s'],
+  ])('%i ms is %s', (ms, text) => expect(duration(ms)).toBe(text));
+
+  it('counts down in whole seconds', () => {
+    expect(countdown(2_999)).toBe('2s');
+    expect(countdown(400)).toBe('0s');
+  });
+
+  it('says one unit of what has passed', () => {
+    expect(coarse(2 * 3_600_000 + 59 * 60_000)).toBe('2h');
+    expect(coarse(12)).toBe('12ms');
+  });
+});
+
+describe('instants', () => {
+  it('are relative to the time they are given', () => {
+    expect(relative(NOW + 41_000, NOW)).toBe('in 41s');
+    expect(relative(NOW - 190_000, NOW)).toBe('3m ago');
+    expect(relative(NOW + 300, NOW)).toBe('now');
+  });
+
+  it('carry a date only on another day', () => {
+    expect(clockTime(NOW, NOW, 'utc')).toBe('14:14:22');
+    expect(clockTime(NOW + 7 * 86_400_000, NOW, 'utc')).toBe('23 Nov, 14:14');
+    expect(clockTime(NOW + 400 * 86_400_000, NOW, 'utc')).toContain('2027');
+  });
+
+  it('always name their zone in full', () => {
+    expect(fullTime(NOW, 'utc')).toMatch(/14:14:22\.000 UTC$/);
+    expect(zoneName(NOW, 'utc')).toBe('UTC');
+  });
+});

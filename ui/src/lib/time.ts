@@ -1,0 +1,99 @@
+/** Times as people read them. Whoever asks says what time it is: the server's clock may run differently from ours. */
+
+export type Zone = 'local' | 'utc';
+
+const UNITS: [string, number][] = [
+  ['d', 86_400_000],
+  ['h', 3_600_000],
+  ['m', 60_000],
+  ['s', 1_000],
+];
+
+/** `842ms`, `41s`, `1m 12s`, `3h 3m`, `7d`: at most two units, nothing that does not matter. */
+export function duration(ms: number): string {
+  const span = Math.abs(ms);
+  if (span < 1_000) return `${Math.round(span)}ms`;
+  if (span < 10_000) return `${trim((span / 1_000).toFixed(1))}s`;
+  const parts: string[] = [];
+  let rest = Math.round(span / 1_000) * 1_000;
+  for (const [unit, size] of UNITS) {
+    const count = Math.floor(rest / size);
+    rest -= count * size;
+    if (count > 0) parts.push(`${count}${unit}`);
+    else if (parts.length > 0) break;
+    if (parts.length === 2) break;
+  }
+  return parts.join(' ');
+}
+
+function trim(text: string): string {
+  return text.replace(/\.0$/, '');
+}
+
+/** Whole seconds, for a text that counts down. */
+export function countdown(ms: number): string {
+  return ms < 1_000 ? '0s' : duration(Math.floor(ms / 1_000) * 1_000);
+}
+
+/** `in 41s`, `3m ago`, `now`. */
+export function relative(at: number, now: number): string {
+  const ahead = at - now;
+  if (Math.abs(ahead) < 1_000) return 'now';
+  return ahead > 0 ? `in ${countdown(ahead)}` : `${coarse(-ahead)} ago`;
+}
+
+/** One unit is enough for what has passed. */
+export function coarse(ms: number): string {
+  for (const [unit, size] of UNITS) {
+    if (ms >= size) return `${Math.floor(ms / size)}${unit}`;
+  }
+  return `${Math.max(0, Math.round(ms))}ms`;
+}
+
+export function instant(text: string | null | undefined): number | null {
+  if (!text) return null;
+  const at = Date.parse(text);
+  return Number.isNaN(at) ? null : at;
+}
+
+function format(at: number, zone: Zone, options: Intl.DateTimeFormatOptions): string {
+  return new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined }).format(at);
+}
+
+function day(at: number, zone: Zone): string {
+  return format(at, zone, { year: 'numeric', month: '2-digit', day: '2-digit' });
+}
+
+/** The time of day; with the date when it is not the day of `now`, with the year when that differs. */
+export function clockTime(at: number, now: number, zone: Zone): string {
+  const time = format(at, zone, { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+  if (day(at, zone) === day(now, zone)) return time;
+  const far = Math.abs(at - now) > 300 * 86_400_000;
+  const date = format(at, zone, { month: 'short', day: 'numeric', year: far ? 'numeric' : undefined });
+  return `${date}, ${time.slice(0, 5)}`;
+}
+
+/** Everything there is to say, for a tooltip. */
+export function fullTime(at: number, zone: Zone): string {
+  const text = format(at, zone, {
+    weekday: 'short',
+    year: 'numeric',
+    month: 'short',
+    day: 'numeric',
+    hour: '2-digit',
+    minute: '2-digit',
+    second: '2-digit',
+    fractionalSecondDigits: 3,
+  });
+  return `${text} ${zoneName(at, zone)}`;
+}
+
+/** `UTC`, `UTC+7`, `UTC-3:30`. */
+export function zoneName(at: number, zone: Zone): string {
+  if (zone === 'utc') return 'UTC';
+  const minutes = -new Date(at).getTimezoneOffset();
+  if (minutes === 0) return 'UTC+0';
+  const rest = Math.abs(minutes) % 60;
+  const hours = Math.floor(Math.abs(minutes) / 60);
+  return `UTC${minutes < 0 ? '-' : '+'}${hours}${rest ? `:${String(rest).padStart(2, '0')}` : ''}`;
+}

@@ -1,0 +1,53 @@
+import { describe, expect, it } from 'vitest';
+import { cli, curl } from './copy';
+import { lookOf, obstacle, TABS } from './states';
+import { attemptWords, errorText, policyWords, short } from './words';
+
+it('shortens ids as the command line does', () => {
+  expect(short('01a1e1fe-080e-7000-8004-278e172832fa')).toBe('172832fa');
+});
+
+it('says errors by their message', () => {
+  expect(errorText({ type: 'ValidationError', message: 'vat_id is missing' })).toBe('ValidationError: vat_id is missing');
+  expect(errorText({ status: 503 })).toBe('HTTP 503');
+  expect(errorText({ trigger: 'lease_expired' })).toBe('lease expired');
+  expect(errorText(null)).toBe('');
+});
+
+it('counts attempts from one', () => {
+  expect(attemptWords({ attempt_number: 3, max_retries: 5 })).toBe('3 of 6');
+  expect(attemptWords({ attempt_number: 1, max_retries: null })).toBe('1');
+});
+
+it('says a policy as it is written in the text form', () => {
+  expect(policyWords({ strategy: 'schedule', max_retries: 2, schedule: [{ delay_ms: 604_800_000 }, { delay_ms: 1_209_600_000 }], jitter: 'none' } as never)).toBe('schedule(7d, 14d, 2 retries)');
+  expect(policyWords({ strategy: 'exponential', initial_delay_ms: 60_000, multiplier: 2, max_delay_ms: 3_600_000, max_retries: 5, jitter: 'full' } as never)).toBe('exponential(1m, x2, max 1h, 5 retries, jitter full)');
+  expect(policyWords(false as never)).toBe('never retried');
+});
+
+describe('states', () => {
+  it('are shown by what a person must know', () => {
+    expect(lookOf({ state: 'succeeded', total_attempts: 1 })).toBe('succeeded');
+    expect(lookOf({ state: 'succeeded', total_attempts: 2 })).toBe('recovered');
+    expect(lookOf({ state: 'retry_pending', held_until: '2026-11-16T00:00:00Z' })).toBe('held');
+    expect(lookOf({ state: 'failed' })).toBe('dead');
+  });
+
+  it('allow what the server allows', () => {
+    expect(obstacle('retry', 'retry_pending')).toBeNull();
+    expect(obstacle('retry', 'succeeded')).toBe('it has succeeded');
+    expect(obstacle('retry', 'canceled')).toMatch('submit it anew');
+    expect(obstacle('cancel', 'dead')).toBe('it has ended');
+    expect(obstacle('resume', 'paused')).toBeNull();
+  });
+
+  it('have tabs that count each state once', () => {
+    const counted = TABS.flatMap(({ counts }) => (Array.isArray(counts) ? counts : []));
+    expect(new Set(counted).size).toBe(counted.length);
+  });
+});
+
+it('copies commands that a shell reads as they are meant', () => {
+  expect(cli('task', 'list', 'state:retrying queue:a')).toBe("comeback task list 'state:retrying queue:a'");
+  expect(curl('POST', 'http://h/x', { note: "it's" })).toContain(`-d '{"note":"it'\\''s"}'`);
+});
