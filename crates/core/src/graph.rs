@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use crate::audit::Audit;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
 use crate::id::TaskId;
@@ -71,13 +72,16 @@ pub struct Commit {
     pub execution: Option<ExecutionWrite>,
     /// In the order in which it happened.
     pub records: Vec<Record>,
+    /// Who did it, where somebody did.
+    pub audit: Vec<Audit>,
 }
 
 impl From<Transition> for Commit {
     fn from(transition: Transition) -> Commit {
         let (expected_version, from) = (transition.expected_version(), transition.from());
         let (after, record) = transition.into_parts();
-        Commit { writes: vec![Write { expected_version, from, after }], execution: None, records: vec![record] }
+        let writes = vec![Write { expected_version, from, after }];
+        Commit { writes, records: vec![record], ..Commit::default() }
     }
 }
 
@@ -254,7 +258,7 @@ impl Working {
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
-        let act = Act { by: retried.record().actor.clone(), note: None };
+        let act = Act { by: retried.record().actor.clone(), ..Act::default() };
         let roots = BTreeSet::from([retried.after().id]);
         let revived = self.given_up_for(&roots);
         let was_over = retried.from().is_terminal();
@@ -375,6 +379,7 @@ impl Working {
             execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
                 .filter(|_| execution_changed || !self.changed.is_empty()),
             records: self.records,
+            audit: Vec::new(),
         }
     }
 

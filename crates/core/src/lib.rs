@@ -8,6 +8,7 @@
 mod words;
 
 pub mod admission;
+pub mod audit;
 pub mod backoff;
 pub mod decide;
 pub mod dialect;
@@ -34,6 +35,7 @@ pub mod transition;
 pub mod window;
 pub mod workflow;
 
+pub use audit::{Audit, Did};
 pub use decide::{End, Outcome, Snapshot, Speaker, decide};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use execution::{Execution, ExecutionState};

@@ -246,6 +246,10 @@ impl<'a> Change<'a> {
 pub struct Act {
     pub by: Option<String>,
     pub note: Option<String>,
+    /// The key they came with: unlike the name, nobody can say another.
+    pub key: Option<String>,
+    /// The name of the request that asked for it.
+    pub request: Option<String>,
 }
 
 impl Act {

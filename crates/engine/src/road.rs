@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comeback_core::admission;
+use comeback_core::{admission, audit};
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
+    Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
     Timestamp, Transition, Working, decide,
 };
 use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
@@ -61,6 +61,20 @@ impl Verb {
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
             Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
+    }
+
+    /// What is written down of it, and who is behind it.
+    fn done(&self) -> Option<(Did, &Act)> {
+        let did = match self {
+            Verb::Cancel(_) => Did::TaskCancel,
+            Verb::Pause(_) => Did::TaskPause,
+            Verb::Resume(_) => Did::TaskResume,
+            Verb::Reschedule { .. } => Did::TaskReschedule,
+            Verb::Snooze { .. } => Did::TaskSnooze,
+            Verb::Retry { .. } => Did::TaskRetry,
+            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => return None,
+        };
+        Some((did, self.act()?))
     }
 }
 
@@ -179,6 +193,14 @@ impl Core {
         }
     }
 
+    /// What is written down beside a change that somebody made.
+    fn noted(&self, verb: &Verb, before: &Task, after: &Task, now: Timestamp) -> Option<Audit> {
+        let (did, act) = verb.done()?;
+        let (before, namespace) = (audit::task_facts(before), &before.lane.namespace);
+        let entry = Audit::new(self.ids.act(now), now, did, after.id.to_string(), act).within(namespace);
+        Some(entry.changed(Some(before), Some(audit::task_facts(after))))
+    }
+
     /// Fulfils wishes, each for itself; the answers are in their order.
     pub(crate) async fn fulfil(&self, wishes: Vec<Wish>, behind: Behind<'_>) -> Result<Vec<Met>, StoreError> {
         let mut answers: Vec<Option<Met>> = (0..wishes.len()).map(|_| None).collect();
@@ -226,7 +248,12 @@ impl Core {
                 None => match self.decide(&wish.verb, stored, now) {
                     Err(_) if wish.remembered => again.push((index, wish.forgotten())),
                     Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
-                    Ok(change) => plans.push(Plan::lone(index, wish, change)),
+                    Ok(change) => {
+                        let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
+                        let mut plan = Plan::lone(index, wish, change);
+                        plan.commit.audit.extend(noted);
+                        plans.push(plan);
+                    }
                 },
             }
         }
@@ -385,6 +412,7 @@ impl Core {
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
             let mut missing = None;
             let mut spawn: Option<Submission> = None;
+            let mut noted: Vec<Audit> = Vec::new();
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -403,6 +431,7 @@ impl Core {
                     }
                 };
                 reasons.insert(*index, reason_of(&change));
+                let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
                     Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
@@ -419,7 +448,7 @@ impl Core {
                     _ => working.apply(change, now),
                 };
                 match followed {
-                    Ok(()) => {}
+                    Ok(()) => noted.extend(entry),
                     Err(Halt::Rejected(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
                     }
@@ -439,7 +468,8 @@ impl Core {
                     return Err(StoreError::Corrupt(format!("execution {execution} needs {named}, not to be found")));
                 }
                 None => {
-                    let plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    plan.commit.audit = noted;
                     return Ok(Plan { spawn, ..plan });
                 }
             }

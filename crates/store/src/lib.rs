@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod audit;
 mod check;
 mod dictionary;
 mod events;
@@ -27,8 +28,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
@@ -40,7 +42,8 @@ pub use types::*;
 /// A database that remembers tasks.
 ///
 /// Every method takes and answers many at once; one bad item never fails its neighbours. What a method means is written down
-/// case by case in `conformance`, which both implementations run.
+/// case by case in `conformance`, which both implementations run. An `audit` that comes with a write is stored with it, in one
+/// transaction, and only if something was written.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Creates tasks. Each submission is all or nothing; its idempotency key and its dedupe keys are honoured.
@@ -152,6 +155,7 @@ pub trait Store: Send + Sync {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError>;
 
@@ -173,10 +177,11 @@ pub trait Store: Send + Sync {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError>;
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError>;
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
@@ -193,7 +198,13 @@ pub trait Store: Send + Sync {
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError>;
 
     /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
 
@@ -205,10 +216,21 @@ pub trait Store: Send + Sync {
 
     /// Makes or changes a rule. From now on tasks are put under it, and claims heed its limit; those that are there already are
     /// moved by `settle_rules`. Answers the generation that is settled then; nothing where the rule stood there as it is.
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError>;
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError>;
 
     /// Nothing where there is none.
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError>;
+    async fn delete_rule(
+        &self,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<Option<i64>, StoreError>;
 
     /// Moves some of the tasks that were there before the rules last changed to where they belong now.
     async fn settle_rules(&self) -> Result<Settled, StoreError>;
@@ -228,7 +250,19 @@ pub trait Store: Send + Sync {
     /// Small facts about the store itself. `put_meta` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError>;
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError>;
+
+    /// Writes down an act that is no write of this store, or more than one.
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;
+
+    /// What was done from outside, newest first.
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError>;
 
     /// How far this database's clock is ahead of the process's, in milliseconds; nothing when the process's clock counts.
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError>;

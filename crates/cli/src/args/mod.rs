@@ -14,7 +14,7 @@ use comeback_core::Millis;
 
 pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
 pub use operate::{
-    ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand,
+    AuditArgs, ConfigCommand, DbCommand, DoctorArgs, ExportFormat, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand,
 };
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
@@ -181,6 +181,8 @@ pub enum Command {
     /// The background loops
     #[command(subcommand)]
     Loop(LoopCommand),
+    /// What was done from outside, and by whom
+    Audit(AuditArgs),
     /// Those who ask for work
     #[command(subcommand)]
     Worker(WorkerCommand),

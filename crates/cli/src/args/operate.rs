@@ -32,6 +32,40 @@ pub enum LoopCommand {
     },
 }
 
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Who it was, by the name they said or by that of their key
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// task.retry, or task for everything done to tasks; more of them with commas
+    #[arg(long)]
+    pub act: Option<String>,
+    /// What it was done to: an id, or a name
+    #[arg(long)]
+    pub subject: Option<String>,
+    /// Not before this instant, or this span ago
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Before this instant, or this span ago
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// In all namespaces
+    #[arg(long)]
+    pub all: bool,
+    /// How many at most
+    #[arg(long, default_value_t = 50)]
+    pub limit: u32,
+    /// All of it, for another program
+    #[arg(long, value_name = "FORMAT", conflicts_with = "limit")]
+    pub export: Option<ExportFormat>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum ExportFormat {
+    Ndjson,
+    Csv,
+}
+
 #[derive(Subcommand)]
 pub enum WorkerCommand {
     /// Who asked for work in the last hour

@@ -1,5 +1,6 @@
 //! One file per noun.
 
+mod audit;
 mod config;
 mod daemon;
 mod db;
@@ -112,6 +113,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Tail(args) => tail::run(&context()?, args).await,
         Command::Status { watch } => status::run(&context()?, &watch).await,
         Command::Loop(command) => loops::run(&context()?, command).await,
+        Command::Audit(args) => audit::run(&context()?, args).await,
         Command::Worker(command) => worker::run(&context()?, command).await,
         Command::Key(command) => keys::run(context, command).await,
         Command::Db(command) => db::run(&out(), command).await,

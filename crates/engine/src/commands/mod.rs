@@ -1,6 +1,7 @@
 //! What callers can ask for: one verb, one file.
 
 pub mod act;
+pub mod audit;
 pub mod change;
 pub mod count;
 pub mod execution;

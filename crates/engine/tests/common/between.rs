@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
-use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Commit, ExecutionId, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
 
 /// What stands before a store. Whatever it does not say otherwise, happens.
@@ -70,9 +70,10 @@ pub trait Hand: Send + Sync {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        truth.put_schedule(schedule, start, on_behalf_of, now).await
+        truth.put_schedule(schedule, start, on_behalf_of, audit, now).await
     }
 
     async fn set_pause(
@@ -80,9 +81,10 @@ pub trait Hand: Send + Sync {
         truth: &dyn Store,
         name: Loop,
         pause: Option<Pause>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        truth.set_pause(name, pause, now).await
+        truth.set_pause(name, pause, audit, now).await
     }
 }
 
@@ -265,9 +267,10 @@ impl<H: Hand> Store for Between<H> {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        self.writes(self.truth.put_document(at, name, known, body, now), |put| *put).await
+        self.writes(self.truth.put_document(at, name, known, body, audit, now), |put| *put).await
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
@@ -291,14 +294,15 @@ impl<H: Hand> Store for Between<H> {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, now);
+        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, audit, now);
         self.writes(put, |applied| *applied == Applied::Done).await
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
-        self.writes(self.truth.delete_schedule(namespace, name), |deleted| *deleted).await
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_schedule(namespace, name, audit), |deleted| *deleted).await
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
@@ -321,8 +325,14 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.prune(before, limit), |pruned| pruned.tasks > 0).await
     }
 
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
-        self.writes(self.hand.set_pause(&*self.truth, name, pause, now), |_| true).await
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.writes(self.hand.set_pause(&*self.truth, name, pause, audit, now), |_| true).await
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
@@ -337,12 +347,23 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.rules(namespace)).await
     }
 
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
-        self.writes(self.truth.put_rule(namespace, rule, now), |_| true).await
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.put_rule(namespace, rule, audit, now), |_| true).await
     }
 
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
-        self.writes(self.truth.delete_rule(namespace, name), |_| true).await
+    async fn delete_rule(
+        &self,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.delete_rule(namespace, name, audit), |_| true).await
     }
 
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
@@ -369,8 +390,22 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.meta(key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-        self.writes(self.truth.put_meta(key, value, when), |_| true).await
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        self.writes(self.truth.put_meta(key, value, when, audit), |_| true).await
+    }
+
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        self.writes(self.truth.put_audit(audit), |_| true).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        self.reads(self.truth.audit(query)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

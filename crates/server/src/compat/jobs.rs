@@ -9,7 +9,6 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::TaskId;
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
-use comeback_core::transition::Act;
 use comeback_engine::store::ListQuery;
 use comeback_engine::{CommandError, Deed, ManualRetry};
 use serde::Deserialize;
@@ -69,7 +68,7 @@ async fn retry(
     }
     faults.or(())?;
     let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
-    let act = Act { by: caller.key.clone().or(given.requested_by), note };
+    let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
     let deed = Deed { act, once: once.of(&app, &body)? };
     let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { keep_counters: false, deed }).await {

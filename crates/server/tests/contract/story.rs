@@ -630,7 +630,7 @@ async fn keys_and_roles(world: &World) {
         let role = if Role::Worker.may(route.need) { Role::Viewer } else { Role::Worker };
         let new = NewKey { name: None, role, namespace: "default".into(), valid_for: None };
         let (_, secret) =
-            world.app.keys.create(&**world.app.engine.store(), new, world.clock_now()).await.expect("a key");
+            world.app.keys.create(&**world.app.engine.store(), new, &Default::default(), world.clock_now()).await.expect("a key");
         let ask = Ask { part: "x", headers: with(&secret), ..Ask::default() };
         assert_eq!(world.bad(doc.id, ask).await, "forbidden", "{}", doc.id);
     }
@@ -640,13 +640,13 @@ async fn keys_and_roles(world: &World) {
 async fn breakdowns(world: &World) -> String {
     let store = world.app.engine.store().clone();
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
-    let (_, secret) = world.app.keys.create(&*store, new, world.clock_now()).await.expect("a key");
+    let (_, secret) = world.app.keys.create(&*store, new, &Default::default(), world.clock_now()).await.expect("a key");
     let keys = store.meta("api_keys").await.expect("read").expect("kept");
-    store.put_meta("api_keys", "no longer what it was", PutIf::Always).await.expect("written");
+    store.put_meta("api_keys", "no longer what it was", PutIf::Always, None).await.expect("written");
     let headers = vec![("authorization", format!("Bearer {secret}"))];
     let body = Some(json!({"role": "viewer"}).to_string());
     assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "internal");
-    store.put_meta("api_keys", &keys, PutIf::Always).await.expect("written");
+    store.put_meta("api_keys", &keys, PutIf::Always, None).await.expect("written");
     world.app.drain();
     assert_eq!(world.bad("getReady", Ask::default()).await, "unavailable");
     secret

@@ -1,6 +1,7 @@
 //! What a store means, case by case. Both databases run every case; a case's name is the sentence that it proves.
 
 mod apply;
+mod audit;
 mod claim;
 mod control;
 mod count;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         flow::CASES,
         rules::CASES,
         schedules::CASES,
+        audit::CASES,
     ]
     .concat()
 }

@@ -1,9 +1,10 @@
 //! Storing verdicts: every commit whole or not at all, each row guarded by its version.
 
-use comeback_core::{Commit, Execution, ExecutionId, Record, Timestamp, Write};
+use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Write};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use uuid::Uuid;
 
+use super::audit;
 use super::rules::lane_of_reopened;
 use super::statements::{
     INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
@@ -32,6 +33,7 @@ pub struct PreparedLone {
     namespace: i32,
     after: After,
     records: Vec<(HistoryRow, u32)>,
+    audit: Vec<Audit>,
 }
 
 enum After {
@@ -60,7 +62,8 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
     };
     let records = commit.records.iter().map(|record| (HistoryRow::new(record, record.seq), record.carried)).collect();
     let expected_version = write.expected_version;
-    Ok(Prepared::Lone(Box::new(PreparedLone { id: task.id.0, expected_version, namespace, after, records })))
+    let audit = commit.audit.clone();
+    Ok(Prepared::Lone(Box::new(PreparedLone { id: task.id.0, expected_version, namespace, after, records, audit })))
 }
 
 pub fn apply(
@@ -85,10 +88,14 @@ pub fn apply(
     };
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
-        answers.push(match commit {
-            Prepared::Lone(it) => lone.apply(tx, it)?,
-            Prepared::Whole(commit) => apply_whole(tx, commit)?,
-        });
+        let (applied, done) = match commit {
+            Prepared::Lone(it) => (lone.apply(tx, it)?, &it.audit),
+            Prepared::Whole(commit) => (apply_whole(tx, commit)?, &commit.audit),
+        };
+        for audit in done.iter().filter(|_| applied == Applied::Done) {
+            audit::write(tx.connection, audit)?;
+        }
+        answers.push(applied);
     }
     Ok(answers)
 }

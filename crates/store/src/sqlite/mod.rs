@@ -4,6 +4,7 @@
 //! after the commit and never before. There is one process per file.
 
 mod apply;
+mod audit;
 mod backup;
 mod check;
 mod claim;
@@ -24,9 +25,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
-use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
+use crate::audit::AuditQuery;
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
 use crate::rules::{make_way, rule_to_json, settle};
@@ -312,10 +314,17 @@ impl Store for SqliteStore {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let (place, name, body) = (documents::Place::of(at), name.to_owned(), body.to_owned());
-        self.writer.run(move |tx| documents::put(tx.connection, &place, &name, known, &body, now)).await
+        let audit = audit.cloned();
+        let put = move |tx: &mut writer::Tx<'_>| {
+            let put = documents::put(tx.connection, &place, &name, known, &body, now)?;
+            audit::note(tx.connection, audit.as_ref().filter(|_| put), None)?;
+            Ok(put)
+        };
+        self.writer.run(put).await
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
@@ -342,15 +351,16 @@ impl Store for SqliteStore {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
             submit::learn(self, &placed).await?;
-            let schedule = schedule.clone();
+            let (schedule, audit) = (schedule.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
-                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, now).map(Some),
+                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
                 // A rule has changed since we looked where its tasks belong.
                 false => Ok(None),
             });
@@ -360,9 +370,9 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name)).await
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name, audit.as_ref())).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -383,8 +393,15 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| tend::prune(tx, before, limit)).await
     }
 
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
-        self.writer.run(move |tx| tend::set_pause(tx, name, pause.as_ref(), now)).await
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let audit = audit.cloned();
+        self.writer.run(move |tx| tend::set_pause(tx, name, pause.as_ref(), audit.as_ref())).await
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
@@ -399,14 +416,26 @@ impl Store for SqliteStore {
         self.named_rules(namespace).await
     }
 
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
         let (namespace, name, body) = (namespace.to_owned(), rule.name.clone(), rule_to_json(rule)?);
-        self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, now)).await
+        let audit = audit.cloned();
+        self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, audit.as_ref(), now)).await
     }
 
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.change_rules(move |tx| rules::delete(tx, &namespace, &name)).await
+    async fn delete_rule(
+        &self,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<Option<i64>, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.change_rules(move |tx| rules::delete(tx, &namespace, &name, audit.as_ref())).await
     }
 
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
@@ -435,8 +464,14 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::meta(connection, &key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-        let (key, value) = (key.to_owned(), value.to_owned());
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        let (key, value, audit) = (key.to_owned(), value.to_owned(), audit.cloned());
         let only_if = match when {
             PutIf::Always => None,
             PutIf::Absent => Some(None),
@@ -445,9 +480,19 @@ impl Store for SqliteStore {
         let put = move |tx: &mut writer::Tx<'_>| {
             let when =
                 only_if.as_ref().map_or(PutIf::Always, |known| known.as_deref().map_or(PutIf::Absent, PutIf::Is));
-            tend::put_meta(tx, &key, &value, when)
+            tend::put_meta(tx, &key, &value, when, audit.as_ref())
         };
         self.writer.run(put).await
+    }
+
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        let audit = audit.clone();
+        self.writer.run(move |tx| audit::write(tx.connection, &audit)).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        let query = query.clone();
+        self.read(move |connection, _| audit::page(connection, &query)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -1,6 +1,6 @@
 //! What is answered.
 
-use comeback_core::{AttemptOutcome, EventKind, Reason, State, Trigger, Verdict};
+use comeback_core::{AttemptOutcome, Did, EventKind, Reason, State, Trigger, Verdict};
 use serde_json::{Value, json};
 
 use super::words;
@@ -98,6 +98,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         ("Key", object(key_fields())),
         ("NewKey", new_key()),
+        ("Act", act()),
         (
             "Loop",
             object([
@@ -109,6 +110,22 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
     ]
+}
+
+fn act() -> Value {
+    object([
+        ("id", id()),
+        ("at", instant()),
+        ("namespace", about(nullable(text()), "Nothing where it concerns all of them.")),
+        ("act", words!(Did)),
+        ("subject", about(text(), "The id or the name of what it was done to.")),
+        ("actor", about(nullable(text()), "Who it was, as they say; else their key.")),
+        ("key", about(nullable(text()), "The key they came with.")),
+        ("note", nullable(text())),
+        ("request_id", about(nullable(text()), "The request that asked for it.")),
+        ("before", anything()),
+        ("after", anything()),
+    ])
 }
 
 fn one_of(names: &[&str]) -> Value {

@@ -10,7 +10,7 @@ use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::PostgresStore;
+use super::{PostgresStore, audit};
 use super::tend::pause_lock;
 use crate::StoreError;
 use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
@@ -63,7 +63,8 @@ async fn apply_round(
     let mut client = store.writer().await?;
     let (lone, whole) = Lone::part(store, commits, round)?;
     // One sort of verdict and nothing else: the statement is its own transaction.
-    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() {
+    let noted = round.iter().any(|index| !commits[*index].audit.is_empty());
+    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() && !noted {
         lone.write(&client, now, answers).await?;
         return Ok(());
     }
@@ -82,7 +83,18 @@ async fn apply_round(
     if !whole.is_empty() {
         whole::apply(store, &tx, commits, &whole, now, answers).await?;
     }
+    for index in round {
+        note(&tx, &commits[*index], answers[*index]).await?;
+    }
     tx.commit().await?;
+    Ok(())
+}
+
+/// Who did what was just written.
+async fn note(tx: &Transaction<'_>, commit: &Commit, applied: Applied) -> Result<(), StoreError> {
+    for audit in commit.audit.iter().filter(|_| applied == Applied::Done) {
+        audit::write(tx, audit).await?;
+    }
     Ok(())
 }
 
@@ -187,6 +199,7 @@ async fn apply_one(
         whole::apply(store, tx, commits, &whole, now, &mut answers).await?;
     }
     let [answer] = answers;
+    note(tx, commit, answer).await?;
     Ok(answer)
 }
 

@@ -1,0 +1,26 @@
+-- What people and programs did from outside. Rows are added and never changed.
+
+create table audit (
+  id blob not null primary key,
+  at integer not null,
+  namespace text,
+  did integer not null,
+  subject text not null,
+  actor text,
+  key text,
+  note text,
+  request text,
+  before text,
+  after text
+) strict, without rowid;
+
+create index audit_namespace on audit (namespace, id);
+create index audit_subject on audit (subject, id);
+create index audit_actor on audit (actor, id);
+
+create trigger audit_is_not_changed before update on audit begin
+  select raise(abort, 'what was done stays written');
+end;
+create trigger audit_is_not_deleted before delete on audit begin
+  select raise(abort, 'what was done stays written');
+end;
