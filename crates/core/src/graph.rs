@@ -9,6 +9,7 @@ use crate::audit::Audit;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
 use crate::id::TaskId;
+use crate::payload::NewPayload;
 use crate::reason::Reason;
 use crate::task::{State, Task};
 use crate::time::Timestamp;
@@ -74,6 +75,8 @@ pub struct Commit {
     pub records: Vec<Record>,
     /// Who did it, where somebody did.
     pub audit: Vec<Audit>,
+    /// Payloads that were edited with it.
+    pub payloads: Vec<NewPayload>,
 }
 
 impl From<Transition> for Commit {
@@ -379,7 +382,7 @@ impl Working {
             execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
                 .filter(|_| execution_changed || !self.changed.is_empty()),
             records: self.records,
-            audit: Vec::new(),
+            ..Commit::default()
         }
     }
 

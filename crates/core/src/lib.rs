@@ -25,6 +25,7 @@ pub mod guard;
 pub mod id;
 pub mod invalid;
 pub mod lint;
+pub mod payload;
 pub mod policy;
 pub mod reason;
 pub mod replay;

@@ -44,7 +44,7 @@ pub use commands::change::Deed;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
-pub use commands::retry::{ManualRetry, Retried};
+pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, RuleView, may_be_held};
 pub use commands::settle::Settle;
 pub use commands::submit::SubmitAnswer;

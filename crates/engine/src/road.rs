@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use comeback_core::{admission, audit};
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
+use comeback_core::payload::NewPayload;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
     Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
@@ -35,9 +36,16 @@ pub(crate) enum Verb {
     Resume(Act),
     Reschedule { to: Timestamp, act: Act },
     Snooze { by: Millis, act: Act },
-    Retry { keep_counters: bool, act: Act },
+    Retry { keep_counters: bool, edit: Option<Edit>, act: Act },
     HookStarted { lease_number: u32 },
     Gate(Gate),
+}
+
+/// A payload in place of the version that was looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Edit {
+    pub edited: u32,
+    pub payload: Arc<str>,
 }
 
 /// What was found at a task's gate.
@@ -61,6 +69,13 @@ impl Verb {
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
             Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
+    }
+
+    /// The payload that comes with it.
+    fn edited(&self, after: &Task, now: Timestamp) -> Option<NewPayload> {
+        let Verb::Retry { edit: Some(Edit { edited, payload }), act, .. } = self else { return None };
+        let (edited, last_run, payload, by) = (*edited, after.run, payload.clone(), act.by.clone());
+        Some(NewPayload { task: after.id, edited, last_run, payload, at: now, by })
     }
 
     /// What is written down of it, and who is behind it.
@@ -183,7 +198,10 @@ impl Core {
             Verb::Resume(act) => transition::resume(task, act, now),
             Verb::Reschedule { to, act } => transition::reschedule(task, *to, act, now),
             Verb::Snooze { by, act } => transition::reschedule(task, now + *by, act, now),
-            Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
+            Verb::Retry { keep_counters, edit, act } => {
+                let version = edit.as_ref().map(|edit| edit.edited + 1);
+                transition::manual_retry_with(task, *keep_counters, version, act, now)
+            }
             Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
             Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
             Verb::Gate(_) if !task.is_at_its_gate() => Err(Rejection::NotDue),
@@ -196,9 +214,12 @@ impl Core {
     /// What is written down beside a change that somebody made.
     fn noted(&self, verb: &Verb, before: &Task, after: &Task, now: Timestamp) -> Option<Audit> {
         let (did, act) = verb.done()?;
-        let (before, namespace) = (audit::task_facts(before), &before.lane.namespace);
-        let entry = Audit::new(self.ids.act(now), now, did, after.id.to_string(), act).within(namespace);
-        Some(entry.changed(Some(before), Some(audit::task_facts(after))))
+        let (mut was, mut is) = (audit::task_facts(before), audit::task_facts(after));
+        if let Verb::Retry { edit: Some(edit), .. } = verb {
+            (was["payload_version"], is["payload_version"]) = (edit.edited.into(), (edit.edited + 1).into());
+        }
+        let entry = Audit::new(self.ids.act(now), now, did, after.id.to_string(), act);
+        Some(entry.within(&before.lane.namespace).changed(Some(was), Some(is)))
     }
 
     /// Fulfils wishes, each for itself; the answers are in their order.
@@ -250,8 +271,10 @@ impl Core {
                     Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
                     Ok(change) => {
                         let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
+                        let edited = wish.verb.edited(change.after(), now);
                         let mut plan = Plan::lone(index, wish, change);
                         plan.commit.audit.extend(noted);
+                        plan.commit.payloads.extend(edited);
                         plans.push(plan);
                     }
                 },
@@ -412,7 +435,7 @@ impl Core {
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
             let mut missing = None;
             let mut spawn: Option<Submission> = None;
-            let mut noted: Vec<Audit> = Vec::new();
+            let (mut noted, mut payloads): (Vec<Audit>, Vec<NewPayload>) = Default::default();
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -432,6 +455,7 @@ impl Core {
                 };
                 reasons.insert(*index, reason_of(&change));
                 let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
+                let edited = wish.verb.edited(change.after(), now);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
                     Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
@@ -448,7 +472,10 @@ impl Core {
                     _ => working.apply(change, now),
                 };
                 match followed {
-                    Ok(()) => noted.extend(entry),
+                    Ok(()) => {
+                        noted.extend(entry);
+                        payloads.extend(edited);
+                    }
                     Err(Halt::Rejected(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
                     }
@@ -469,7 +496,7 @@ impl Core {
                 }
                 None => {
                     let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
-                    plan.commit.audit = noted;
+                    (plan.commit.audit, plan.commit.payloads) = (noted, payloads);
                     return Ok(Plan { spawn, ..plan });
                 }
             }

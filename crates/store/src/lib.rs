@@ -28,6 +28,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::filter::{Filter, Sort};
+use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 pub use audit::AuditQuery;
@@ -111,6 +112,9 @@ pub trait Store: Send + Sync {
 
     /// One task with everything that is known of it.
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError>;
+
+    /// The payloads of a task before they were edited, oldest first; none where nobody did.
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError>;
 
     /// A page of tasks that match. Payloads and results are left out.
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError>;

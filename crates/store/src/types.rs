@@ -466,6 +466,8 @@ pub struct TaskView {
     pub last_decision: Option<Record>,
     pub progress: Option<String>,
     pub needs: Vec<Edge>,
+    /// Which version of its payload is in use, from 1.
+    pub payload_version: u32,
 }
 
 /// One line of a list.

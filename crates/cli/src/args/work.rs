@@ -130,6 +130,9 @@ pub enum TaskCommand {
         /// Go on counting where it stopped
         #[arg(long)]
         keep_counters: bool,
+        /// What the payload should say otherwise: '{"card": {"number": "4242"}, "coupon": null}'
+        #[arg(long, value_name = "JSON")]
+        patch: Option<String>,
         #[command(flatten)]
         note: Note,
     },

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
 
@@ -195,6 +196,10 @@ impl<H: Hand> Store for Between<H> {
 
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
         self.reads(self.truth.task(namespace, id)).await
+    }
+
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        self.reads(self.truth.old_payloads(id)).await
     }
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {

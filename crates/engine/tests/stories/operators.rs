@@ -134,6 +134,79 @@ stories! {
         }
     }
 
+    /// A retry with an edited payload keeps the old one, and every attempt says which one it used.
+    fn a_payload_is_edited_for_a_retry(place) {
+        let engine = place.engine().await;
+        let id = dead(&engine).await;
+        let patch = |value: Value| ManualRetry { payload_patch: Some(value.into()), ..retry_of(ana()) };
+        let edited = engine.retry("default", id, patch(json!({"sum": 2, "to": null}))).await.unwrap().edited.unwrap();
+        let told: Vec<(&str, Option<&Value>, Option<&Value>)> =
+            edited.differences.iter().map(|it| (it.path.as_str(), it.before.as_ref(), it.after.as_ref())).collect();
+        assert_eq!(told, [("to", Some(&json!("bob")), None), ("sum", Some(&json!(1)), Some(&json!(2)))]);
+        let leased = lease_one(&engine).await;
+        assert_eq!(leased.payload.as_deref(), Some(r#"{"sum":2}"#));
+        report(&engine, &leased, failed("y")).await.unwrap();
+        let nothing = engine.retry("default", id, patch(json!({"sum": 2}))).await.unwrap();
+        assert!(nothing.edited.is_none(), "an edit that changes nothing is none");
+        let leased = lease_one(&engine).await;
+        report(&engine, &leased, succeeded()).await.unwrap();
+        let (old, in_use) = engine.payloads("default", id).await.unwrap();
+        assert_eq!((old.len(), in_use.as_deref()), (1, Some(r#"{"sum":2}"#)));
+        assert_eq!(old[0].payload.as_deref(), Some(r#"{"to":"bob","sum":1}"#));
+        assert_eq!(old[0].replaced_by.as_deref(), Some("ana"));
+        let used = [1, 2, 3].map(|run| comeback_core::payload::version_of_run(&old, run));
+        assert_eq!(used, [1, 2, 2]);
+        let acts = acts(&engine).await;
+        let version = |value: &Option<Value>| value.as_ref().unwrap()["payload_version"].clone();
+        assert_eq!((version(&acts[0].before), version(&acts[0].after)), (json!(1), json!(2)));
+        assert_eq!(version(&acts[1].after), Value::Null);
+    }
+
+    /// Two who edit at the same moment: one payload, one version, one retry.
+    fn two_edits_at_once(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        for _ in 0..8 {
+            let id = dead(&one).await;
+            let patch = |by: &str| ManualRetry { payload_patch: Some(json!({"by": by}).into()), ..ManualRetry::default() };
+            let (a, b) = tokio::join!(one.retry("default", id, patch("one")), two.retry("default", id, patch("two")));
+            assert_eq!(usize::from(a.is_ok()) + usize::from(b.is_ok()), 1, "{:?} {:?}", a.err(), b.err());
+            let winner = if a.is_ok() { "one" } else { "two" };
+            let leased = lease_one(&one).await;
+            let payload: Value = serde_json::from_str(leased.payload.as_deref().unwrap()).unwrap();
+            assert_eq!(payload, json!({"to": "bob", "sum": 1, "by": winner}));
+            assert_eq!(one.payloads("default", id).await.unwrap().0.len(), 1);
+            report(&one, &leased, succeeded()).await.unwrap();
+        }
+    }
+
+    /// In an execution the edit is stored with all that follows from the retry.
+    fn a_payload_is_edited_inside_an_execution(place) {
+        let engine = place.engine().await;
+        let first = TaskSpec { key: Some("first".into()), ..spec("a", json!({"max_retries": 0})).payload(json!({"n": 1})) };
+        let tasks = vec![first, TaskSpec::new("b")];
+        let submit = Submit { namespace: "default".into(), tasks, execution: Some(Default::default()), ..Submit::default() };
+        let id = engine.submit(submit).await.unwrap().tasks[0].id;
+        for leased in lease(&engine, 5).await {
+            let end = if leased.lease.task == id { failed("x") } else { succeeded() };
+            report(&engine, &leased, end).await.unwrap();
+        }
+        let patch = ManualRetry { payload_patch: Some(json!({"n": 2}).into()), ..retry_of(ana()) };
+        engine.retry("default", id, patch).await.unwrap();
+        let leased = lease_one(&engine).await;
+        assert_eq!((leased.lease.task, leased.payload.as_deref()), (id, Some(r#"{"n":2}"#)));
+        assert_eq!(deeds(&engine).await, [Did::TaskRetry]);
+    }
+
+    /// S2-20: what is in another namespace cannot be retried, nor even found.
+    fn only_the_owner_retries(place) {
+        let engine = place.engine().await;
+        let id = dead(&engine).await;
+        let refused = engine.retry("other", id, ManualRetry::default()).await;
+        assert!(matches!(refused, Err(CommandError::NotFound("task"))));
+        assert_eq!(state(&engine, id).await, State::Dead);
+        assert_eq!(deeds(&engine).await, []);
+    }
+
     /// S2-24, T19 against T18: a task that is canceled stays so, and the retry is told.
     fn a_manual_retry_against_a_cancel(place) {
         let (one, two) = (place.engine().await, place.engine().await);

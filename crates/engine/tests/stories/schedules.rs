@@ -269,10 +269,10 @@ stories! {
         create(&engine, "a-gone", workflow(when(), "w", json!({}))).await;
         let texts = json!({"n": "{{ 1 // (0 if scheduled_at > '2027-01-15T08:05' else 1) }}"});
         create(&engine, "b-texts", ScheduleSpec::new(when(), Starts::Task(json!({"kind": "t", "payload": texts})))).await;
-        create(&engine, "c-good", task(when()), &nobody()).await;
+        create(&engine, "c-good", task(when())).await;
         engine.store().delete_document(Shelf { namespace: "default", shelf: WORKFLOWS }, "w").await.unwrap();
         // One whose row nobody can read.
-        create(&engine, "a-torn", task(when()), &nobody()).await;
+        create(&engine, "a-torn", task(when())).await;
         place.damage("update schedule set body = '{' where name = 'a-torn'").await;
         on_to_the_next(&place, &engine).await;
         assert_eq!(instants(&engine, "c-good").await.len(), 1);
@@ -335,7 +335,7 @@ stories! {
         let good = || cron("0 9 * * *");
         assert_eq!(bad("a", task(cron("61 * * * *"))).await, ["cron"]);
         assert_eq!(bad("a", task(Times { time_zone: Some("Nowhere".into()), ..good() })).await, ["time_zone"]);
-        assert_eq!(bad("", task(good()), &nobody()).await, ["name"]);
+        assert_eq!(bad("", task(good())).await, ["name"]);
         assert_eq!(bad("a", ScheduleSpec { catch_up_limit: 0, ..task(good()) }).await, ["catch_up_limit"]);
         assert_eq!(bad("a", workflow(good(), "nothing", json!({}))).await, ["workflow"]);
         assert_eq!(bad("a", ScheduleSpec::new(good(), Starts::Task(json!({})))).await, ["task.kind"]);
@@ -343,7 +343,7 @@ stories! {
         assert_eq!(bad("a", ScheduleSpec::new(good(), Starts::Task(texts))).await, ["task.payload"]);
         put(&engine, "w", json!({"steps": {"go": {}}})).await;
         assert_eq!(bad("a", workflow(cron("x"), "w", json!([]))).await, ["cron", "input"]);
-        create(&engine, "a", task(good()), &nobody()).await;
+        create(&engine, "a", task(good())).await;
         let twice = engine.create_schedule("default", "a", task(good()), &nobody()).await;
         assert!(matches!(twice, Err(CommandError::NameTaken("schedule"))));
         // Another namespace has names of its own.

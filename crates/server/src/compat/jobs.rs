@@ -71,7 +71,7 @@ async fn retry(
     let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
     let deed = Deed { act, once: once.of(&app, &body)? };
-    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { keep_counters: false, deed }).await {
+    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { deed, ..ManualRetry::default() }).await {
         Ok(retried) => retried,
         // Somebody works on it at this moment.
         Err(CommandError::WrongState { state, .. }) if state.is_active() => return Err(CommandError::Conflict.into()),

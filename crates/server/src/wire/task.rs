@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use comeback_core::filter::fingerprint_to_hex;
+use comeback_core::payload::{self, OldPayload};
+use comeback_core::workflow::between;
 use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
@@ -346,6 +348,7 @@ pub fn whole(view: &TaskView) -> Value {
         "key": body.key,
         "name": body.name,
         "payload": text(&body.payload),
+        "payload_version": view.payload_version,
         "verdict": result.as_ref().and_then(|result| result.get("verdict")).and_then(Value::as_str),
         "result": result,
         "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
@@ -458,13 +461,14 @@ fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> 
 }
 
 /// The attempts of a task: every record that tells how a run ended.
-pub fn attempt(record: &Record) -> Option<Value> {
+pub fn attempt(record: &Record, old: &[OldPayload]) -> Option<Value> {
     let outcome = record.outcome?;
     let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
     Some(json!({
         "number": before + 1,
         "run": record.run,
         "cycle": record.cycle,
+        "payload_version": payload::version_of_run(old, record.run),
         "worker": record.worker,
         "started_at": instant(record.started_at),
         "ended_at": record.at.to_rfc3339(),
@@ -476,6 +480,29 @@ pub fn attempt(record: &Record) -> Option<Value> {
             record.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok())
         }).flatten(),
     }))
+}
+
+/// Every version of a payload, oldest first, each with what an edit made of the one before.
+pub fn payloads(old: &[OldPayload], in_use: Option<&str>) -> Vec<Value> {
+    let read = |text: Option<&str>| text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or(Value::Null));
+    let newest = old.last().map_or(1, |last| last.version + 1);
+    let versions = old.iter().map(|it| (it.version, read(it.payload.as_deref())));
+    let versions: Vec<(u32, Value)> = versions.chain([(newest, read(in_use))]).collect();
+    let mut shown = Vec::with_capacity(versions.len());
+    for (i, (version, payload)) in versions.iter().enumerate() {
+        let edit = i.checked_sub(1).and_then(|i| old.get(i));
+        let before = i.checked_sub(1).and_then(|i| versions.get(i)).map(|(_, payload)| payload);
+        shown.push(json!({
+            "version": version,
+            "payload": payload,
+            "in_use": *version == newest,
+            "edited_at": edit.map(|it| it.replaced_at.to_rfc3339()),
+            "edited_by": edit.and_then(|it| it.replaced_by.as_deref()),
+            "last_run": old.get(i).map(|it| it.last_run),
+            "diff": before.map(|before| between(before, payload)).unwrap_or_default(),
+        }));
+    }
+    shown
 }
 
 fn merge(into: &mut Value, more: Value) {

@@ -26,3 +26,15 @@ $$;
 
 create trigger audit_is_not_changed before update or delete on audit
   for each statement execute function audit_stays();
+
+-- Payloads as they were before somebody edited them. The one in use is in the body of the task.
+
+create table task_payload (
+  task_id uuid not null,
+  version int4 not null,
+  payload text,
+  last_run int4 not null,
+  at int8 not null,
+  actor text,
+  primary key (task_id, version)
+);

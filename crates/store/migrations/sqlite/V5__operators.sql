@@ -24,3 +24,15 @@ end;
 create trigger audit_is_not_deleted before delete on audit begin
   select raise(abort, 'what was done stays written');
 end;
+
+-- Payloads as they were before somebody edited them. The one in use is in the body of the task.
+
+create table task_payload (
+  task_id blob not null,
+  version integer not null,
+  payload text,
+  last_run integer not null,
+  at integer not null,
+  actor text,
+  primary key (task_id, version)
+) strict, without rowid;

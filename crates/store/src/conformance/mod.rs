@@ -14,6 +14,7 @@ mod heartbeat;
 mod history;
 mod list;
 mod once;
+mod payloads;
 pub mod postgres;
 mod promote;
 mod prune;
@@ -59,6 +60,7 @@ pub fn all() -> Vec<Case> {
         rules::CASES,
         schedules::CASES,
         audit::CASES,
+        payloads::CASES,
     ]
     .concat()
 }

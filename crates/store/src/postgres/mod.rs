@@ -14,6 +14,7 @@ mod flow;
 mod health;
 mod learn;
 mod list;
+mod payloads;
 #[cfg(test)]
 mod plans;
 mod read;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
 use crate::audit::AuditQuery;
@@ -187,6 +189,10 @@ impl Store for PostgresStore {
 
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
         read::task(self, namespace, id).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        payloads::old(self, id).await.map_err(StoreError::of_a_read)
     }
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {

@@ -335,6 +335,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     }
     tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
     tx.execute("delete from task where id = any($1)", &[&ids]).await?;
+    tx.execute("delete from task_payload where task_id = any($1)", &[&ids]).await?;
     let told = tx
         .execute(
             "delete from feed where id = any(array(

@@ -1,10 +1,11 @@
 //! Storing verdicts: every commit whole or not at all, each row guarded by its version.
 
+use comeback_core::payload::NewPayload;
 use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Write};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::audit;
+use super::{audit, payloads};
 use super::rules::lane_of_reopened;
 use super::statements::{
     INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
@@ -34,6 +35,7 @@ pub struct PreparedLone {
     after: After,
     records: Vec<(HistoryRow, u32)>,
     audit: Vec<Audit>,
+    payloads: Vec<NewPayload>,
 }
 
 enum After {
@@ -62,8 +64,9 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
     };
     let records = commit.records.iter().map(|record| (HistoryRow::new(record, record.seq), record.carried)).collect();
     let expected_version = write.expected_version;
-    let audit = commit.audit.clone();
-    Ok(Prepared::Lone(Box::new(PreparedLone { id: task.id.0, expected_version, namespace, after, records, audit })))
+    let (audit, payloads) = (commit.audit.clone(), commit.payloads.clone());
+    let id = task.id.0;
+    Ok(Prepared::Lone(Box::new(PreparedLone { id, expected_version, namespace, after, records, audit, payloads })))
 }
 
 pub fn apply(
@@ -88,12 +91,21 @@ pub fn apply(
     };
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
-        let (applied, done) = match commit {
-            Prepared::Lone(it) => (lone.apply(tx, it)?, &it.audit),
-            Prepared::Whole(commit) => (apply_whole(tx, commit)?, &commit.audit),
+        let (audit, edits) = match commit {
+            Prepared::Lone(it) => (&it.audit, &it.payloads),
+            Prepared::Whole(commit) => (&commit.audit, &commit.payloads),
         };
-        for audit in done.iter().filter(|_| applied == Applied::Done) {
-            audit::write(tx.connection, audit)?;
+        if payloads::moved_on(connection, edits)? {
+            answers.push(Applied::Stale);
+            continue;
+        }
+        let applied = match commit {
+            Prepared::Lone(it) => lone.apply(tx, it)?,
+            Prepared::Whole(commit) => apply_whole(tx, commit)?,
+        };
+        if applied == Applied::Done {
+            audit.iter().try_for_each(|audit| audit::write(connection, audit))?;
+            edits.iter().try_for_each(|edit| payloads::write(connection, edit))?;
         }
         answers.push(applied);
     }

@@ -11,6 +11,7 @@ mod claim;
 mod documents;
 mod flow;
 mod list;
+mod payloads;
 mod read;
 mod rules;
 mod schedules;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
@@ -246,6 +248,10 @@ impl Store for SqliteStore {
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| read::task(connection, dictionary, &namespace, id)).await
+    }
+
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        self.read(move |connection, _| payloads::old(connection, id)).await
     }
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {

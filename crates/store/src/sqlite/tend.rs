@@ -255,6 +255,7 @@ fn forget_task(connection: &Connection, id: &[u8; 16]) -> rusqlite::Result<()> {
     connection.prepare_cached("delete from task_done where id = ?1")?.execute([id.as_slice()])?;
     connection.prepare_cached("delete from history where subject = ?1")?.execute([id.as_slice()])?;
     connection.prepare_cached("delete from task where id = ?1")?.execute([id.as_slice()])?;
+    connection.prepare_cached("delete from task_payload where task_id = ?1")?.execute([id.as_slice()])?;
     Ok(())
 }
 

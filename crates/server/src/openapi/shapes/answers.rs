@@ -25,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("number", about(count(), "Which attempt of its cycle it was, from 1.")),
                 ("run", count()),
                 ("cycle", count()),
+                ("payload_version", about(count(), "Which version of the payload it worked on, from 1.")),
                 ("worker", nullable(text())),
                 ("started_at", maybe("Instant")),
                 ("ended_at", instant()),
@@ -33,6 +34,22 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("error", maybe("Failure")),
                 ("decision", maybe("Decision")),
                 ("result", anything()),
+            ]),
+        ),
+        (
+            "Difference",
+            object([("path", about(text(), "As in `card.number`.")), ("before", anything()), ("after", anything())]),
+        ),
+        (
+            "PayloadVersion",
+            object([
+                ("version", count()),
+                ("payload", anything()),
+                ("in_use", flag()),
+                ("edited_at", maybe("Instant")),
+                ("edited_by", nullable(text())),
+                ("last_run", about(nullable(count()), "The last run that used it, where it was replaced.")),
+                ("diff", list(named("Difference"))),
             ]),
         ),
         ("LogEvent", object(event_fields())),
@@ -219,6 +236,7 @@ fn task() -> Value {
     let need = object([("task", id()), ("when", named("When")), ("on_unmet", named("OnUnmet"))]);
     let more = [
         ("payload", anything()),
+        ("payload_version", about(count(), "Counts its edits, from 1.")),
         ("result", anything()),
         ("progress", anything()),
         ("expected_count", about(nullable(count()), "How many things a hook's task has to do, as it was told.")),

@@ -10,7 +10,7 @@ use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::{PostgresStore, audit};
+use super::{PostgresStore, audit, payloads};
 use super::tend::pause_lock;
 use crate::StoreError;
 use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
@@ -60,6 +60,13 @@ async fn apply_round(
     now: Timestamp,
     answers: &mut [Applied],
 ) -> Result<(), StoreError> {
+    // What edits a payload, rarely as it comes, is alone in its transaction: it may have to be taken back.
+    let (alone, round): (Vec<usize>, Vec<usize>) =
+        round.iter().partition(|index| !commits[**index].payloads.is_empty());
+    for index in alone {
+        answers[index] = apply_alone(store, &commits[index], on_behalf_of, now).await?;
+    }
+    let round = round.as_slice();
     let mut client = store.writer().await?;
     let (lone, whole) = Lone::part(store, commits, round)?;
     // One sort of verdict and nothing else: the statement is its own transaction.
@@ -88,6 +95,28 @@ async fn apply_round(
     }
     tx.commit().await?;
     Ok(())
+}
+
+async fn apply_alone(
+    store: &PostgresStore,
+    commit: &Commit,
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    if let Some(name) = on_behalf_of
+        && pause_lock(&tx, name, now).await?
+    {
+        return Ok(Applied::Paused);
+    }
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
+    let answer = apply_one(store, &tx, commit, now).await?;
+    if answer == Applied::Done {
+        tx.commit().await?;
+    }
+    Ok(answer)
 }
 
 /// Who did what was just written.
@@ -192,6 +221,9 @@ async fn apply_one(
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
     let mut answers = [Applied::Stale];
+    if payloads::moved_on(tx, &commit.payloads).await? {
+        return Ok(Applied::Stale);
+    }
     let commits = std::slice::from_ref(commit);
     let (lone, whole) = Lone::part(store, commits, &[0])?;
     lone.write(tx, now, &mut answers).await?;
@@ -200,6 +232,11 @@ async fn apply_one(
     }
     let [answer] = answers;
     note(tx, commit, answer).await?;
+    if answer == Applied::Done {
+        for edit in &commit.payloads {
+            payloads::write(tx, edit).await?;
+        }
+    }
     Ok(answer)
 }
 
