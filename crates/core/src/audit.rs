@@ -42,6 +42,8 @@ words! {
         PolicyUnbind = 61 "policy.unbind",
         KeyCreate = 70 "key.create",
         KeyRevoke = 71 "key.revoke",
+        AccountPut = 80 "account.put",
+        AccountDelete = 81 "account.delete",
     }
 }
 

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use crate::account::{Charge, Move};
 use crate::audit::Audit;
+use crate::budget::Booking;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
 use crate::id::TaskId;
@@ -77,6 +79,10 @@ pub struct Commit {
     pub audit: Vec<Audit>,
     /// Payloads that were edited with it.
     pub payloads: Vec<NewPayload>,
+    /// What it moves in accounts.
+    pub charges: Vec<Charge>,
+    /// Retries that are booked in the budget of an account, if there is still room.
+    pub bookings: Vec<Booking>,
 }
 
 impl From<Transition> for Commit {
@@ -84,8 +90,18 @@ impl From<Transition> for Commit {
         let (expected_version, from) = (transition.expected_version(), transition.from());
         let (after, record) = transition.into_parts();
         let writes = vec![Write { expected_version, from, after }];
-        Commit { writes, records: vec![record], ..Commit::default() }
+        let charges = charges(&writes);
+        Commit { writes, records: vec![record], charges, ..Commit::default() }
     }
+}
+
+fn charges(writes: &[Write]) -> Vec<Charge> {
+    let metered = writes.iter().filter(|write| write.after.metered);
+    let charge = |write: &Write| {
+        let what = Move::of(Some(write.from), write.after.state)?;
+        Some(Charge { task: write.after.id, what })
+    };
+    metered.filter_map(charge).collect()
 }
 
 /// Tasks the graph needs to see before it can go on.
@@ -366,7 +382,7 @@ impl Working {
     pub fn into_commit(self) -> Commit {
         let execution_changed = self.execution.version != self.execution_version;
         let mut tasks = self.tasks;
-        let writes = self
+        let writes: Vec<Write> = self
             .changed
             .difference(&self.spawned)
             .filter_map(|id| tasks.remove(id))
@@ -378,6 +394,7 @@ impl Working {
         let mut after = self.execution;
         after.version = self.execution_version + 1;
         Commit {
+            charges: charges(&writes),
             writes,
             execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
                 .filter(|_| execution_changed || !self.changed.is_empty()),

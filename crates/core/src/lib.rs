@@ -7,9 +7,11 @@
 
 mod words;
 
+pub mod account;
 pub mod admission;
 pub mod audit;
 pub mod backoff;
+pub mod budget;
 pub mod decide;
 pub mod dialect;
 pub mod event;
@@ -46,6 +48,6 @@ pub use id::{ExecutionId, TaskId};
 pub use invalid::{Fault, Invalid};
 pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use reason::{Decision, Reason, Verdict};
-pub use task::{Counters, Executor, Hold, Lane, Lease, State, Tally, Task, Unwritten};
+pub use task::{Counters, Executor, Hold, Lane, Lease, RetryKind, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
 pub use transition::{Line, Rejection, Transition};

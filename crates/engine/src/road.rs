@@ -6,18 +6,21 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comeback_core::{admission, audit};
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
 use comeback_core::payload::NewPayload;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
-    Timestamp, Transition, Working, decide,
+    Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task,
+    TaskId, Timestamp, Transition, Working, decide,
 };
-use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
+use comeback_core::{admission, audit};
+use comeback_store::{
+    Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Unfunded, Used,
+};
 
 use crate::Core;
+use crate::budgets::Budgets;
 
 /// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
 /// execution many write at the same moment, and a report that is given up is work that was done for nothing.
@@ -122,6 +125,8 @@ pub(crate) enum Met {
     Paused,
     /// The key it came under was used before.
     Used(Used),
+    /// An account has too little for it.
+    Unfunded(Unfunded),
     /// What the database holds about it contradicts itself. Only this wish is concerned.
     Damaged(String),
 }
@@ -188,10 +193,14 @@ impl Core {
         }
     }
 
-    fn decide(&self, verb: &Verb, stored: &Stored, now: Timestamp) -> Result<Transition, Rejection> {
+    fn decide(&self, verb: &Verb, stored: &Stored, budgets: &Budgets, now: Timestamp) -> Result<Transition, Rejection> {
         let task = &stored.task;
         match verb {
-            Verb::End(outcome) => decide::decide(&self.snapshot(stored), outcome, now),
+            Verb::End(outcome) => {
+                let mut snapshot = self.snapshot(stored);
+                snapshot.guard.budget = budgets.of(task);
+                decide::decide(&snapshot, outcome, now)
+            }
             Verb::Expire => transition::expire(task, stored.hard_deadline, now),
             Verb::Cancel(act) => transition::cancel(task, Reason::Canceled, act, now),
             Verb::Pause(act) => transition::pause(task, act, now),
@@ -256,6 +265,7 @@ impl Core {
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
         let wishes = self.look(wishes, answers).await?;
         let now = self.clock.now();
+        let mut budgets = self.budgets(&wishes, now).await?;
         let mut again = Vec::new();
         let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
         let mut shared: BTreeMap<ExecutionId, Vec<(usize, Wish)>> = BTreeMap::new();
@@ -266,13 +276,15 @@ impl Core {
             };
             match stored.task.execution {
                 Some(execution) => shared.entry(execution).or_default().push((index, wish)),
-                None => match self.decide(&wish.verb, stored, now) {
+                None => match self.decide(&wish.verb, stored, &budgets, now) {
                     Err(_) if wish.remembered => again.push((index, wish.forgotten())),
                     Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
                     Ok(change) => {
                         let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
                         let edited = wish.verb.edited(change.after(), now);
+                        let booking = budgets.book(&change);
                         let mut plan = Plan::lone(index, wish, change);
+                        plan.commit.bookings.extend(booking);
                         plan.commit.audit.extend(noted);
                         plan.commit.payloads.extend(edited);
                         plans.push(plan);
@@ -282,7 +294,7 @@ impl Core {
         }
         for (execution, wishes) in shared {
             let indexes: Vec<usize> = wishes.iter().map(|(index, _)| *index).collect();
-            match self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await {
+            match self.plan_shared(execution, wishes, behind.is_loop(), &mut budgets, now, answers).await {
                 Ok(plan) => plans.push(plan),
                 // The others go on: one execution that contradicts itself must not hold up everybody.
                 Err(StoreError::Corrupt(what)) => {
@@ -351,6 +363,7 @@ impl Core {
             Applied::Paused => plan.answer(answers, || Met::Paused),
             Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
             Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+            Applied::Unfunded(short) => plan.answer(answers, || Met::Unfunded(short)),
         }
         Vec::new()
     }
@@ -419,6 +432,7 @@ impl Core {
         execution: ExecutionId,
         wishes: Vec<(usize, Wish)>,
         only_as_seen: bool,
+        budgets: &mut Budgets,
         now: Timestamp,
         answers: &mut [Option<Met>],
     ) -> Result<Plan, StoreError> {
@@ -436,6 +450,8 @@ impl Core {
             let mut missing = None;
             let mut spawn: Option<Submission> = None;
             let (mut noted, mut payloads): (Vec<Audit>, Vec<NewPayload>) = Default::default();
+            // What is tried in vain books nothing.
+            let (mut bookings, mut tried) = (Vec::new(), budgets.clone());
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -446,7 +462,7 @@ impl Core {
                     rejected.insert(*index, Met::Stale);
                     continue;
                 }
-                let change = match self.decide(&wish.verb, &stored, now) {
+                let change = match self.decide(&wish.verb, &stored, &tried, now) {
                     Ok(change) => change,
                     Err(rejection) => {
                         rejected.insert(*index, Met::Rejected(rejection));
@@ -456,6 +472,7 @@ impl Core {
                 reasons.insert(*index, reason_of(&change));
                 let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
                 let edited = wish.verb.edited(change.after(), now);
+                let booking = tried.book(&change);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
                     Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
@@ -475,6 +492,7 @@ impl Core {
                     Ok(()) => {
                         noted.extend(entry);
                         payloads.extend(edited);
+                        bookings.extend(booking);
                     }
                     Err(Halt::Rejected(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
@@ -497,6 +515,8 @@ impl Core {
                 None => {
                     let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
                     (plan.commit.audit, plan.commit.payloads) = (noted, payloads);
+                    plan.commit.bookings = bookings;
+                    *budgets = tried;
                     return Ok(Plan { spawn, ..plan });
                 }
             }

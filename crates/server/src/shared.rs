@@ -64,7 +64,8 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
             let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
             let when = known.as_deref().map_or(PutIf::Absent, PutIf::Is);
             let noted = noted(&answer);
-            let put = async || Ok::<_, StoreError>(store.put_meta(self.name, &text, when, noted.as_ref()).await? == text);
+            let put =
+                async || Ok::<_, StoreError>(store.put_meta(self.name, &text, when, noted.as_ref()).await? == text);
             if known.as_ref() == Some(&text) || put().await? {
                 *self.known.write() = value;
                 return Ok(answer);

@@ -35,7 +35,12 @@ impl House {
 
     async fn key(&self, role: Role, namespace: &str) -> String {
         let new = NewKey { name: None, role, namespace: namespace.into(), valid_for: None };
-        self.app.keys.create(&**self.app.engine.store(), new, &Default::default(), self.app.engine.now()).await.expect("a key").1
+        self.app
+            .keys
+            .create(&**self.app.engine.store(), new, &Default::default(), self.app.engine.now())
+            .await
+            .expect("a key")
+            .1
     }
 
     async fn text(&self, method: &str, path: &str, key: &str, namespace: Option<&str>, body: Value) -> String {

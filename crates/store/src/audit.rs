@@ -93,7 +93,8 @@ pub struct AuditRow {
 impl AuditRow {
     pub fn read(self) -> Result<Audit, StoreError> {
         let value = |text: Option<String>| -> Result<Option<Value>, StoreError> {
-            text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(format!("an act: {error}")))).transpose()
+            text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(format!("an act: {error}"))))
+                .transpose()
         };
         Ok(Audit {
             id: self.id,

@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod accounts;
 mod audit;
 mod check;
 mod dictionary;
@@ -23,14 +24,17 @@ pub mod sqlite;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::budget::Booked;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use page::{FeedCursor, ListCursor};
@@ -229,12 +233,7 @@ pub trait Store: Send + Sync {
     ) -> Result<Option<i64>, StoreError>;
 
     /// Nothing where there is none.
-    async fn delete_rule(
-        &self,
-        namespace: &str,
-        name: &str,
-        audit: Option<&Audit>,
-    ) -> Result<Option<i64>, StoreError>;
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError>;
 
     /// Moves some of the tasks that were there before the rules last changed to where they belong now.
     async fn settle_rules(&self) -> Result<Settled, StoreError>;
@@ -261,6 +260,29 @@ pub trait Store: Send + Sync {
         when: PutIf<'_>,
         audit: Option<&Audit>,
     ) -> Result<String, StoreError>;
+
+    /// An account by its name.
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError>;
+
+    /// Accounts behind `after`, in the order of their names.
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError>;
+
+    /// Makes or changes an account; what its tasks have reserved stays so. The audit is told how it was and how it is.
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError>;
+
+    /// What was booked in the budget of an account, from a period on.
+    async fn booked(&self, namespace: &str, account: &str, since: &str)
+    -> Result<BTreeMap<String, Booked>, StoreError>;
+
+    /// Only where no open task has reserved any of it.
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
 
     /// Writes down an act that is no write of this store, or more than one.
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;

@@ -10,6 +10,7 @@ use comeback_core::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::accounts::Unfunded;
 use crate::page::{FeedCursor, ListCursor};
 
 /// A request to create tasks, all of them or none.
@@ -158,6 +159,8 @@ pub enum Submitted {
     Mismatch,
     /// Somebody else has made what this was to be made in the absence of.
     Overtaken,
+    /// Its account has too little.
+    Unfunded(Unfunded),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -231,6 +234,8 @@ pub enum Applied {
     KeyTaken,
     /// Its idempotency key was used before; nothing was written.
     Used(Used),
+    /// An account has too little for it; nothing was written.
+    Unfunded(Unfunded),
 }
 
 /// Who stands behind a change.

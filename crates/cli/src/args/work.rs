@@ -40,6 +40,9 @@ pub struct EnqueueArgs {
     /// Only one open task may have it
     #[arg(long, value_name = "KEY")]
     pub dedupe_key: Option<String>,
+    /// Who pays for it
+    #[arg(long)]
+    pub account: Option<String>,
     /// A label; may be said again
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,

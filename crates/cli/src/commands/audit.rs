@@ -55,7 +55,7 @@ async fn instant(context: &Context, name: &str, text: &str) -> Result<Timestamp,
             .why(error.to_string())
             .remedy(format!("--{name} 2030-01-31T09:00:00Z, or --{name} 24h for a day ago"))
     })?;
-    Ok(Timestamp(context.now().await?.0.saturating_sub(span.0)))
+    Ok(Timestamp(context.now().await?.0.saturating_sub_unsigned(span.0)))
 }
 
 /// The key beside the name, where they are not the same.

@@ -197,6 +197,7 @@ impl Core {
                 }
                 Applied::KeyTaken => return Err(CommandError::KeyTaken),
                 Applied::Used(used) => return as_used(used, as_it_is),
+                Applied::Unfunded(short) => return Err(short.into()),
                 Applied::Stale | Applied::Paused => {}
             }
         }

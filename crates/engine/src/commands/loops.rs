@@ -9,12 +9,7 @@ use crate::{CommandError, Engine};
 
 impl Engine {
     /// For a span, or until somebody resumes it. Once this returns, nothing of that loop happens anywhere (R-I16).
-    pub async fn pause_loop(
-        &self,
-        name: Loop,
-        span: Option<Millis>,
-        act: Act,
-    ) -> Result<Pause, CommandError> {
+    pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Act) -> Result<Pause, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let now = self.now();
         let until = span.map(|span| now + span);

@@ -1,5 +1,6 @@
 //! What callers can ask for: one verb, one file.
 
+pub mod accounts;
 pub mod act;
 pub mod audit;
 pub mod change;

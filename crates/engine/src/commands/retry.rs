@@ -54,12 +54,7 @@ impl Engine {
     }
 
     /// The payload as a patch makes it; nothing where that changes nothing.
-    async fn edit(
-        &self,
-        namespace: &str,
-        task: TaskId,
-        patch: &Json,
-    ) -> Result<Option<(Edit, Edited)>, CommandError> {
+    async fn edit(&self, namespace: &str, task: TaskId, patch: &Json) -> Result<Option<(Edit, Edited)>, CommandError> {
         let view = self.task(namespace, task).await?;
         let as_is = view.body.payload.as_deref();
         let unread = |error: serde_json::Error| Invalid::one("payload_patch", error.to_string());

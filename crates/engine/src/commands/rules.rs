@@ -70,12 +70,7 @@ impl Engine {
         Ok(names)
     }
 
-    async fn put_rules(
-        &self,
-        namespace: &str,
-        rules: Vec<Rule>,
-        audit: Option<&Audit>,
-    ) -> Result<(), CommandError> {
+    async fn put_rules(&self, namespace: &str, rules: Vec<Rule>, audit: Option<&Audit>) -> Result<(), CommandError> {
         let known = self.core.store.rules(namespace).await?;
         let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
         if known.len() + rules.iter().filter(is_new).count() > MOST_RULES {

@@ -1,9 +1,11 @@
 //! A real store with a hand before it: the hand may lose a question or an answer, count, end it all, or change what is said.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::budget::Booked;
 use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
@@ -362,12 +364,7 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.put_rule(namespace, rule, audit, now), |_| true).await
     }
 
-    async fn delete_rule(
-        &self,
-        namespace: &str,
-        name: &str,
-        audit: Option<&Audit>,
-    ) -> Result<Option<i64>, StoreError> {
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
         self.writes(self.truth.delete_rule(namespace, name, audit), |_| true).await
     }
 
@@ -403,6 +400,38 @@ impl<H: Hand> Store for Between<H> {
         audit: Option<&Audit>,
     ) -> Result<String, StoreError> {
         self.writes(self.truth.put_meta(key, value, when, audit), |_| true).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        self.reads(self.truth.account(namespace, name)).await
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        self.reads(self.truth.accounts(namespace, after, limit)).await
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        self.writes(self.truth.put_account(namespace, name, change, audit, now), |_| true).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        self.reads(self.truth.booked(namespace, account, since)).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        self.writes(self.truth.delete_account(namespace, name, audit), |closed| *closed == Closed::Gone).await
     }
 
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {

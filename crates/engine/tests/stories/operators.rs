@@ -1,10 +1,11 @@
 //! Who looks after tasks by hand: what they do is written down with what it did.
 
 use comeback_core::admission::Rule;
+use comeback_core::budget::Budget;
 use comeback_core::transition::Act;
 use comeback_core::{Audit, Did, Millis, State, TaskId};
-use comeback_engine::store::{AuditQuery, Loop};
-use comeback_engine::{CommandError, Engine, ManualRetry, Moment, Submit, TaskSpec};
+use comeback_engine::store::{AccountChange, AuditQuery, Loop};
+use comeback_engine::{CommandError, Engine, Leased, ManualRetry, Moment, Submit, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::stories;
@@ -197,6 +198,110 @@ stories! {
         assert_eq!(deeds(&engine).await, [Did::TaskRetry]);
     }
 
+    /// S2-70: a task whose credits are reserved is retried by its policy although its account is empty.
+    fn retries_of_a_policy_are_paid_by_what_was_reserved(place) {
+        let engine = place.engine().await;
+        fund(&engine, "acme", 2).await;
+        let paid = TaskSpec { account: Some("acme".into()), ..spec("video", json!({"strategy": "immediate", "max_retries": 2})) };
+        let id = submit(&engine, paid.clone()).await;
+        let refused = engine.submit(Submit::one("default", paid)).await;
+        assert!(matches!(refused, Err(CommandError::InsufficientCredits { required: 2, available: 0 })), "{refused:?}");
+        for _ in 0..2 {
+            let leased = lease_one(&engine).await;
+            report(&engine, &leased, failed("x")).await.unwrap();
+            engine.tick().await.unwrap();
+            assert_eq!(credits(&engine).await, (2, 2, 0));
+        }
+        let leased = lease_one(&engine).await;
+        report(&engine, &leased, succeeded()).await.unwrap();
+        assert_eq!(state(&engine, id).await, State::Succeeded);
+        assert_eq!(credits(&engine).await, (0, 0, 2));
+    }
+
+    /// S2-25, S2-68, X2-12: a task that is over reserves anew; of two who retry different tasks with credits for one, one is told.
+    fn two_manual_retries_and_credits_for_one(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        fund(&one, "acme", 4).await;
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            let paid = TaskSpec { account: Some("acme".into()), ..spec("video", json!({"max_retries": 0})) };
+            ids.push(submit(&one, paid).await);
+            let leased = lease_one(&one).await;
+            report(&one, &leased, failed("x")).await.unwrap();
+        }
+        for _ in 0..8 {
+            fund(&one, "acme", 2).await;
+            let (a, b) = tokio::join!(
+                one.retry("default", ids[0], ManualRetry::default()),
+                two.retry("default", ids[1], ManualRetry::default())
+            );
+            assert_eq!(usize::from(a.is_ok()) + usize::from(b.is_ok()), 1, "{a:?} {b:?}");
+            let refused = if a.is_ok() { b.err() } else { a.err() };
+            let expected = matches!(refused, Some(CommandError::InsufficientCredits { required: 2, available: 0 }));
+            assert!(expected, "{refused:?}");
+            assert_eq!(credits(&one).await, (2, 2, 0));
+            let leased = lease_one(&one).await;
+            report(&one, &leased, failed("x")).await.unwrap();
+            assert_eq!(credits(&one).await, (2, 0, 0), "it did not succeed, so it cost nothing");
+        }
+    }
+
+    /// S2-119, S2-129: what is over the budget of a day waits for the next, costs no attempt and is not dropped.
+    fn retries_over_the_budget_wait_for_the_next_day(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        fund(&one, "acme", 100).await;
+        let budget = Some(Budget { retries_per_day: Some(3), ..Budget::default() });
+        let change = AccountChange { budget, ..AccountChange::default() };
+        one.put_account("default", "acme", change, &nobody()).await.unwrap();
+        let paid = || TaskSpec { account: Some("acme".into()), ..spec("mail", json!({"strategy": "fixed", "delay": "1s"})) };
+        let mut ids = Vec::new();
+        for _ in 0..8 {
+            ids.push(submit(&one, paid()).await);
+        }
+        let leased = lease(&one, 8).await;
+        let (first, second) = leased.split_at(4);
+        let end = |engine: Engine, leased: Vec<Leased>| async move {
+            for it in leased {
+                report(&engine, &it, failed("x")).await.unwrap();
+            }
+        };
+        tokio::join!(end(one.clone(), first.to_vec()), end(two.clone(), second.to_vec()));
+        let (mut today, mut held) = (0, Vec::new());
+        for id in &ids {
+            let task = one.task("default", *id).await.unwrap().stored.task;
+            assert_eq!((task.state, task.counters.attempt), (State::RetryPending, 1));
+            match task.hold {
+                None => today += 1,
+                Some(hold) => held.push(hold),
+            }
+        }
+        assert_eq!(today, 3, "as many as a day has, whoever reported");
+        assert!(held.iter().all(|hold| hold.reason.contains("account acme")), "{held:?}");
+        let mut days: Vec<i64> = held.iter().map(|hold| hold.until.0 / 86_400_000 - place.now().0 / 86_400_000).collect();
+        days.sort_unstable();
+        assert_eq!(days, [1, 1, 1, 2, 2]);
+        place.pass(1_000);
+        one.tick().await.unwrap();
+        assert_eq!(lease(&one, 8).await.len(), 3);
+        place.clock.set(held.iter().map(|hold| hold.until).max().unwrap());
+        one.tick().await.unwrap();
+        assert!(lease(&one, 8).await.len() >= 5, "nothing is dropped");
+    }
+
+    fn a_cost_is_the_tasks_own_or_that_of_its_kind(place) {
+        let engine = place.engine().await;
+        fund(&engine, "acme", 100).await;
+        let paid = |kind: &str, cost: Option<u32>| TaskSpec { account: Some("acme".into()), cost, ..TaskSpec::new(kind) };
+        for (task, cost) in [(paid("video", None), 2), (paid("video", Some(7)), 7), (paid("mail", None), 1)] {
+            let id = submit(&engine, task).await;
+            assert_eq!(engine.task("default", id).await.unwrap().body.cost, Some(cost));
+        }
+        assert_eq!(credits(&engine).await, (100, 10, 0));
+        let unknown = TaskSpec { account: Some("nobody".into()), ..TaskSpec::new("mail") };
+        let refused = engine.submit(Submit::one("default", unknown)).await;
+        assert!(matches!(&refused, Err(CommandError::Invalid(invalid)) if invalid.faults[0].path == "account"), "{refused:?}");
+    }
+
     /// S2-20: what is in another namespace cannot be retried, nor even found.
     fn only_the_owner_retries(place) {
         let engine = place.engine().await;
@@ -247,6 +352,17 @@ stories! {
             report(&two, &again[0], succeeded()).await.unwrap();
         }
     }
+}
+
+async fn fund(engine: &Engine, account: &str, credits: i64) {
+    let costs = Some([("video".to_owned(), 2)].into());
+    let change = AccountChange { set: Some(credits), costs, ..AccountChange::default() };
+    engine.put_account("default", account, change, &nobody()).await.expect("it is taken");
+}
+
+async fn credits(engine: &Engine) -> (i64, i64, i64) {
+    let credits = engine.account("default", "acme").await.expect("it is there").credits;
+    (credits.held, credits.reserved, credits.spent)
 }
 
 async fn dead_of_losses(place: &Place, engine: &Engine) {

@@ -38,7 +38,7 @@ pub fn lines() -> Vec<Line> {
             .example(json!({"requestedBy": "user123"}))
             .once()
             .answers(answer)
-            .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken"]);
+            .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken", "insufficient-credits"]);
         line(Method::POST, path, Need::Operate, "Retry a job by hand", post(retry)).shape(Shape::Flat).doc(doc)
     };
     vec![at("/api/v1/jobs/{id}/retry", "retryJob"), at("/api/v1/screenshots/{id}/retry", "retryScreenshot")]

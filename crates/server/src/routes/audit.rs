@@ -30,7 +30,7 @@ pub fn lines() -> Vec<Line> {
                      that asked for it. What is written stays. Submits, leases and reports are no acts.",
                 )
                 .query(PARAMETERS)
-                .answers(schema::page(schema::named("Act"))),
+                .answers(schema::page(schema::named("ActLine"))),
         ),
         at("/api/v1/admin/audit/export.ndjson", "All of it, one line of JSON each", get(as_lines)).doc(
             Doc::new("exportActs").query(FILTERS).answers_text(NDJSON),

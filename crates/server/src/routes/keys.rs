@@ -89,7 +89,14 @@ async fn create(
         let made = all.iter().find(|key| key.id == made).ok_or_else(|| Problem::not_found("key"))?;
         Ok((StatusCode::CREATED, Json(made.shown())).into_response())
     };
-    once.guard(&app, &caller.namespace, &body, make(app.clone(), given, role, namespace, id, caller.act(None, None)), again).await
+    once.guard(
+        &app,
+        &caller.namespace,
+        &body,
+        make(app.clone(), given, role, namespace, id, caller.act(None, None)),
+        again,
+    )
+    .await
 }
 
 async fn make(

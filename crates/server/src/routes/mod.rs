@@ -1,6 +1,7 @@
 //! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
 //! the table does not exist.
 
+mod accounts;
 pub mod admin;
 mod audit;
 pub mod clock;
@@ -95,7 +96,7 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines()])
+        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines(), accounts::lines()])
         .chain([stats::lines(), clock::lines(), admin::lines(), audit::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()

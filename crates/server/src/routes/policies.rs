@@ -161,8 +161,7 @@ async fn bind(
     let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
     let value = (text, dialect.word().to_owned());
     let entry = app.engine.entry(Did::PolicyBind, &kind, &caller.act(None, None)).within(&namespace);
-    let bind =
-        |bound: &mut Bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone());
+    let bind = |bound: &mut Bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone());
     let noted = |old: &Option<_>| Some(entry.clone().changed(old.as_ref().map(as_given), Some(as_given(&value))));
     app.bound.change_noted(store, bind, noted).await?;
     show(State(app), Extension(caller), Path(kind)).await

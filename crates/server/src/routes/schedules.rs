@@ -147,7 +147,8 @@ async fn replace(
     if given.name.as_ref().is_some_and(|given| *given != name) {
         return Err(Invalid::one("name", format!("must be `{name}`, as in the address, or be left out")).into());
     }
-    let (view, new) = app.engine.replace_schedule(&caller.namespace, &name, given.spec()?, &caller.act(None, None)).await?;
+    let (view, new) =
+        app.engine.replace_schedule(&caller.namespace, &name, given.spec()?, &caller.act(None, None)).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(shape::shown(&view))).into_response())
 }

@@ -89,6 +89,7 @@ fn submit_doc() -> Doc {
         .example(one)
         .example(linked)
         .once()
+        .problems(&["insufficient-credits"])
         .header(Param::new("traceparent", "Kept with the tasks and passed on (W3C Trace Context).", name))
         .creates(schema::named("Submitted"))
         .leads("getTask", "id", first)
@@ -124,7 +125,7 @@ fn retry_doc() -> Doc {
         .example(json!({"payload_patch": {"card": {"number": "4242"}, "coupon": null}, "note": "a typo"}))
         .example(json!({"note": "the bank is back", "requested_by": "ops"}))
         .answers(answer)
-        .problems(&["dedupe-key-taken"])
+        .problems(&["dedupe-key-taken", "insufficient-credits"])
 }
 
 fn settle_doc() -> Doc {
@@ -467,7 +468,11 @@ async fn retry(
     let id = task_id(&id)?;
     let act: RetryIn = wire::read(&body)?;
     let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
-    let request = ManualRetry { keep_counters: act.keep_counters, payload_patch: act.payload_patch.map(|raw| Text::from(raw.0)), deed };
+    let request = ManualRetry {
+        keep_counters: act.keep_counters,
+        payload_patch: act.payload_patch.map(|raw| Text::from(raw.0)),
+        deed,
+    };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
         "task": shown_after(&app, &caller, id).await?,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::payload::{self, OldPayload};
 use comeback_core::workflow::between;
-use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
+use comeback_core::{
+    AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, RetryKind, State, When, dialect,
+};
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
 use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
@@ -150,10 +152,10 @@ pub struct TaskIn {
     /// Not available in this version.
     #[serde(default)]
     dependency: Option<String>,
-    /// Not available in this version.
+    /// Who pays for it, by the name of an account.
     #[serde(default)]
     account: Option<String>,
-    /// Not available in this version.
+    /// What it costs; else what its account says of its kind, or 1.
     #[serde(default)]
     cost: Option<u32>,
     #[serde(default)]
@@ -349,6 +351,8 @@ pub fn whole(view: &TaskView) -> Value {
         "name": body.name,
         "payload": text(&body.payload),
         "payload_version": view.payload_version,
+        "account": body.account,
+        "cost": body.cost,
         "verdict": result.as_ref().and_then(|result| result.get("verdict")).and_then(Value::as_str),
         "result": result,
         "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
@@ -402,6 +406,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
         "attempt_number": task.attempt_number(),
         "max_retries": stored.policy.as_ref().map(|policy| policy.max_retries),
         "cycle": task.cycle,
+        "retry_kind": RetryKind::of(task.cycle, task.attempt_number()),
         "total_attempts": task.run,
         "lost_count": task.counters.lost,
         "throttle_count": task.counters.throttled,
@@ -468,6 +473,7 @@ pub fn attempt(record: &Record, old: &[OldPayload]) -> Option<Value> {
         "number": before + 1,
         "run": record.run,
         "cycle": record.cycle,
+        "retry_kind": RetryKind::of(record.cycle, before + 1),
         "payload_version": payload::version_of_run(old, record.run),
         "worker": record.worker,
         "started_at": instant(record.started_at),

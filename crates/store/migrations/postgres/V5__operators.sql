@@ -38,3 +38,28 @@ create table task_payload (
   actor text,
   primary key (task_id, version)
 );
+
+-- Retries that were booked in the budgets of accounts, by day and by month.
+
+create table account_use (
+  namespace int4 not null,
+  account text not null,
+  period text not null,
+  retries int8 not null,
+  cost int8 not null,
+  primary key (namespace, account, period)
+);
+
+-- Accounts: what each holds, what of that its open tasks have reserved, and what was spent.
+
+create table account (
+  namespace int4 not null,
+  name text not null,
+  held int8 not null,
+  reserved int8 not null,
+  spent int8 not null,
+  terms text not null,
+  created_at int8 not null,
+  updated_at int8 not null,
+  primary key (namespace, name)
+) with (fillfactor = 70);

@@ -36,3 +36,28 @@ create table task_payload (
   actor text,
   primary key (task_id, version)
 ) strict, without rowid;
+
+-- Retries that were booked in the budgets of accounts, by day and by month.
+
+create table account_use (
+  namespace integer not null,
+  account text not null,
+  period text not null,
+  retries integer not null,
+  cost integer not null,
+  primary key (namespace, account, period)
+) strict, without rowid;
+
+-- Accounts: what each holds, what of that its open tasks have reserved, and what was spent.
+
+create table account (
+  namespace integer not null,
+  name text not null,
+  held integer not null,
+  reserved integer not null,
+  spent integer not null,
+  terms text not null,
+  created_at integer not null,
+  updated_at integer not null,
+  primary key (namespace, name)
+) strict, without rowid;

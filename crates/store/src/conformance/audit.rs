@@ -14,7 +14,8 @@ use crate::types::*;
 const SHELF: Shelf<'_> = Shelf { namespace: "default", shelf: "workflow" };
 
 fn entry(w: &World, number: u128, did: Did, subject: &str) -> Audit {
-    let act = Act { by: Some("ana".into()), note: Some("why".into()), key: Some("ops".into()), request: Some("r1".into()) };
+    let act =
+        Act { by: Some("ana".into()), note: Some("why".into()), key: Some("ops".into()), request: Some("r1".into()) };
     Audit::new(Uuid::from_u128(number), w.now(), did, subject, &act).within("default")
 }
 

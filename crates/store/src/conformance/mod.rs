@@ -1,5 +1,6 @@
 //! What a store means, case by case. Both databases run every case; a case's name is the sentence that it proves.
 
+mod accounts;
 mod apply;
 mod audit;
 mod claim;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<Case> {
         schedules::CASES,
         audit::CASES,
         payloads::CASES,
+        accounts::CASES,
     ]
     .concat()
 }

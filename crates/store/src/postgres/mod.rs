@@ -3,6 +3,7 @@
 //! Everything hot is one statement over arrays, so that a thousand tasks cost one round trip and one flush. Rows are locked in a
 //! fixed order: executions first, then open tasks by id; claims skip what is locked and never wait while they hold a task.
 
+mod accounts;
 mod apply;
 mod audit;
 mod check;
@@ -27,13 +28,16 @@ mod tend;
 mod tls;
 mod wake;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::budget::Booked;
 use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
@@ -341,12 +345,7 @@ impl Store for PostgresStore {
         rules::put(self, namespace, &rule.name, &rule_to_json(rule)?, audit, now).await
     }
 
-    async fn delete_rule(
-        &self,
-        namespace: &str,
-        name: &str,
-        audit: Option<&Audit>,
-    ) -> Result<Option<i64>, StoreError> {
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
         rules::delete(self, namespace, name, audit).await
     }
 
@@ -382,6 +381,38 @@ impl Store for PostgresStore {
         audit: Option<&Audit>,
     ) -> Result<String, StoreError> {
         tend::put_meta(self, key, value, when, audit).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        accounts::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        accounts::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        accounts::put(self, namespace, name, change, audit, now).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        accounts::booked(self, namespace, account, since).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        accounts::delete(self, namespace, name, audit).await
     }
 
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {

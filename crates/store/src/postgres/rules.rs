@@ -15,9 +15,9 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{PostgresStore, audit};
 use super::claim::{Picked, lease_picked, per_lane};
 use super::learn;
+use super::{PostgresStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
 use crate::dictionary::Dictionary;

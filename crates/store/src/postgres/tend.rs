@@ -9,10 +9,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{PostgresStore, audit};
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
+use super::{PostgresStore, audit};
 use crate::StoreError;
 use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;

@@ -3,6 +3,7 @@
 //! Every write of a moment goes into one transaction of one thread, so nobody pays for a flush alone. An answer is given
 //! after the commit and never before. There is one process per file.
 
+mod accounts;
 mod apply;
 mod audit;
 mod backup;
@@ -21,15 +22,18 @@ mod submit;
 mod tend;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::budget::Booked;
 use comeback_core::payload::OldPayload;
 use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
+use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
@@ -434,12 +438,7 @@ impl Store for SqliteStore {
         self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, audit.as_ref(), now)).await
     }
 
-    async fn delete_rule(
-        &self,
-        namespace: &str,
-        name: &str,
-        audit: Option<&Audit>,
-    ) -> Result<Option<i64>, StoreError> {
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
         let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
         self.change_rules(move |tx| rules::delete(tx, &namespace, &name, audit.as_ref())).await
     }
@@ -489,6 +488,47 @@ impl Store for SqliteStore {
             tend::put_meta(tx, &key, &value, when, audit.as_ref())
         };
         self.writer.run(put).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| accounts::one(connection, &namespace, &name)).await
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| accounts::page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        let (namespace, name, change) = (namespace.to_owned(), name.to_owned(), change.clone());
+        let audit = audit.cloned();
+        let put = move |tx: &mut writer::Tx<'_>| {
+            accounts::put(tx.connection, &namespace, &name, &change, audit.as_ref(), now)
+        };
+        self.writer.run(put).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        let (namespace, account, since) = (namespace.to_owned(), account.to_owned(), since.to_owned());
+        self.read(move |connection, _| accounts::booked(connection, &namespace, &account, &since)).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| accounts::delete(tx.connection, &namespace, &name, audit.as_ref())).await
     }
 
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {

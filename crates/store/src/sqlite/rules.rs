@@ -10,10 +10,10 @@ use comeback_core::{Audit, Lane, Tally, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::{SqliteStore, audit};
 use super::claim::{Place, next_in_lane};
 use super::submit::{learn_lanes, namespace_id};
 use super::writer::Tx;
+use super::{SqliteStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
 use crate::dictionary::Dictionary;
@@ -55,12 +55,7 @@ pub fn put(
     changed_rules(tx).map(Some)
 }
 
-pub fn delete(
-    tx: &Tx<'_>,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<Option<i64>, StoreError> {
+pub fn delete(tx: &Tx<'_>, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
     let namespace = namespace_id(tx.connection, namespace)?;
     let sql = "delete from rule where namespace = ?1 and name = ?2 returning body";
     let old: Option<String> = tx.connection.query_row(sql, (namespace, name), |row| row.get(0)).optional()?;

@@ -90,12 +90,7 @@ pub fn put(
     Ok(Applied::Done)
 }
 
-pub fn delete(
-    connection: &Connection,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<bool, StoreError> {
+pub fn delete(connection: &Connection, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
     let sql = "delete from schedule where namespace = (select id from namespace where name = ?1) and name = ?2
                returning body";
     let body: Option<String> =

@@ -3,8 +3,8 @@
 use comeback_core::{Audit, Timestamp, transition};
 use rusqlite::{Connection, OptionalExtension};
 
-use super::audit;
 use super::apply::{append, load_execution, write_execution};
+use super::audit;
 use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
 use crate::StoreError;
@@ -265,12 +265,7 @@ pub fn is_paused(connection: &Connection, name: Loop, now: Timestamp) -> rusqlit
         .query_row((name.word(), now.0), |row| row.get(0))
 }
 
-pub fn set_pause(
-    tx: &mut Tx<'_>,
-    name: Loop,
-    pause: Option<&Pause>,
-    audit: Option<&Audit>,
-) -> Result<(), StoreError> {
+pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, audit: Option<&Audit>) -> Result<(), StoreError> {
     if audit.is_some() {
         let sql = "select until, note, actor from loop_pause where name = ?1";
         let facts = |row: &rusqlite::Row<'_>| {

@@ -1,6 +1,6 @@
 //! What is answered.
 
-use comeback_core::{AttemptOutcome, Did, EventKind, Reason, State, Trigger, Verdict};
+use comeback_core::{AttemptOutcome, Did, EventKind, Reason, RetryKind, State, Trigger, Verdict};
 use serde_json::{Value, json};
 
 use super::words;
@@ -25,6 +25,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("number", about(count(), "Which attempt of its cycle it was, from 1.")),
                 ("run", count()),
                 ("cycle", count()),
+                ("retry_kind", retry_kind()),
                 ("payload_version", about(count(), "Which version of the payload it worked on, from 1.")),
                 ("worker", nullable(text())),
                 ("started_at", maybe("Instant")),
@@ -115,7 +116,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         ("Key", object(key_fields())),
         ("NewKey", new_key()),
-        ("Act", act()),
+        ("ActLine", act()),
+        ("Account", account()),
         (
             "Loop",
             object([
@@ -127,6 +129,32 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
     ]
+}
+
+fn account() -> Value {
+    let integer = || json!({"type": "integer"});
+    object([
+        ("name", text()),
+        ("credits", about(integer(), "What it holds, reserved credits included.")),
+        ("reserved", about(integer(), "For its open tasks.")),
+        ("available", about(integer(), "What nobody has reserved; below nothing where credits were taken away.")),
+        ("spent", about(integer(), "So far.")),
+        ("costs", map(count())),
+        (
+            "budget",
+            object([
+                ("retries_per_day", nullable(count())),
+                ("retries_per_month", nullable(count())),
+                ("retry_cost_per_month", nullable(count())),
+            ]),
+        ),
+        ("created_at", instant()),
+        ("updated_at", instant()),
+    ])
+}
+
+fn retry_kind() -> Value {
+    about(nullable(words!(RetryKind)), "Who asked for the attempt: a policy, or a person. Nothing for a first attempt.")
 }
 
 fn act() -> Value {
@@ -198,6 +226,7 @@ fn common() -> Vec<(&'static str, Value)> {
         ("attempt_number", about(count(), "Which attempt it is at, from 1.")),
         ("max_retries", nullable(count())),
         ("cycle", count()),
+        ("retry_kind", retry_kind()),
         ("total_attempts", about(count(), "Runs in all cycles, whatever they counted for.")),
         ("lost_count", count()),
         ("throttle_count", count()),
@@ -237,6 +266,8 @@ fn task() -> Value {
     let more = [
         ("payload", anything()),
         ("payload_version", about(count(), "Counts its edits, from 1.")),
+        ("account", about(nullable(text()), "Who pays for it.")),
+        ("cost", nullable(count())),
         ("result", anything()),
         ("progress", anything()),
         ("expected_count", about(nullable(count()), "How many things a hook's task has to do, as it was told.")),

@@ -6,12 +6,13 @@ mod whole;
 
 use std::collections::BTreeSet;
 
+use comeback_core::account::Move;
 use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::{PostgresStore, audit, payloads};
 use super::tend::pause_lock;
+use super::{PostgresStore, accounts, audit, payloads};
 use crate::StoreError;
 use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
 use lone::Lone;
@@ -60,17 +61,18 @@ async fn apply_round(
     now: Timestamp,
     answers: &mut [Applied],
 ) -> Result<(), StoreError> {
-    // What edits a payload, rarely as it comes, is alone in its transaction: it may have to be taken back.
-    let (alone, round): (Vec<usize>, Vec<usize>) =
-        round.iter().partition(|index| !commits[**index].payloads.is_empty());
+    let (alone, round): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| may_be_taken_back(&commits[**index]));
     for index in alone {
         answers[index] = apply_alone(store, &commits[index], on_behalf_of, now).await?;
+    }
+    if round.is_empty() {
+        return Ok(());
     }
     let round = round.as_slice();
     let mut client = store.writer().await?;
     let (lone, whole) = Lone::part(store, commits, round)?;
     // One sort of verdict and nothing else: the statement is its own transaction.
-    let noted = round.iter().any(|index| !commits[*index].audit.is_empty());
+    let noted = round.iter().any(|index| !commits[*index].audit.is_empty() || !commits[*index].charges.is_empty());
     if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() && !noted {
         lone.write(&client, now, answers).await?;
         return Ok(());
@@ -90,11 +92,23 @@ async fn apply_round(
     if !whole.is_empty() {
         whole::apply(store, &tx, commits, &whole, now, answers).await?;
     }
+    let mut charges = Vec::new();
     for index in round {
         note(&tx, &commits[*index], answers[*index]).await?;
+        if answers[*index] == Applied::Done {
+            charges.extend_from_slice(&commits[*index].charges);
+        }
     }
+    let moves = accounts::moves(&tx, &charges).await?;
+    accounts::write(store, &tx, &moves).await?;
     tx.commit().await?;
     Ok(())
+}
+
+/// What edits a payload, reserves credits or is booked in a budget is alone in its transaction.
+fn may_be_taken_back(commit: &Commit) -> bool {
+    let is_plain = commit.payloads.is_empty() && commit.bookings.is_empty();
+    !is_plain || commit.charges.iter().any(|charge| charge.what == Move::Reserve)
 }
 
 async fn apply_alone(
@@ -235,6 +249,15 @@ async fn apply_one(
     if answer == Applied::Done {
         for edit in &commit.payloads {
             payloads::write(tx, edit).await?;
+        }
+        let moves = accounts::moves(tx, &commit.charges).await?;
+        if let Some(short) = accounts::write(store, tx, &moves).await? {
+            return Ok(Applied::Unfunded(short));
+        }
+        for booking in &commit.bookings {
+            if !accounts::book(tx, booking).await? {
+                return Ok(Applied::Stale);
+            }
         }
     }
     Ok(answer)
