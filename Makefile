@@ -25,7 +25,7 @@ screenshots: setup ui ## pictures of every screen, light, dark and phone, into u
 	cd ui && npm run screenshots
 
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format lint build core store engine server contract ui simulation chaos
+	scripts/with-postgres scripts/test format ui lint build core store engine server contract browser simulation chaos
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)

@@ -12,7 +12,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=REQUIRE_UI");
     let is_built = built.join("index.html").is_file();
     if !is_built {
-        let what = "the dashboard is not built (`npm ci && npm run build` in ui/)";
+        let what = "the dashboard is not built (scripts/ui build)";
         assert!(env::var("REQUIRE_UI").as_deref() != Ok("1"), "REQUIRE_UI is set, but {what}");
         println!("cargo:warning={what}: a small status page takes its place");
     }
@@ -20,7 +20,7 @@ fn main() {
     let mut files = Vec::new();
     collect(&from, &from, &mut files);
     files.sort();
-    let mut code = format!("pub const IS_BUILT: bool = {is_built};\npub static FILES: &[File] = &[\n");
+    let mut code = format!("pub const IS_BUILT: bool = {is_built};\nstatic FILES: &[File] = &[\n");
     for (name, path) in files {
         let content = fs::read(&path).expect("a file of the dashboard can be read");
         let _ = writeln!(

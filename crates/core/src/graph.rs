@@ -5,9 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use crate::account::{Charge, Move};
+use crate::audit::Audit;
+use crate::budget::Booking;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
 use crate::id::TaskId;
+use crate::payload::NewPayload;
 use crate::reason::Reason;
 use crate::task::{State, Task};
 use crate::time::Timestamp;
@@ -71,14 +75,33 @@ pub struct Commit {
     pub execution: Option<ExecutionWrite>,
     /// In the order in which it happened.
     pub records: Vec<Record>,
+    /// Who did it, where somebody did.
+    pub audit: Vec<Audit>,
+    /// Payloads that were edited with it.
+    pub payloads: Vec<NewPayload>,
+    /// What it moves in accounts.
+    pub charges: Vec<Charge>,
+    /// Retries that are booked in the budget of an account, if there is still room.
+    pub bookings: Vec<Booking>,
 }
 
 impl From<Transition> for Commit {
     fn from(transition: Transition) -> Commit {
         let (expected_version, from) = (transition.expected_version(), transition.from());
         let (after, record) = transition.into_parts();
-        Commit { writes: vec![Write { expected_version, from, after }], execution: None, records: vec![record] }
+        let writes = vec![Write { expected_version, from, after }];
+        let charges = charges(&writes);
+        Commit { writes, records: vec![record], charges, ..Commit::default() }
     }
+}
+
+fn charges(writes: &[Write]) -> Vec<Charge> {
+    let metered = writes.iter().filter(|write| write.after.metered);
+    let charge = |write: &Write| {
+        let what = Move::of(Some(write.from), write.after.state)?;
+        Some(Charge { task: write.after.id, what })
+    };
+    metered.filter_map(charge).collect()
 }
 
 /// Tasks the graph needs to see before it can go on.
@@ -254,7 +277,7 @@ impl Working {
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
-        let act = Act { by: retried.record().actor.clone(), note: None };
+        let act = Act { by: retried.record().actor.clone(), ..Act::default() };
         let roots = BTreeSet::from([retried.after().id]);
         let revived = self.given_up_for(&roots);
         let was_over = retried.from().is_terminal();
@@ -359,7 +382,7 @@ impl Working {
     pub fn into_commit(self) -> Commit {
         let execution_changed = self.execution.version != self.execution_version;
         let mut tasks = self.tasks;
-        let writes = self
+        let writes: Vec<Write> = self
             .changed
             .difference(&self.spawned)
             .filter_map(|id| tasks.remove(id))
@@ -371,10 +394,12 @@ impl Working {
         let mut after = self.execution;
         after.version = self.execution_version + 1;
         Commit {
+            charges: charges(&writes),
             writes,
             execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
                 .filter(|_| execution_changed || !self.changed.is_empty()),
             records: self.records,
+            ..Commit::default()
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a task's dependency says about running now. Guards hold back, they never refuse (model A5, §3.2 step 16).
 
+use crate::budget::BudgetView;
 use crate::task::Hold;
 use crate::time::Timestamp;
 
@@ -8,13 +9,17 @@ use crate::time::Timestamp;
 pub struct GuardView {
     /// Each with its end and its name; the latest end holds.
     pub holds: Vec<Hold>,
+    /// What its account pays for, where that is limited.
+    pub budget: Option<BudgetView>,
 }
 
 impl GuardView {
     /// The hold that a retry due at `due` meets, never past the deadline.
     pub fn hold(&self, due: Timestamp, deadline: Option<Timestamp>) -> Option<Hold> {
-        let latest = self.holds.iter().max_by_key(|hold| hold.until)?;
-        let until = deadline.map_or(latest.until, |deadline| latest.until.min(deadline));
-        (until > due).then(|| Hold { until, reason: latest.reason.clone() })
+        let latest = self.holds.iter().max_by_key(|hold| hold.until).filter(|hold| hold.until > due);
+        let from = latest.map_or(due, |hold| hold.until);
+        let held = self.budget.as_ref().and_then(|budget| budget.hold(from)).or_else(|| latest.cloned())?;
+        let until = deadline.map_or(held.until, |deadline| held.until.min(deadline));
+        (until > due).then_some(Hold { until, ..held })
     }
 }

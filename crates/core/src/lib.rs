@@ -7,8 +7,11 @@
 
 mod words;
 
+pub mod account;
 pub mod admission;
+pub mod audit;
 pub mod backoff;
+pub mod budget;
 pub mod decide;
 pub mod dialect;
 pub mod event;
@@ -24,6 +27,7 @@ pub mod guard;
 pub mod id;
 pub mod invalid;
 pub mod lint;
+pub mod payload;
 pub mod policy;
 pub mod reason;
 pub mod replay;
@@ -34,6 +38,7 @@ pub mod transition;
 pub mod window;
 pub mod workflow;
 
+pub use audit::{Audit, Did};
 pub use decide::{End, Outcome, Snapshot, Speaker, decide};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use execution::{Execution, ExecutionState};
@@ -43,6 +48,6 @@ pub use id::{ExecutionId, TaskId};
 pub use invalid::{Fault, Invalid};
 pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use reason::{Decision, Reason, Verdict};
-pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, State, Tally, Task, Unwritten};
+pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, RetryKind, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
 pub use transition::{Line, Rejection, Transition};

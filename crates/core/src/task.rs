@@ -285,6 +285,27 @@ pub struct Task {
     pub gated: bool,
     /// Somebody wants to be called when it ends.
     pub hooked: bool,
+    /// It costs somebody something.
+    pub metered: bool,
+}
+
+words! {
+    /// Who asked for the attempt that a task is at. A first one is nobody's retry.
+    pub enum RetryKind {
+        Automatic = 0 "automatic",
+        Manual = 1 "manual",
+    }
+}
+
+impl RetryKind {
+    /// Of an attempt, by the cycle it is in and its number there: a new cycle is begun by hand only.
+    pub fn of(cycle: u32, attempt_number: u32) -> Option<RetryKind> {
+        match (cycle, attempt_number) {
+            (_, 2..) => Some(RetryKind::Automatic),
+            (1.., _) => Some(RetryKind::Manual),
+            (0, _) => None,
+        }
+    }
 }
 
 impl Task {
@@ -330,6 +351,7 @@ impl Task {
             dead_end_barrier: false,
             gated: false,
             hooked: false,
+            metered: false,
         }
     }
 

@@ -253,6 +253,10 @@ impl<'a> Change<'a> {
 pub struct Act {
     pub by: Option<String>,
     pub note: Option<String>,
+    /// The key they came with: unlike the name, nobody can say another.
+    pub key: Option<String>,
+    /// The name of the request that asked for it.
+    pub request: Option<String>,
 }
 
 impl Act {
@@ -535,6 +539,17 @@ pub fn cancel(task: &Task, reason: Reason, act: &Act, now: Timestamp) -> Result<
 
 /// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
 pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    manual_retry_with(task, keep_counters, None, act, now)
+}
+
+/// The same, with the version of the payload that was edited for it.
+pub fn manual_retry_with(
+    task: &Task,
+    keep_counters: bool,
+    payload_version: Option<u32>,
+    act: &Act,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
     let now = task.time(now);
     if task.state.is_active() && !is_stuck(task, now) {
         return Err(Rejection::WrongState { state: task.state, verb: "retried" });
@@ -558,7 +573,11 @@ pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp)
     change.event(EventKind::TaskManualRetry);
     change.event(EventKind::TaskReady);
     let cycle = change.after.cycle;
-    act.mark(&mut change, json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters}));
+    let mut data = json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters});
+    if let (Some(version), Value::Object(fields)) = (payload_version, &mut data) {
+        fields.insert("payload_version".into(), version.into());
+    }
+    act.mark(&mut change, data);
     change.finish(Line::T19, State::Pending, "retried")
 }
 

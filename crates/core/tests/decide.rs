@@ -448,7 +448,7 @@ fn windows_move_the_time_and_guards_hold_beside_it() {
 
     let mut held = running(Some(native(json!({}))));
     let until = T0 + Millis::from_secs(120);
-    held.guard = GuardView { holds: vec![Hold { until, reason: "gate psp".into() }] };
+    held.guard = GuardView { holds: vec![Hold { until, reason: "gate psp".into() }], ..GuardView::default() };
     let change = end(&held, End::Failed(error("x")), T0);
     assert_eq!(change.after().next_retry_at, Some(T0 + Millis::from_secs(5)), "its own time is kept (A5)");
     assert_eq!(change.after().due(), Some(until));

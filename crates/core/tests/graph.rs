@@ -280,7 +280,7 @@ fn canceling_an_execution_cancels_all_that_is_open() {
 /// What is done to the whole is told with who did it and what they said.
 #[test]
 fn an_execution_tells_who_acted_and_why() {
-    let act = Act { by: Some("ana".into()), note: Some("maintenance".into()) };
+    let act = Act { by: Some("ana".into()), note: Some("maintenance".into()), ..Act::default() };
     let mut world = World::new(&["a"], &[]);
     let paused = world.work.execution().pause(T0).expect("open");
     world.work.set_paused(paused, &act, T0);
@@ -425,7 +425,7 @@ fn a_failed_handler_waits_for_the_task_it_handles() {
         world.settle("handler", End::Failed(error("x")), policy);
         world.fail("late");
         assert_eq!(world.execution(), ExecutionState::Failed);
-        world.work.retry_failed(&Act { by: Some("ana".into()), note: None }, T0).expect("reopens");
+        world.work.retry_failed(&Act { by: Some("ana".into()), ..Act::default() }, T0).expect("reopens");
         world
     };
     let mut world = failed(Some(native(json!({"max_retries": 0}))));

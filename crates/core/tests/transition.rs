@@ -115,7 +115,7 @@ fn terminal_is_final() {
 #[test]
 fn a_manual_retry_starts_a_new_cycle() {
     let (_, dead) = delays(Some(native(json!({"max_retries": 2}))), &error("x"));
-    let act = Act { by: Some("ana".into()), note: Some("fixed upstream".into()) };
+    let act = Act { by: Some("ana".into()), note: Some("fixed upstream".into()), ..Act::default() };
     let change = transition::manual_retry(&dead.task, false, &act, T0 + Millis::from_days(1)).unwrap();
     let task = change.after();
     assert_eq!((task.state, task.cycle, task.run, task.counters), (State::Pending, 1, 3, Counters::default()));

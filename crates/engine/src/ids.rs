@@ -42,6 +42,10 @@ impl Ids {
         ExecutionId(self.next(now))
     }
 
+    pub fn act(&self, now: Timestamp) -> Uuid {
+        self.next(now)
+    }
+
     fn next(&self, now: Timestamp) -> Uuid {
         let mut state = self.state.lock();
         let millis = u64::try_from(now.0).unwrap_or(0);

@@ -13,6 +13,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod budgets;
 mod cache;
 mod combine;
 mod commands;
@@ -36,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use comeback_core::{Invalid, Rejection, State};
-use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError};
+use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError, Unfunded};
 
 pub use clock::{Clock, ScaledClock, SystemClock, VirtualClock};
 pub use comeback_store as store;
@@ -44,7 +45,7 @@ pub use commands::change::Deed;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
-pub use commands::retry::{ManualRetry, Retried};
+pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, RuleView, may_be_held};
 pub use commands::settle::Settle;
 pub use commands::submit::SubmitAnswer;
@@ -177,10 +178,20 @@ pub enum CommandError {
     NameTaken(&'static str),
     #[error("an open task holds the same dedupe key")]
     KeyTaken,
+    #[error("this takes {required} credits, and {available} are available")]
+    InsufficientCredits { required: i64, available: i64 },
+    #[error("its open tasks have reserved {0} credits")]
+    AccountInUse(i64),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the engine is shutting down")]
     ShuttingDown,
+}
+
+impl From<Unfunded> for CommandError {
+    fn from(Unfunded { required, available }: Unfunded) -> Self {
+        CommandError::InsufficientCredits { required, available }
+    }
 }
 
 impl From<Rejection> for CommandError {

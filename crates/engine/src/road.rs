@@ -6,16 +6,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comeback_core::admission;
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
+use comeback_core::payload::NewPayload;
 use comeback_core::transition::{self, Act};
 use comeback_core::{
-    Commit, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task, TaskId,
-    Timestamp, Transition, Working, decide,
+    Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task,
+    TaskId, Timestamp, Transition, Working, decide,
 };
-use comeback_store::{Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Used};
+use comeback_core::{admission, audit};
+use comeback_store::{
+    Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Unfunded, Used,
+};
 
+use crate::budgets::Budgets;
 use crate::{Core, Query};
 
 /// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
@@ -35,9 +39,16 @@ pub(crate) enum Verb {
     Resume(Act),
     Reschedule { to: Timestamp, act: Act },
     Snooze { by: Millis, act: Act },
-    Retry { keep_counters: bool, act: Act },
+    Retry { keep_counters: bool, edit: Option<Edit>, act: Act },
     HookStarted { lease_number: u32 },
     Gate(Gate),
+}
+
+/// A payload in place of the version that was looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct Edit {
+    pub edited: u32,
+    pub payload: Arc<str>,
 }
 
 /// What was found at a task's gate.
@@ -61,6 +72,27 @@ impl Verb {
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
             Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
+    }
+
+    /// The payload that comes with it.
+    fn edited(&self, after: &Task, now: Timestamp) -> Option<NewPayload> {
+        let Verb::Retry { edit: Some(Edit { edited, payload }), act, .. } = self else { return None };
+        let (edited, last_run, payload, by) = (*edited, after.run, payload.clone(), act.by.clone());
+        Some(NewPayload { task: after.id, edited, last_run, payload, at: now, by })
+    }
+
+    /// What is written down of it, and who is behind it.
+    fn done(&self) -> Option<(Did, &Act)> {
+        let did = match self {
+            Verb::Cancel(_) => Did::TaskCancel,
+            Verb::Pause(_) => Did::TaskPause,
+            Verb::Resume(_) => Did::TaskResume,
+            Verb::Reschedule { .. } => Did::TaskReschedule,
+            Verb::Snooze { .. } => Did::TaskSnooze,
+            Verb::Retry { .. } => Did::TaskRetry,
+            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => return None,
+        };
+        Some((did, self.act()?))
     }
 }
 
@@ -93,6 +125,8 @@ pub(crate) enum Met {
     Paused,
     /// The key it came under was used before.
     Used(Used),
+    /// An account has too little for it.
+    Unfunded(Unfunded),
     /// What the database holds about it contradicts itself. Only this wish is concerned.
     Damaged(String),
 }
@@ -159,17 +193,24 @@ impl Core {
         }
     }
 
-    fn decide(&self, verb: &Verb, stored: &Stored, now: Timestamp) -> Result<Transition, Rejection> {
+    fn decide(&self, verb: &Verb, stored: &Stored, budgets: &Budgets, now: Timestamp) -> Result<Transition, Rejection> {
         let task = &stored.task;
         match verb {
-            Verb::End(outcome) => decide::decide(&self.snapshot(stored), outcome, now),
+            Verb::End(outcome) => {
+                let mut snapshot = self.snapshot(stored);
+                snapshot.guard.budget = budgets.of(task);
+                decide::decide(&snapshot, outcome, now)
+            }
             Verb::Expire => transition::expire(task, stored.hard_deadline, now),
             Verb::Cancel(act) => transition::cancel(task, Reason::Canceled, act, now),
             Verb::Pause(act) => transition::pause(task, act, now),
             Verb::Resume(act) => transition::resume(task, act, now),
             Verb::Reschedule { to, act } => transition::reschedule(task, *to, act, now),
             Verb::Snooze { by, act } => transition::reschedule(task, now + *by, act, now),
-            Verb::Retry { keep_counters, act } => transition::manual_retry(task, *keep_counters, act, now),
+            Verb::Retry { keep_counters, edit, act } => {
+                let version = edit.as_ref().map(|edit| edit.edited + 1);
+                transition::manual_retry_with(task, *keep_counters, version, act, now)
+            }
             Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
             Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
             Verb::Gate(_) if !task.is_at_its_gate() => Err(Rejection::NotDue),
@@ -177,6 +218,17 @@ impl Core {
             Verb::Gate(Gate::Fail(message)) => transition::fail_at_gate(task, message, now),
             Verb::Gate(Gate::Open | Gate::Spawn { .. }) => transition::ready(task, now),
         }
+    }
+
+    /// What is written down beside a change that somebody made.
+    fn noted(&self, verb: &Verb, before: &Task, after: &Task, now: Timestamp) -> Option<Audit> {
+        let (did, act) = verb.done()?;
+        let (mut was, mut is) = (audit::task_facts(before), audit::task_facts(after));
+        if let Verb::Retry { edit: Some(edit), .. } = verb {
+            (was["payload_version"], is["payload_version"]) = (edit.edited.into(), (edit.edited + 1).into());
+        }
+        let entry = Audit::new(self.ids.act(now), now, did, after.id.to_string(), act);
+        Some(entry.within(&before.lane.namespace).changed(Some(was), Some(is)))
     }
 
     /// Fulfils wishes, each for itself; the answers are in their order.
@@ -213,6 +265,7 @@ impl Core {
     ) -> Result<Vec<(usize, Wish)>, StoreError> {
         let wishes = self.look(wishes, answers).await?;
         let now = self.clock.now();
+        let mut budgets = self.budgets(&wishes, now).await?;
         let mut again = Vec::new();
         let mut plans: Vec<Plan> = Vec::with_capacity(wishes.len());
         let mut shared: BTreeMap<ExecutionId, Vec<(usize, Wish)>> = BTreeMap::new();
@@ -223,16 +276,25 @@ impl Core {
             };
             match stored.task.execution {
                 Some(execution) => shared.entry(execution).or_default().push((index, wish)),
-                None => match self.decide(&wish.verb, stored, now) {
+                None => match self.decide(&wish.verb, stored, &budgets, now) {
                     Err(_) if wish.remembered => again.push((index, wish.forgotten())),
                     Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
-                    Ok(change) => plans.push(Plan::lone(index, wish, change)),
+                    Ok(change) => {
+                        let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
+                        let edited = wish.verb.edited(change.after(), now);
+                        let booking = budgets.book(&change);
+                        let mut plan = Plan::lone(index, wish, change);
+                        plan.commit.bookings.extend(booking);
+                        plan.commit.audit.extend(noted);
+                        plan.commit.payloads.extend(edited);
+                        plans.push(plan);
+                    }
                 },
             }
         }
         for (execution, wishes) in shared {
             let indexes: Vec<usize> = wishes.iter().map(|(index, _)| *index).collect();
-            match self.plan_shared(execution, wishes, behind.is_loop(), now, answers).await {
+            match self.plan_shared(execution, wishes, behind.is_loop(), &mut budgets, now, answers).await {
                 Ok(plan) => plans.push(plan),
                 // The others go on: one execution that contradicts itself must not hold up everybody.
                 Err(StoreError::Corrupt(what)) => {
@@ -302,6 +364,7 @@ impl Core {
             Applied::Paused => plan.answer(answers, || Met::Paused),
             Applied::KeyTaken => plan.answer(answers, || Met::KeyTaken),
             Applied::Used(used) => plan.answer(answers, || Met::Used(used)),
+            Applied::Unfunded(short) => plan.answer(answers, || Met::Unfunded(short)),
         }
         Vec::new()
     }
@@ -375,6 +438,7 @@ impl Core {
         execution: ExecutionId,
         wishes: Vec<(usize, Wish)>,
         only_as_seen: bool,
+        budgets: &mut Budgets,
         now: Timestamp,
         answers: &mut [Option<Met>],
     ) -> Result<Plan, StoreError> {
@@ -391,6 +455,9 @@ impl Core {
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
             let mut missing = None;
             let mut spawn: Option<Submission> = None;
+            let (mut noted, mut payloads): (Vec<Audit>, Vec<NewPayload>) = Default::default();
+            // What is tried in vain books nothing.
+            let (mut bookings, mut tried) = (Vec::new(), budgets.clone());
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -401,7 +468,7 @@ impl Core {
                     rejected.insert(*index, Met::Stale);
                     continue;
                 }
-                let change = match self.decide(&wish.verb, &stored, now) {
+                let change = match self.decide(&wish.verb, &stored, &tried, now) {
                     Ok(change) => change,
                     Err(rejection) => {
                         rejected.insert(*index, Met::Rejected(rejection));
@@ -409,6 +476,9 @@ impl Core {
                     }
                 };
                 reasons.insert(*index, reason_of(&change));
+                let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
+                let edited = wish.verb.edited(change.after(), now);
+                let booking = tried.book(&change);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
                     Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
@@ -425,7 +495,11 @@ impl Core {
                     _ => working.apply(change, now),
                 };
                 match followed {
-                    Ok(()) => {}
+                    Ok(()) => {
+                        noted.extend(entry);
+                        payloads.extend(edited);
+                        bookings.extend(booking);
+                    }
                     Err(Halt::Rejected(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
                     }
@@ -445,7 +519,10 @@ impl Core {
                     return Err(StoreError::Corrupt(format!("execution {execution} needs {named}, not to be found")));
                 }
                 None => {
-                    let plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
+                    (plan.commit.audit, plan.commit.payloads) = (noted, payloads);
+                    plan.commit.bookings = bookings;
+                    *budgets = tried;
                     return Ok(Plan { spawn, ..plan });
                 }
             }

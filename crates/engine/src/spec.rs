@@ -192,8 +192,31 @@ impl Submit {
 
     /// Checks everything and makes the rows; or names every fault and makes nothing.
     pub(crate) fn plan(&self, config: &EngineConfig, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
-        let limits = &config.limits;
         let mut faults = Invalid::default();
+        for (i, spec) in self.tasks.iter().enumerate() {
+            let at = path(i, self.tasks.len());
+            for (field, given) in [("account", spec.account.is_some()), ("cost", spec.cost.is_some())] {
+                if given {
+                    faults.push(format!("{at}{field}"), "is available for tasks that are submitted, and for no others");
+                }
+            }
+        }
+        self.plan_with(config, ids, now, faults)
+    }
+
+    /// The same for tasks whose price is known.
+    pub(crate) fn plan_metered(&self, config: &EngineConfig, ids: &Ids, now: Timestamp) -> Result<Submission, Invalid> {
+        self.plan_with(config, ids, now, Invalid::default())
+    }
+
+    fn plan_with(
+        &self,
+        config: &EngineConfig,
+        ids: &Ids,
+        now: Timestamp,
+        mut faults: Invalid,
+    ) -> Result<Submission, Invalid> {
+        let limits = &config.limits;
         limits.check_namespace(&self.namespace, &mut faults);
         if self.tasks.len() > limits.tasks_per_submit {
             faults.push("tasks", format!("at most {} tasks go into one request", limits.tasks_per_submit));
@@ -386,15 +409,8 @@ impl TaskSpec {
     }
 
     fn refuse_what_is_not_built(&self, at: &str, config: &EngineConfig, faults: &mut Invalid) {
-        let not_yet = [
-            ("dependency", self.dependency.is_some()),
-            ("account", self.account.is_some()),
-            ("cost", self.cost.is_some()),
-        ];
-        for (field, given) in not_yet {
-            if given {
-                faults.push(format!("{at}{field}"), "is not available in this version");
-            }
+        if self.dependency.is_some() {
+            faults.push(format!("{at}dependency"), "is not available in this version");
         }
         if let Some(Err(part)) = self.hooks.as_ref().map(hooks::check) {
             faults.absorb(&format!("{at}hooks"), part);
@@ -490,6 +506,7 @@ impl TaskSpec {
         task.dead_end_barrier = self.dead_end_barrier;
         task.gated = self.step.as_ref().is_some_and(Step::has_gate);
         task.hooked = self.hooks.is_some();
+        task.metered = self.account.is_some();
         task.tally.expected = self.expected;
         task.start_at = self.start.map(|moment| moment.from(now)).filter(|at| *at > now);
         task.state = if task.start_at.is_some() || task.gated { State::Waiting } else { State::Pending };
@@ -635,7 +652,7 @@ mod tests {
         };
         assert_eq!(
             faults(spec),
-            ["dependency", "account", "cost", "hooks.end", "hooks.success[0].url", "executor.type"]
+            ["account", "cost", "dependency", "hooks.end", "hooks.success[0].url", "executor.type"]
         );
     }
 

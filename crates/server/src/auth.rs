@@ -3,12 +3,14 @@
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_core::transition::Act;
+use comeback_core::{Audit, Did, Invalid, Millis, Timestamp};
 use comeback_engine::store::{Store, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use uuid::Builder;
 
 use crate::App;
 use crate::problem::Problem;
@@ -127,6 +129,15 @@ pub fn key_id(asked: Option<(&str, &str, &str)>) -> Result<String, StoreError> {
     Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// What is written down about a key. One that is good for all namespaces concerns all of them.
+fn entry(did: Did, key: &Key, act: &Act, now: Timestamp) -> Result<Audit, StoreError> {
+    let mut random = [0_u8; 10];
+    getrandom::fill(&mut random).map_err(no_randomness)?;
+    let id = Builder::from_unix_timestamp_millis(u64::try_from(now.0).unwrap_or(0), &random).into_uuid();
+    let entry = Audit::new(id, now, did, &key.id, act);
+    Ok(if key.namespace == EVERYWHERE { entry } else { entry.within(&key.namespace) })
+}
+
 fn no_randomness(error: getrandom::Error) -> StoreError {
     StoreError::Unavailable(format!("no randomness: {error}"))
 }
@@ -163,8 +174,14 @@ impl Keys {
     }
 
     /// The key and its secret, which nobody can show again.
-    pub async fn create(&self, store: &dyn Store, new: NewKey, now: Timestamp) -> Result<(Key, String), StoreError> {
-        self.create_as(store, key_id(None)?, new, now).await
+    pub async fn create(
+        &self,
+        store: &dyn Store,
+        new: NewKey,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<(Key, String), StoreError> {
+        self.create_as(store, key_id(None)?, new, act, now).await
     }
 
     /// A key of the same id is replaced: its secret was lost on the way to whoever asks again.
@@ -173,6 +190,7 @@ impl Keys {
         store: &dyn Store,
         id: String,
         new: NewKey,
+        act: &Act,
         now: Timestamp,
     ) -> Result<(Key, String), StoreError> {
         let mut secret = [0_u8; 32];
@@ -192,7 +210,8 @@ impl Keys {
             keys.retain(|it| it.id != key.id);
             keys.push(key.clone());
         };
-        self.all.change(store, put).await?;
+        let noted = entry(Did::KeyCreate, &key, act, now)?.changed(None, Some(key.shown()));
+        self.all.change_noted(store, put, |()| Some(noted.clone())).await?;
         Ok((key, format!("cbk_{id}_{secret}")))
     }
 
@@ -202,13 +221,21 @@ impl Keys {
         store: &dyn Store,
         id: &str,
         may: impl Fn(&Key) -> bool,
+        act: &Act,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let revoke = |keys: &mut Vec<Key>| {
-            let found = keys.iter_mut().find(|key| key.id == id && may(key));
-            found.map(|key| key.revoked_at.get_or_insert(now.0)).is_some()
+            let key = keys.iter_mut().find(|key| key.id == id && may(key))?;
+            let before = key.clone();
+            key.revoked_at.get_or_insert(now.0);
+            Some((before, key.clone()))
         };
-        self.all.change(store, revoke).await
+        let noted = |revoked: &Option<(Key, Key)>| {
+            let (before, after) = revoked.as_ref()?;
+            let entry = entry(Did::KeyRevoke, after, act, now).ok()?;
+            Some(entry.changed(Some(before.shown()), Some(after.shown())))
+        };
+        Ok(self.all.change_noted(store, revoke, noted).await?.is_some())
     }
 
     fn is_live(&self, id: &str, now: Timestamp) -> bool {
@@ -236,13 +263,15 @@ pub struct Caller {
     pub key: Option<String>,
     /// Whether all namespaces are open to this caller, not only the one it asks about.
     pub everywhere: bool,
+    /// What its request is called.
+    pub request: Option<String>,
     id: Option<String>,
 }
 
 impl Caller {
     /// Somebody without a key.
     fn nobody(namespace: String, role: Role, everywhere: bool) -> Caller {
-        Caller { namespace, role, key: None, everywhere, id: None }
+        Caller { namespace, role, key: None, everywhere, request: None, id: None }
     }
 
     /// Whether this caller would still be let in: long answers ask again and again.
@@ -259,8 +288,9 @@ impl Caller {
     }
 
     /// Who to write down for an act: what the caller says, else its key.
-    pub fn act(&self, by: Option<String>, note: Option<String>) -> comeback_core::transition::Act {
-        comeback_core::transition::Act { by: by.or_else(|| self.key.clone()), note }
+    pub fn act(&self, by: Option<String>, note: Option<String>) -> Act {
+        let by = by.or_else(|| self.key.clone());
+        Act { by, note, key: self.key.clone(), request: self.request.clone() }
     }
 }
 
@@ -309,7 +339,7 @@ fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Proble
     };
     let everywhere = key.namespace == EVERYWHERE;
     let name = key.name.unwrap_or_else(|| key.id.clone());
-    Ok(Caller { namespace, role: key.role, key: Some(name), everywhere, id: Some(key.id) })
+    Ok(Caller { namespace, role: key.role, key: Some(name), everywhere, request: None, id: Some(key.id) })
 }
 
 /// What browsers say of a page that asks: where it is from, or that it is not from here.

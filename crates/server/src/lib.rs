@@ -209,7 +209,7 @@ async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;
     let text: String = fresh.iter().map(|byte| format!("{byte:02x}")).collect();
-    let stands = store.put_meta("lease_key", &text, PutIf::Absent).await?;
+    let stands = store.put_meta("lease_key", &text, PutIf::Absent, None).await?;
     let mut key = [0_u8; 32];
     for (i, byte) in key.iter_mut().enumerate() {
         let digits = stands.get(2 * i..2 * i + 2).and_then(|digits| u8::from_str_radix(digits, 16).ok());

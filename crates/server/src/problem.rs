@@ -225,6 +225,14 @@ impl From<CommandError> for Problem {
                 Problem::conflict("IDEMPOTENCY_MISMATCH", "The idempotency key was used for another request", text)
             }
             CommandError::NameTaken(_) => Problem::conflict("NAME_TAKEN", "The name is taken", text),
+            CommandError::InsufficientCredits { required, available } => {
+                Problem::new(StatusCode::PAYMENT_REQUIRED, "INSUFFICIENT_CREDITS", "Too few credits", text)
+                    .with("required_credits", required)
+                    .with("available_credits", available)
+            }
+            CommandError::AccountInUse(reserved) => {
+                Problem::conflict("ACCOUNT_IN_USE", "The account is in use", text).with("reserved_credits", reserved)
+            }
             CommandError::KeyTaken => Problem::conflict("DEDUPE_KEY_TAKEN", "The dedupe key is taken", text),
             CommandError::Store(error) => error.into(),
             CommandError::ShuttingDown => Problem::unavailable("the server is shutting down"),

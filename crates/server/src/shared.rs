@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comeback_core::Audit;
 use comeback_engine::store::{PutIf, Store, StoreError};
 use parking_lot::RwLock;
 use serde::Serialize;
@@ -46,13 +47,26 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Shared<T> {
     }
 
     /// Reads it afresh, changes it and writes it, again if somebody else was faster.
-    pub async fn change<R>(&self, store: &dyn Store, mut change: impl FnMut(&mut T) -> R) -> Result<R, StoreError> {
+    pub async fn change<R>(&self, store: &dyn Store, change: impl FnMut(&mut T) -> R) -> Result<R, StoreError> {
+        self.change_noted(store, change, |_| None).await
+    }
+
+    /// The same for what somebody does: what is to be written down about it is written with it.
+    pub async fn change_noted<R>(
+        &self,
+        store: &dyn Store,
+        mut change: impl FnMut(&mut T) -> R,
+        noted: impl Fn(&R) -> Option<Audit>,
+    ) -> Result<R, StoreError> {
         for _ in 0..ROUNDS {
             let (mut value, known) = self.read(store).await?;
             let answer = change(&mut value);
             let text = serde_json::to_string(&value).map_err(|error| StoreError::Refused(error.to_string()))?;
             let when = known.as_deref().map_or(PutIf::Absent, PutIf::Is);
-            if known.as_ref() == Some(&text) || store.put_meta(self.name, &text, when).await? == text {
+            let noted = noted(&answer);
+            let put =
+                async || Ok::<_, StoreError>(store.put_meta(self.name, &text, when, noted.as_ref()).await? == text);
+            if known.as_ref() == Some(&text) || put().await? {
                 *self.known.write() = value;
                 return Ok(answer);
             }

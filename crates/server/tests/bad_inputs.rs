@@ -191,7 +191,8 @@ struct World {
 impl World {
     async fn new(app: &Arc<App>) -> World {
         let new = NewKey { name: Some("admin".into()), role: Role::Admin, namespace: "*".into(), valid_for: None };
-        let (_, key) = app.keys.create(&**app.engine.store(), new, app.engine.now()).await.expect("a key");
+        let (_, key) =
+            app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key");
         let world = World { app: app.clone(), router: app.router(), key };
         let good = async |operation: &str, body: Value| {
             let answer = world.send(&Bad::new(operation).json(body)).await;

@@ -1,5 +1,6 @@
 //! What a server says, asked without a socket. One program for all of it: linking takes longer than most of these tests.
 
+mod audit;
 mod bad_inputs;
 mod compat;
 mod contract;

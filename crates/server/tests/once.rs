@@ -119,7 +119,11 @@ async fn a_key_that_was_made_and_not_remembered_is_made_afresh() {
     let new = || NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
     let mut secrets = Vec::new();
     for _ in 0..2 {
-        let made = door.app.keys.create_as(store, "0123456789ab".into(), new(), door.app.engine.now()).await;
+        let made = door
+            .app
+            .keys
+            .create_as(store, "0123456789ab".into(), new(), &Default::default(), door.app.engine.now())
+            .await;
         secrets.push(made.expect("a key").1);
     }
     assert_eq!(door.app.keys.all().len(), 1);

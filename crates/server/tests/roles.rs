@@ -19,11 +19,14 @@ async fn app() -> Arc<App> {
 
 async fn key(app: &App, role: Role, namespace: &str) -> String {
     let new = NewKey { name: None, role, namespace: namespace.into(), valid_for: None };
-    app.keys.create(&**app.engine.store(), new, app.engine.now()).await.expect("a key").1
+    app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key").1
 }
 
 async fn revoke(app: &App, id: &str) -> bool {
-    app.keys.revoke(&**app.engine.store(), id, |_| true, app.engine.now()).await.expect("an answer")
+    app.keys
+        .revoke(&**app.engine.store(), id, |_| true, &Default::default(), app.engine.now())
+        .await
+        .expect("an answer")
 }
 
 fn request(method: &str, path: &str, key: &str, body: &str) -> Request<Body> {
@@ -117,9 +120,11 @@ async fn a_key_that_was_revoked_or_has_expired_opens_nothing() {
     key(&app, Role::Admin, "*").await;
     let new =
         NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: Some(comeback_core::Millis(0)) };
-    let (_, expired) = app.keys.create(&**app.engine.store(), new, app.engine.now()).await.expect("a key");
+    let (_, expired) =
+        app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key");
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
-    let (revoked, secret) = app.keys.create(&**app.engine.store(), new, app.engine.now()).await.expect("a key");
+    let (revoked, secret) =
+        app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key");
     let stats = table().into_iter().find(|route| route.path == "/api/v1/stats").expect("a route");
     assert_eq!(status(&app, &stats, Some(&expired), None).await, StatusCode::UNAUTHORIZED);
     assert_eq!(status(&app, &stats, Some(&secret), None).await, StatusCode::OK);
@@ -209,7 +214,7 @@ async fn a_stream_and_a_long_poll_end_when_their_key_does() {
     let admin = key(&app, Role::Admin, "*").await;
     let made = async |role| {
         let new = NewKey { name: None, role, namespace: "default".into(), valid_for: None };
-        app.keys.create(&**app.engine.store(), new, app.engine.now()).await.expect("a key")
+        app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key")
     };
     let ((viewer, reads), (worker, works)) = (made(Role::Viewer).await, made(Role::Worker).await);
     let stream = app.router().oneshot(request("GET", "/events/stream", &reads, "")).await.expect("an answer");

@@ -35,7 +35,12 @@ impl House {
 
     async fn key(&self, role: Role, namespace: &str) -> String {
         let new = NewKey { name: None, role, namespace: namespace.into(), valid_for: None };
-        self.app.keys.create(&**self.app.engine.store(), new, self.app.engine.now()).await.expect("a key").1
+        self.app
+            .keys
+            .create(&**self.app.engine.store(), new, &Default::default(), self.app.engine.now())
+            .await
+            .expect("a key")
+            .1
     }
 
     async fn text(&self, method: &str, path: &str, key: &str, namespace: Option<&str>, body: Value) -> String {
@@ -166,7 +171,7 @@ async fn a_mistake_is_in_the_log_under_the_name_of_its_request() {
     let house = House::new().await;
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    house.app.engine.store().put_meta("instances", "no JSON at all", PutIf::Always).await.expect("written");
+    house.app.engine.store().put_meta("instances", "no JSON at all", PutIf::Always, None).await.expect("written");
     let request = Request::get("/api/v1/admin/instances")
         .header("authorization", format!("Bearer {}", house.everywhere))
         .header("x-request-id", "the-one-that-failed")

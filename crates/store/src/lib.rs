@@ -5,6 +5,8 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod accounts;
+mod audit;
 mod check;
 mod dictionary;
 mod events;
@@ -22,13 +24,18 @@ pub mod sqlite;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
+use comeback_core::budget::Booked;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::payload::OldPayload;
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+pub use accounts::{Account, AccountChange, Closed, Unfunded};
+pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
@@ -40,7 +47,8 @@ pub use types::*;
 /// A database that remembers tasks.
 ///
 /// Every method takes and answers many at once; one bad item never fails its neighbours. What a method means is written down
-/// case by case in `conformance`, which both implementations run.
+/// case by case in `conformance`, which both implementations run. An `audit` that comes with a write is stored with it, in one
+/// transaction, and only if something was written.
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Creates tasks. Each submission is all or nothing; its idempotency key and its dedupe keys are honoured.
@@ -110,6 +118,9 @@ pub trait Store: Send + Sync {
     /// One task with everything that is known of it.
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError>;
 
+    /// The payloads of a task before they were edited, oldest first; none where nobody did.
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError>;
+
     /// A page of tasks that match. Payloads and results are left out.
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError>;
 
@@ -153,6 +164,7 @@ pub trait Store: Send + Sync {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError>;
 
@@ -174,10 +186,11 @@ pub trait Store: Send + Sync {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError>;
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError>;
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
@@ -194,7 +207,13 @@ pub trait Store: Send + Sync {
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError>;
 
     /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError>;
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(), StoreError>;
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
 
@@ -206,10 +225,16 @@ pub trait Store: Send + Sync {
 
     /// Makes or changes a rule. From now on tasks are put under it, and claims heed its limit; those that are there already are
     /// moved by `settle_rules`. Answers the generation that is settled then; nothing where the rule stood there as it is.
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError>;
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError>;
 
     /// Nothing where there is none.
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError>;
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError>;
 
     /// Removes those of these rules that no open task is under; nothing while tasks are still on their way to where they belong.
     async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError>;
@@ -232,7 +257,42 @@ pub trait Store: Send + Sync {
     /// Small facts about the store itself. `put_meta` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError>;
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError>;
+
+    /// An account by its name.
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError>;
+
+    /// Accounts behind `after`, in the order of their names.
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError>;
+
+    /// Makes or changes an account; what its tasks have reserved stays so. The audit is told how it was and how it is.
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError>;
+
+    /// What was booked in the budget of an account, from a period on.
+    async fn booked(&self, namespace: &str, account: &str, since: &str)
+    -> Result<BTreeMap<String, Booked>, StoreError>;
+
+    /// Only where no open task has reserved any of it.
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
+
+    /// Writes down an act that is no write of this store, or more than one.
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;
+
+    /// What was done from outside, newest first.
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError>;
 
     /// How far this database's clock is ahead of the process's, in milliseconds; nothing when the process's clock counts.
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError>;

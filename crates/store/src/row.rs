@@ -16,6 +16,14 @@ pub const READY: i16 = 1;
 pub const RETRY_DUE: i16 = 2;
 pub const STARTED: i16 = 4;
 
+/// In the column `hooked`: what is looked up for few tasks, and for no other.
+const HOOKED: i16 = 1;
+const METERED: i16 = 2;
+
+fn marks(task: &Task) -> i16 {
+    (if task.hooked { HOOKED } else { 0 }) | (if task.metered { METERED } else { 0 })
+}
+
 /// One row of `task_open`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OpenRow {
@@ -381,7 +389,7 @@ impl OpenRow {
             children_left: int(task.children_left),
             dead_end_barrier: i16::from(task.dead_end_barrier),
             gated: i16::from(task.gated),
-            hooked: i16::from(task.hooked),
+            hooked: marks(task),
             dedupe: i16::from(fixed.dedupe),
         }
     }
@@ -451,7 +459,8 @@ impl OpenRow {
             children_left: uint(self.children_left),
             dead_end_barrier: self.dead_end_barrier != 0,
             gated: self.gated != 0,
-            hooked: self.hooked != 0,
+            hooked: self.hooked & HOOKED != 0,
+            metered: self.hooked & METERED != 0,
         })
     }
 }
@@ -520,7 +529,8 @@ impl DoneRow {
             Tally { expected: self.expected.map(uint), success: uint(self.success), failures: uint(self.failures) };
         task.dead_end_barrier = fixed.dead_end_barrier != 0;
         task.gated = fixed.gated != 0;
-        task.hooked = fixed.hooked != 0;
+        task.hooked = fixed.hooked & HOOKED != 0;
+        task.metered = fixed.hooked & METERED != 0;
         Ok(task)
     }
 }

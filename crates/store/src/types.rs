@@ -11,6 +11,7 @@ use comeback_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
+use crate::accounts::Unfunded;
 use crate::page::{FeedCursor, ListCursor};
 use crate::row::corrupt;
 
@@ -160,6 +161,8 @@ pub enum Submitted {
     Mismatch,
     /// Somebody else has made what this was to be made in the absence of.
     Overtaken,
+    /// Its account has too little.
+    Unfunded(Unfunded),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -241,6 +244,8 @@ pub enum Applied {
     KeyTaken,
     /// Its idempotency key was used before; nothing was written.
     Used(Used),
+    /// An account has too little for it; nothing was written.
+    Unfunded(Unfunded),
 }
 
 /// Who stands behind a change.
@@ -476,6 +481,8 @@ pub struct TaskView {
     pub last_decision: Option<Record>,
     pub progress: Option<String>,
     pub needs: Vec<Edge>,
+    /// Which version of its payload is in use, from 1.
+    pub payload_version: u32,
 }
 
 /// One line of a list.

@@ -46,6 +46,8 @@ async fn live(store: Arc<dyn Store>) {
     let (mut submission, _, _) = w.new_execution(&["a", "b"], &["a>b"]);
     submission.execution.as_mut().expect("an execution").execution.dead_end_cancel = true;
     w.submit_one(submission).await;
+    w.fund("acme", 5).await;
+    w.submit(vec![w.metered("paid", "acme", 2)]).await;
     // Two that have nothing to do with each other, one after the other: the last two rows of the feed.
     w.execution(&["a", "b"], &[]).await;
     let mut request = w.request(1);
@@ -83,6 +85,9 @@ const DAMAGES: &[(&str, &str)] = &[
     ("history-of-nobody", "delete from task where id in (select id from task_done where execution_id is null)"),
     ("history-elsewhere", "update history set execution_id = subject where execution_id is null"),
     ("edge", "update edge set to_id = (select id from task where execution_id is null limit 1) where to_id = (select max(to_id::text)::uuid from edge)"),
+    ("account", "update account set reserved = 3"),
+    ("account", "delete from account"),
+    ("account", "update task_open set hooked = 2 where state = 4"),
     ("dedupe", "delete from dedupe"),
     ("dedupe", "update dedupe set key = 'another'"),
     ("dedupe", "update task_open set dedupe = 1"),
@@ -156,7 +161,7 @@ async fn healthy_file(folder: &Path) -> std::path::PathBuf {
     let report = check(&Place::File(path.clone())).await;
     assert!(report.is_clean(), "{report:#?}");
     let looked_at = |name: &str| report.parts.iter().find(|part| part.name == name).map_or(0, |part| part.looked_at);
-    assert_eq!(looked_at("open tasks"), 13);
+    assert_eq!(looked_at("open tasks"), 14);
     assert_eq!(looked_at("finished tasks"), 7);
     assert_eq!(looked_at("executions"), 6);
     assert_eq!(looked_at("idempotency"), 1);

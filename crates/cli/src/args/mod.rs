@@ -14,7 +14,8 @@ use comeback_core::Millis;
 
 pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
 pub use operate::{
-    ConfigCommand, DbCommand, DoctorArgs, KeyCommand, LoopCommand, RuleArgs, RuleCommand, WorkerCommand,
+    AccountCommand, AuditArgs, ConfigCommand, DbCommand, DoctorArgs, ExportFormat, KeyCommand, LoopCommand, RuleArgs,
+    RuleCommand, WorkerCommand,
 };
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
@@ -181,6 +182,11 @@ pub enum Command {
     /// The background loops
     #[command(subcommand)]
     Loop(LoopCommand),
+    /// Credits that tasks cost
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// What was done from outside, and by whom
+    Audit(AuditArgs),
     /// Those who ask for work
     #[command(subcommand)]
     Worker(WorkerCommand),

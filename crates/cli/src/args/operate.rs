@@ -33,6 +33,69 @@ pub enum LoopCommand {
 }
 
 #[derive(Subcommand)]
+pub enum AccountCommand {
+    /// Make an account, or change it; what is not said stays
+    Put {
+        name: String,
+        /// What it holds from now on, reserved credits included
+        #[arg(long, conflicts_with = "add")]
+        credits: Option<u64>,
+        /// Added to what it holds; a minus takes away
+        #[arg(long, allow_hyphen_values = true)]
+        add: Option<i64>,
+        /// What tasks of a kind cost; may be said more than once
+        #[arg(long = "cost", value_name = "KIND=CREDITS")]
+        costs: Vec<String>,
+        /// How many retries of policies it pays for in a day (UTC)
+        #[arg(long, value_name = "COUNT")]
+        retries_per_day: Option<u32>,
+        /// The same for a month
+        #[arg(long, value_name = "COUNT")]
+        retries_per_month: Option<u32>,
+    },
+    /// The accounts, and what they hold
+    List,
+    /// An account, and what it holds
+    Show { name: String },
+    /// Delete an account that no open task has reserved of
+    Delete { name: String },
+}
+
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Who it was, by the name they said or by that of their key
+    #[arg(long)]
+    pub actor: Option<String>,
+    /// task.retry, or task for everything done to tasks; more of them with commas
+    #[arg(long)]
+    pub act: Option<String>,
+    /// What it was done to: an id, or a name
+    #[arg(long)]
+    pub subject: Option<String>,
+    /// Not before this instant, or this span ago
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Before this instant, or this span ago
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// In all namespaces
+    #[arg(long)]
+    pub all: bool,
+    /// How many at most
+    #[arg(long, default_value_t = 50)]
+    pub limit: u32,
+    /// All of it, for another program
+    #[arg(long, value_name = "FORMAT", conflicts_with = "limit")]
+    pub export: Option<ExportFormat>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum ExportFormat {
+    Ndjson,
+    Csv,
+}
+
+#[derive(Subcommand)]
 pub enum WorkerCommand {
     /// Who asked for work in the last hour
     List {

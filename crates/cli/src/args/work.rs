@@ -40,6 +40,9 @@ pub struct EnqueueArgs {
     /// Only one open task may have it
     #[arg(long, value_name = "KEY")]
     pub dedupe_key: Option<String>,
+    /// Who pays for it
+    #[arg(long)]
+    pub account: Option<String>,
     /// A label; may be said again
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
@@ -130,6 +133,9 @@ pub enum TaskCommand {
         /// Go on counting where it stopped
         #[arg(long)]
         keep_counters: bool,
+        /// What the payload should say otherwise: '{"card": {"number": "4242"}, "coupon": null}'
+        #[arg(long, value_name = "JSON")]
+        patch: Option<String>,
         #[command(flatten)]
         note: Note,
     },

@@ -12,7 +12,7 @@ use crate::output::{self, say};
 pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
     let mut task = Map::new();
     task.insert("kind".into(), args.kind.into());
-    let fields: [(&str, Option<Value>); 8] = [
+    let fields: [(&str, Option<Value>); 9] = [
         ("name", args.name.map(Value::from)),
         ("queue", args.queue.map(Value::from)),
         ("priority", args.priority.map(Value::from)),
@@ -20,6 +20,7 @@ pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
         ("at", args.at.map(Value::from)),
         ("deadline", args.deadline.map(Value::from)),
         ("dedupe_key", args.dedupe_key.map(Value::from)),
+        ("account", args.account.map(Value::from)),
         ("retry", args.retry.as_deref().map(typed_policy)),
     ];
     task.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));

@@ -1,6 +1,7 @@
 //! API keys: by the server, or on the database itself while there is no server to ask.
 
 use comeback_core::Millis;
+use comeback_core::transition::Act;
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
 use comeback_server::auth::{Keys, NewKey, Role, default_namespace};
@@ -115,7 +116,8 @@ async fn create_offline(
     let store = place.open().await.map_err(|error| broken(place, &error))?;
     let namespace = namespace.unwrap_or_else(|| default_namespace(role).into());
     let new = NewKey { name, role, namespace: namespace.clone(), valid_for };
-    let made = Keys::default().create(&*store, new, SystemClock::new().now()).await;
+    let by = Act { by: Some("comeback key create".into()), ..Act::default() };
+    let made = Keys::default().create(&*store, new, &by, SystemClock::new().now()).await;
     let (_, secret) = made.map_err(|error| broken(place, &error))?;
     say!("{secret}");
     eprintln!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());

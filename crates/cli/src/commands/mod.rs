@@ -1,5 +1,7 @@
 //! One file per noun.
 
+mod accounts;
+mod audit;
 mod config;
 mod daemon;
 mod db;
@@ -112,6 +114,8 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Tail(args) => tail::run(&context()?, args).await,
         Command::Status { watch } => status::run(&context()?, &watch).await,
         Command::Loop(command) => loops::run(&context()?, command).await,
+        Command::Account(command) => accounts::run(&context()?, command).await,
+        Command::Audit(args) => audit::run(&context()?, args).await,
         Command::Worker(command) => worker::run(&context()?, command).await,
         Command::Key(command) => keys::run(context, command).await,
         Command::Db(command) => db::run(&out(), command).await,
@@ -120,6 +124,13 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Completion { shell } => complete::script(shell),
         Command::Help { about } => help::run(&about),
     }
+}
+
+/// A name as a part of an address.
+pub fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(escaped).collect()
 }
 
 /// A policy as it is typed: JSON, a number, or the short form.

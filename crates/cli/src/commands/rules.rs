@@ -21,9 +21,7 @@ pub async fn run(context: &Context, command: RuleCommand) -> Result<u8, Failure>
 }
 
 fn address(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    format!("/api/v1/rules/{}", name.bytes().map(escaped).collect::<String>())
+    format!("/api/v1/rules/{}", super::escaped(name))
 }
 
 async fn put(context: &Context, args: RuleArgs) -> Result<u8, Failure> {

@@ -21,8 +21,12 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
         TaskCommand::Get { id, watch, .. } => get(context, &id.id, &watch).await,
         TaskCommand::Why(id) => why(context, &id.id).await,
         TaskCommand::Attempts(id) => attempts(context, &id.id).await,
-        TaskCommand::Retry { id, keep_counters, note } => {
-            act(context, &id.id, "retry", json!({"keep_counters": keep_counters, "note": note.note})).await
+        TaskCommand::Retry { id, keep_counters, patch, note } => {
+            let mut body = json!({"keep_counters": keep_counters, "note": note.note});
+            if let Some(text) = patch {
+                body["payload_patch"] = read_patch(&text)?;
+            }
+            act(context, &id.id, "retry", body).await
         }
         TaskCommand::Cancel { id, note } => act(context, &id.id, "cancel", json!({"note": note.note})).await,
         TaskCommand::Pause { id, note } => act(context, &id.id, "pause", json!({"note": note.note})).await,
@@ -313,7 +317,24 @@ pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result
     let when = instant(due(task)).map(|at| format!("   due {}", context.out.at(at, now))).unwrap_or_default();
     let place = answer["queue_position"].as_u64().map(|n| format!("   number {n} in its queue")).unwrap_or_default();
     say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task).show(&context.out));
+    if let Some(version) = answer["payload"]["version"].as_u64() {
+        say!("  payload  version {version}: {}", differences(&answer["payload"]["diff"]));
+    }
     Ok(code::OK)
+}
+
+fn differences(diff: &Value) -> String {
+    let word = |value: &Value| if value.is_null() { "nothing".to_owned() } else { value.to_string() };
+    let told = |it: &Value| format!("{} {} → {}", output::text(it, "path"), word(&it["before"]), word(&it["after"]));
+    diff.as_array().into_iter().flatten().map(told).collect::<Vec<_>>().join(", ")
+}
+
+fn read_patch(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new(code::USAGE, "the patch is no JSON")
+            .why(error.to_string())
+            .remedy("--patch '{\"card\": {\"number\": \"4242\"}}'")
+    })
 }
 
 /// A task that is not in the state for it, in the words of what was asked.

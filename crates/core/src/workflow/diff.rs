@@ -24,6 +24,13 @@ pub fn diff(before: &Workflow, after: &Workflow) -> Vec<Difference> {
     found
 }
 
+/// The same of two values of any sort.
+pub fn between(before: &Value, after: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare("", Some(before), Some(after), &mut found);
+    found
+}
+
 fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, found: &mut Vec<Difference>) {
     if before == after {
         return;

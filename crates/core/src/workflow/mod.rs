@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value};
 
-pub use diff::{Difference, diff};
+pub use diff::{Difference, between, diff};
 pub use playbook::names as playbook_names;
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;

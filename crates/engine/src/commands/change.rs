@@ -113,6 +113,7 @@ fn answered(met: Met) -> Result<Changed, CommandError> {
         Met::NotFound => Err(CommandError::NotFound("task")),
         Met::KeyTaken => Err(CommandError::KeyTaken),
         Met::Used(_) => Err(CommandError::IdempotencyMismatch),
+        Met::Unfunded(short) => Err(short.into()),
         Met::Stale | Met::Paused => Err(CommandError::Conflict),
         Met::Damaged(what) => Err(StoreError::Corrupt(what).into()),
     }

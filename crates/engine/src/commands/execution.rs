@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
+use comeback_core::audit;
 use comeback_core::execution::ExecutionRejection;
-use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
-use comeback_store::{Applied, Behalf, Idempotency, Subject, Submission, Used};
+use comeback_core::{Audit, Commit, Did, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
+use comeback_store::{Applied, Behalf, Subject, Submission, Used};
+use serde_json::json;
 
 use crate::flow::{Start, Started};
 use crate::road::open_graph;
@@ -18,7 +20,7 @@ impl Engine {
         id: ExecutionId,
         deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        cancel_execution(&self.core, namespace, id, deed.into()).await
+        cancel_execution(&self.core, namespace, id, deed.into(), Some(Did::ExecutionCancel)).await
     }
 
     /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
@@ -28,7 +30,7 @@ impl Engine {
         id: ExecutionId,
         deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, deed.into(), Execution::pause).await
+        self.set_execution_paused(namespace, id, deed.into(), Did::ExecutionPause, Execution::pause).await
     }
 
     pub async fn resume_execution(
@@ -37,7 +39,7 @@ impl Engine {
         id: ExecutionId,
         deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, deed.into(), Execution::resume).await
+        self.set_execution_paused(namespace, id, deed.into(), Did::ExecutionResume, Execution::resume).await
     }
 
     async fn set_execution_paused(
@@ -45,10 +47,11 @@ impl Engine {
         namespace: &str,
         id: ExecutionId,
         deed: Deed,
+        did: Did,
         change: fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>,
     ) -> Result<ExecutionState, CommandError> {
         self.core
-            .change_execution(namespace, id, &deed, |working, now| {
+            .change_execution(namespace, id, &deed, Some(did), |working, now| {
                 let after = change(working.execution(), now).map_err(CommandError::WrongExecutionState)?;
                 working.set_paused(after, &deed.act, now);
                 Ok(())
@@ -65,7 +68,7 @@ impl Engine {
     ) -> Result<ExecutionState, CommandError> {
         let deed = deed.into();
         self.core
-            .change_execution(namespace, id, &deed, |working, now| {
+            .change_execution(namespace, id, &deed, Some(Did::ExecutionRetry), |working, now| {
                 working.execution().may_be_retried().map_err(CommandError::WrongExecutionState)?;
                 working.retry_failed(&deed.act, now).map_err(|_| CommandError::Conflict)
             })
@@ -77,8 +80,10 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        once: Option<Idempotency>,
+        deed: impl Into<Deed>,
     ) -> Result<Started, CommandError> {
+        let Deed { act, once } = deed.into();
+        self.core.config.limits.check_act(&act)?;
         let view = self.core.store.execution(namespace, id).await?.ok_or(CommandError::NotFound("execution"))?;
         let Some((workflow, version)) = view.origin.workflow else {
             return Err(
@@ -100,7 +105,18 @@ impl Engine {
             firing: view.origin.firing,
             idempotency: once,
         };
-        self.start_workflow(start).await
+        let again = match &start.idempotency {
+            Some(key) => self.core.store.used(namespace, key).await?.is_some(),
+            None => false,
+        };
+        let started = self.start_workflow(start).await?;
+        if again {
+            return Ok(started);
+        }
+        let after = json!({"execution_id": started.execution.to_string()});
+        let entry = self.entry(Did::ExecutionRestart, id.to_string(), &act).within(namespace);
+        self.note(&entry.changed(None, Some(after))).await?;
+        Ok(started)
     }
 
     /// The log of an execution, from an event on.
@@ -119,14 +135,15 @@ impl Engine {
     }
 }
 
-/// E6, on behalf of whoever.
+/// E6, on behalf of whoever. It is written down where somebody acts from outside.
 pub(crate) async fn cancel_execution(
     core: &Core,
     namespace: &str,
     id: ExecutionId,
     deed: Deed,
+    did: Option<Did>,
 ) -> Result<ExecutionState, CommandError> {
-    core.change_execution(namespace, id, &deed, |working, now| {
+    core.change_execution(namespace, id, &deed, did, |working, now| {
         working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
         working.cancel(Reason::ExecutionCanceled, &deed.act, now).map_err(|_| CommandError::Conflict)
     })
@@ -140,6 +157,7 @@ impl Core {
         namespace: &str,
         id: ExecutionId,
         deed: &Deed,
+        did: Option<Did>,
         change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
     ) -> Result<ExecutionState, CommandError> {
         self.config.limits.check_act(&deed.act)?;
@@ -160,9 +178,14 @@ impl Core {
             }
             let now = self.clock.now();
             let (mut working, _) = open_graph(graph);
+            let before = audit::execution_facts(working.execution());
             change(&mut working, now)?;
-            let state = working.execution().state;
-            let commit: Commit = working.into_commit();
+            let (state, after) = (working.execution().state, audit::execution_facts(working.execution()));
+            let mut commit: Commit = working.into_commit();
+            commit.audit.extend(did.map(|did| {
+                let entry = Audit::new(self.ids.act(now), now, did, id.to_string(), &deed.act).within(namespace);
+                entry.changed(Some(before), Some(after))
+            }));
             let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
             let behalf = deed.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
             let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
@@ -175,6 +198,7 @@ impl Core {
                 }
                 Applied::KeyTaken => return Err(CommandError::KeyTaken),
                 Applied::Used(used) => return as_used(used, as_it_is),
+                Applied::Unfunded(short) => return Err(short.into()),
                 Applied::Stale | Applied::Paused => {}
             }
         }

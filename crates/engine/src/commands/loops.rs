@@ -1,29 +1,29 @@
 //! Pausing and resuming the loops. A pause survives restarts, holds on every instance and ends by itself.
 
 use comeback_core::transition::Act;
-use comeback_core::{Millis, Timestamp};
+use comeback_core::{Did, Millis, Timestamp};
 use comeback_store::{Loop, Pause};
+use serde_json::json;
 
 use crate::{CommandError, Engine};
 
 impl Engine {
     /// For a span, or until somebody resumes it. Once this returns, nothing of that loop happens anywhere (R-I16).
-    pub async fn pause_loop(
-        &self,
-        name: Loop,
-        span: Option<Millis>,
-        note: Option<String>,
-        by: Option<String>,
-    ) -> Result<Pause, CommandError> {
-        self.core.config.limits.check_act(&Act { by: by.clone(), note: note.clone() })?;
+    pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Act) -> Result<Pause, CommandError> {
+        self.core.config.limits.check_act(&act)?;
         let now = self.now();
-        let pause = Pause { until: span.map_or(Timestamp::MAX, |span| now + span), note, by, at: now };
-        self.core.store.set_pause(name, Some(pause.clone()), now).await?;
+        let until = span.map(|span| now + span);
+        let after = json!({"until": until.map(Timestamp::to_rfc3339), "note": act.note, "by": act.by});
+        let entry = self.entry(Did::LoopPause, name.word(), &act).changed(None, Some(after));
+        let pause = Pause { until: until.unwrap_or(Timestamp::MAX), note: act.note, by: act.by, at: now };
+        self.core.store.set_pause(name, Some(pause.clone()), Some(&entry), now).await?;
         Ok(pause)
     }
 
-    pub async fn resume_loop(&self, name: Loop) -> Result<(), CommandError> {
-        self.core.store.set_pause(name, None, self.now()).await?;
+    pub async fn resume_loop(&self, name: Loop, act: Act) -> Result<(), CommandError> {
+        self.core.config.limits.check_act(&act)?;
+        let entry = self.entry(Did::LoopResume, name.word(), &act);
+        self.core.store.set_pause(name, None, Some(&entry), self.now()).await?;
         if name.is_asked_for() {
             self.core.wake.everybody();
             self.core.store.notify();

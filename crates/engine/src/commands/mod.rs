@@ -1,6 +1,8 @@
 //! What callers can ask for: one verb, one file.
 
+pub mod accounts;
 pub mod act;
+pub mod audit;
 pub mod change;
 pub mod count;
 pub mod execution;

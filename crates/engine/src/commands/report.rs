@@ -90,7 +90,9 @@ impl Engine {
                 }
                 Met::Rejected(_) | Met::NotFound => lost.push(index),
                 Met::Damaged(what) => *answer = Some(Err(ReportError::Damaged(what))),
-                Met::Stale | Met::KeyTaken | Met::Paused | Met::Used(_) => *answer = Some(Err(ReportError::Conflict)),
+                Met::Stale | Met::KeyTaken | Met::Paused | Met::Used(_) | Met::Unfunded(_) => {
+                    *answer = Some(Err(ReportError::Conflict));
+                }
             }
         }
         self.answer_again(&reports, &lost, &mut answers).await?;

@@ -1,16 +1,21 @@
 //! Retry by hand (T19): a new cycle for a task that failed, died, waits for its retry or is stuck.
 
-use comeback_core::{State, TaskId};
+use comeback_core::payload::{self, OldPayload};
+use comeback_core::workflow::{Difference, between};
+use comeback_core::{Invalid, State, TaskId};
 use comeback_store::ListQuery;
+use serde_json::Value;
 
 use super::change::Deed;
-use crate::road::{Changed, Verb};
-use crate::{CommandError, Engine};
+use crate::road::{Changed, Edit, Verb};
+use crate::{CommandError, Engine, Json};
 
 #[derive(Clone, Debug, Default)]
 pub struct ManualRetry {
     /// Goes on counting where the last cycle stopped.
     pub keep_counters: bool,
+    /// What the payload should say otherwise (RFC 7396). The old one is kept.
+    pub payload_patch: Option<Json>,
     pub deed: Deed,
 }
 
@@ -19,6 +24,15 @@ pub struct Retried {
     pub changed: Changed,
     /// How many tasks of its queue are offered before it, itself included; nothing when that is too many to count.
     pub queue_position: Option<u64>,
+    /// What became of the payload, where it was edited.
+    pub edited: Option<Edited>,
+}
+
+/// A new version of a payload.
+#[derive(Clone, Debug)]
+pub struct Edited {
+    pub version: u32,
+    pub differences: Vec<Difference>,
 }
 
 /// Positions beyond this are not worth counting.
@@ -28,11 +42,50 @@ impl Engine {
     /// Supersedes an automatic retry that is scheduled, by compare-and-set: of two at the same moment one wins.
     pub async fn retry(&self, namespace: &str, task: TaskId, retry: ManualRetry) -> Result<Retried, CommandError> {
         let Deed { act, once } = retry.deed;
-        let verb = Verb::Retry { keep_counters: retry.keep_counters, act };
+        let (edit, edited) = match &retry.payload_patch {
+            None => (None, None),
+            Some(patch) => self.edit(namespace, task, patch).await?.unzip(),
+        };
+        let verb = Verb::Retry { keep_counters: retry.keep_counters, edit, act };
         let changed = self.change_by_hand(namespace, task, verb, once).await?;
         // The retry is stored: an answer without a place in the queue is better than none.
         let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();
-        Ok(Retried { changed, queue_position })
+        Ok(Retried { changed, queue_position, edited })
+    }
+
+    /// The payload as a patch makes it; nothing where that changes nothing.
+    async fn edit(&self, namespace: &str, task: TaskId, patch: &Json) -> Result<Option<(Edit, Edited)>, CommandError> {
+        let view = self.task(namespace, task).await?;
+        let as_is = view.body.payload.as_deref();
+        let unread = |error: serde_json::Error| Invalid::one("payload_patch", error.to_string());
+        let to_be = payload::patched(as_is, patch.text()).map_err(unread)?;
+        if to_be == payload::patched(as_is, "{}").map_err(unread)? {
+            return Ok(None);
+        }
+        let most = self.core.config.limits.payload_bytes;
+        if to_be.len() > most {
+            return Err(Invalid::one("payload_patch", format!("the payload may have {most} bytes at most")).into());
+        }
+        let read = |text: &str| serde_json::from_str::<Value>(text).map_err(unread);
+        let differences = between(&as_is.map(read).transpose()?.unwrap_or(Value::Null), &read(&to_be)?);
+        let edited = Edited { version: view.payload_version + 1, differences };
+        Ok(Some((Edit { edited: view.payload_version, payload: to_be.into() }, edited)))
+    }
+
+    /// Every version of a payload that there was: the old ones, and the one in use.
+    pub async fn payloads(
+        &self,
+        namespace: &str,
+        task: TaskId,
+    ) -> Result<(Vec<OldPayload>, Option<std::sync::Arc<str>>), CommandError> {
+        loop {
+            let view = self.task(namespace, task).await?;
+            let old = self.core.store.old_payloads(task).await?;
+            // Somebody may edit it between the two looks.
+            if old.len() as u64 + 1 == u64::from(view.payload_version) {
+                return Ok((old, view.body.payload));
+            }
+        }
     }
 
     async fn queue_position(&self, namespace: &str, changed: &Changed) -> Result<Option<u64>, CommandError> {

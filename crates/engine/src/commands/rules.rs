@@ -1,7 +1,9 @@
 //! Rules: how many of one sort may run at once. They are heeded by the store with every claim; here they are made and looked at.
 
 use comeback_core::admission::{self, Admission, Rule};
-use comeback_core::{Invalid, Lane, State, Task};
+use comeback_core::transition::Act;
+use comeback_core::{Audit, Did, Invalid, Lane, State, Task};
+use serde_json::json;
 
 use crate::{CommandError, Core, Engine};
 
@@ -37,7 +39,7 @@ impl Engine {
     }
 
     /// Makes a rule or changes it. When this returns, every open task is under it.
-    pub async fn put_rule(&self, namespace: &str, rule: Rule) -> Result<(), CommandError> {
+    pub async fn put_rule(&self, namespace: &str, rule: Rule, act: &Act) -> Result<(), CommandError> {
         let limits = &self.core.config.limits;
         let mut faults = rule.check();
         limits.check_namespace(namespace, &mut faults);
@@ -51,7 +53,10 @@ impl Engine {
             limits.check_name(path, name, &mut faults);
         }
         faults.or(())?;
-        self.put_rules(namespace, vec![rule]).await
+        limits.check_act(act)?;
+        let entry = self.entry(Did::RulePut, &rule.name, act).within(namespace);
+        let entry = entry.changed(None, serde_json::to_value(&rule).ok());
+        self.put_rules(namespace, vec![rule], Some(&entry)).await
     }
 
     /// Rules that tasks bring along: they are there before the tasks are. Answers their names.
@@ -60,12 +65,12 @@ impl Engine {
         let known = self.core.store.rules(namespace).await?;
         let new: Vec<Rule> = rules.into_iter().filter(|rule| !known.contains(rule)).collect();
         if !new.is_empty() {
-            self.put_rules(namespace, new).await?;
+            self.put_rules(namespace, new, None).await?;
         }
         Ok(names)
     }
 
-    async fn put_rules(&self, namespace: &str, rules: Vec<Rule>) -> Result<(), CommandError> {
+    async fn put_rules(&self, namespace: &str, rules: Vec<Rule>, audit: Option<&Audit>) -> Result<(), CommandError> {
         if !self.has_room_for(namespace, &rules).await? {
             self.forget_carried_rules(namespace).await?;
             if !self.has_room_for(namespace, &rules).await? {
@@ -73,7 +78,7 @@ impl Engine {
             }
         }
         for rule in &rules {
-            self.core.store.put_rule(namespace, rule, self.now()).await?;
+            self.core.store.put_rule(namespace, rule, audit, self.now()).await?;
         }
         self.core.settle_rules().await?;
         Ok(())
@@ -100,12 +105,13 @@ impl Engine {
         Ok(())
     }
 
-    pub async fn delete_rule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
+    pub async fn delete_rule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         // No database need be asked for what can be no name.
         let mut faults = Invalid::default();
         self.core.config.limits.check_name("name", name, &mut faults);
         let is_one = faults.is_empty() && !name.starts_with(CARRIED);
-        if !is_one || self.core.store.delete_rule(namespace, name).await?.is_none() {
+        let entry = self.entry(Did::RuleDelete, name, act).within(namespace);
+        if !is_one || self.core.store.delete_rule(namespace, name, Some(&entry)).await?.is_none() {
             return Err(CommandError::NotFound("rule"));
         }
         self.core.settle_rules().await?;
@@ -119,6 +125,7 @@ impl Engine {
         id: comeback_core::ExecutionId,
         kind: &str,
         rules: Vec<Rule>,
+        act: &Act,
     ) -> Result<u64, CommandError> {
         if self.core.store.execution(namespace, id).await?.is_none() {
             return Err(CommandError::NotFound("execution"));
@@ -126,6 +133,9 @@ impl Engine {
         let names = self.carried_rules(namespace, rules).await?;
         let changed = self.core.store.carry_rules(id, kind, &names).await?;
         self.core.rules_changed();
+        let entry = self.entry(Did::RuleCarry, id.to_string(), act).within(namespace);
+        let after = json!({"kind": kind, "rules": names, "tasks": changed});
+        self.note(&entry.changed(None, Some(after))).await?;
         Ok(changed)
     }
 

@@ -2,8 +2,9 @@
 
 use comeback_core::schedule::Calendar;
 use comeback_core::transition::Act;
-use comeback_core::{Invalid, Timestamp};
+use comeback_core::{Audit, Did, Invalid, Timestamp};
 use comeback_store::{Applied, FiredBy, Firing, Schedule, StoreError};
+use serde_json::Value;
 
 use crate::schedules::{Run, ScheduleSpec, ScheduleView, Standing, Starts, read, text};
 use crate::{CommandError, Core, Engine};
@@ -18,8 +19,10 @@ impl Engine {
         namespace: &str,
         name: &str,
         spec: ScheduleSpec,
+        act: &Act,
     ) -> Result<ScheduleView, CommandError> {
         let core = &self.core;
+        core.config.limits.check_act(act)?;
         let now = core.clock.now();
         let (spec, calendar) = core.checked(namespace, name, spec, now).await?;
         let standing = Standing { settled: now, ..Standing::default() };
@@ -33,7 +36,9 @@ impl Engine {
             created_at: now,
             updated_at: now,
         };
-        match core.put_row(&row, now).await? {
+        let entry = self.entry(Did::SchedulePut, name, act).within(namespace);
+        let entry = entry.changed(None, Some(facts(&row)));
+        match core.put_row(&row, &entry, now).await? {
             true => shown(&row, now),
             false => Err(CommandError::NameTaken("schedule")),
         }
@@ -46,14 +51,16 @@ impl Engine {
         namespace: &str,
         name: &str,
         spec: ScheduleSpec,
+        act: &Act,
     ) -> Result<(ScheduleView, bool), CommandError> {
+        self.core.config.limits.check_act(act)?;
         for _ in 0..ROUNDS {
-            match self.change_schedule(namespace, name, |_| Some(spec.clone())).await {
+            match self.change_schedule(namespace, name, (Did::SchedulePut, act), |_| Some(spec.clone())).await {
                 Ok(view) => return Ok((view, false)),
                 Err(CommandError::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
-            match self.create_schedule(namespace, name, spec.clone()).await {
+            match self.create_schedule(namespace, name, spec.clone(), act).await {
                 Err(CommandError::NameTaken(_)) => {}
                 answer => return answer.map(|view| (view, true)),
             }
@@ -65,19 +72,20 @@ impl Engine {
     pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let paused = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
-        self.change_schedule(namespace, name, paused).await
+        self.change_schedule(namespace, name, (Did::SchedulePause, &act), paused).await
     }
 
     /// What passed in the meantime is not made up for.
     pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let resumed = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
-        self.change_schedule(namespace, name, resumed).await
+        self.change_schedule(namespace, name, (Did::ScheduleResume, &act), resumed).await
     }
 
     /// Starts now what its instants start, whether it is paused or not. Its instants stay as they are.
-    pub async fn trigger_schedule(&self, namespace: &str, name: &str) -> Result<Run, CommandError> {
+    pub async fn trigger_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<Run, CommandError> {
         let core = &self.core;
+        core.config.limits.check_act(act)?;
         for _ in 0..ROUNDS {
             let row = core.row(namespace, name).await?;
             let (spec, standing) = understood(&row)?;
@@ -86,7 +94,9 @@ impl Engine {
             let shot = core.shot(namespace, &spec, &firing, now).await?;
             let standing = Standing { last_manual_run: Some(shot.run.clone()), ..standing };
             let row = Schedule { standing: text(&standing), ..row };
-            if core.store.put_schedule(&row, Some(&shot.start), None, now).await? == Applied::Done {
+            let entry = self.entry(Did::ScheduleTrigger, name, act).within(namespace);
+            let entry = entry.changed(None, serde_json::to_value(&shot.run).ok());
+            if core.store.put_schedule(&row, Some(&shot.start), None, Some(&entry), now).await? == Applied::Done {
                 core.tell_fired(&shot.start);
                 return Ok(shot.run);
             }
@@ -111,8 +121,9 @@ impl Engine {
         Ok(views)
     }
 
-    pub async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<(), CommandError> {
-        match self.core.store.delete_schedule(namespace, name).await? {
+    pub async fn delete_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+        let entry = self.entry(Did::ScheduleDelete, name, act).within(namespace);
+        match self.core.store.delete_schedule(namespace, name, Some(&entry)).await? {
             true => Ok(()),
             false => Err(CommandError::NotFound("schedule")),
         }
@@ -122,12 +133,14 @@ impl Engine {
         &self,
         namespace: &str,
         name: &str,
+        (did, act): (Did, &Act),
         change: impl Fn(Option<ScheduleSpec>) -> Option<ScheduleSpec>,
     ) -> Result<ScheduleView, CommandError> {
         let core = &self.core;
         for _ in 0..ROUNDS {
             let row = core.row(namespace, name).await?;
             let now = core.clock.now();
+            let before = facts(&row);
             // One that cannot be read can be put anew.
             let (old, mut standing) = read(&row).ok().unzip();
             let wanted = change(old.clone()).ok_or_else(|| unreadable(format!("`{name}` cannot be read")))?;
@@ -149,7 +162,8 @@ impl Engine {
             }
             let due = due(&spec, standing, &calendar);
             let row = Schedule { due, body: text(&spec), standing: text(standing), ..row };
-            if core.put_row(&row, now).await? {
+            let entry = self.entry(did, name, act).within(namespace).changed(Some(before), Some(facts(&row)));
+            if core.put_row(&row, &entry, now).await? {
                 return shown(&Schedule { updated_at: now, ..row }, now);
             }
         }
@@ -159,6 +173,11 @@ impl Engine {
 
 fn due(spec: &ScheduleSpec, standing: &Standing, calendar: &Calendar) -> Option<Timestamp> {
     if spec.paused { None } else { calendar.after(standing.settled) }
+}
+
+/// What was asked for, as it is stored.
+fn facts(row: &Schedule) -> Value {
+    serde_json::from_str(&row.body).unwrap_or_else(|_| row.body.as_str().into())
 }
 
 fn shown(row: &Schedule, now: Timestamp) -> Result<ScheduleView, CommandError> {
@@ -178,8 +197,8 @@ impl Core {
         self.store.schedule(namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
     }
 
-    async fn put_row(&self, row: &Schedule, now: Timestamp) -> Result<bool, CommandError> {
-        let applied = self.store.put_schedule(row, None, None, now).await?;
+    async fn put_row(&self, row: &Schedule, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
+        let applied = self.store.put_schedule(row, None, None, Some(entry), now).await?;
         if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
             self.alarms.schedules.at(due);
         }
@@ -198,7 +217,7 @@ impl Core {
         let mut faults = Invalid::default();
         self.config.limits.check_name("name", name, &mut faults);
         if let Some(note) = &spec.note {
-            let act = Act { by: None, note: Some(note.clone()) };
+            let act = Act { note: Some(note.clone()), ..Act::default() };
             faults.absorb("", self.config.limits.check_act(&act).err().unwrap_or_default());
         }
         let calendar = spec.check().map_err(|part| faults.absorb("", part)).ok();

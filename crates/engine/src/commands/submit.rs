@@ -19,7 +19,10 @@ impl Engine {
     pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
         let core = &self.core;
         let now = core.clock.now();
-        let submission = submit.plan(&core.config, &core.ids, now)?;
+        let submission = match submit.tasks.iter().any(|spec| spec.account.is_some() || spec.cost.is_some()) {
+            false => submit.plan(&core.config, &core.ids, now)?,
+            true => core.priced(submit).await?.plan_metered(&core.config, &core.ids, now)?,
+        };
         let execution = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = if submission.tasks.len() >= BULK {
             core.submit_batch(std::slice::from_ref(&submission)).await.pop()
@@ -31,6 +34,7 @@ impl Engine {
             Submitted::Repeated { execution, tasks } => Ok(SubmitAnswer { execution, tasks, repeated: true }),
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
             Submitted::Overtaken => Err(CommandError::Conflict),
+            Submitted::Unfunded(short) => Err(short.into()),
         }
     }
 }

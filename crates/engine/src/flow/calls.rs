@@ -195,9 +195,9 @@ pub(crate) async fn leave_no_orphans(core: &Core) -> Result<Progress, StoreError
     let orphans = core.store.orphans(BATCH).await?;
     let more = orphans.len() >= BATCH as usize;
     let mut moved = 0;
-    let act = Act { by: None, note: Some("the task that stood for it has ended".into()) };
+    let act = Act { note: Some("the task that stood for it has ended".into()), ..Act::default() };
     for (namespace, id) in orphans {
-        match cancel_execution(core, &namespace, id, act.clone().into()).await {
+        match cancel_execution(core, &namespace, id, act.clone().into(), None).await {
             Ok(_) => moved += 1,
             Err(CommandError::Store(error)) => return Err(error),
             // Somebody was quicker.

@@ -255,6 +255,7 @@ impl Core {
             Submitted::Repeated { execution, .. } => Ok((execution.ok_or(CommandError::NotFound("execution"))?, true)),
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
             Submitted::Overtaken => Err(CommandError::Conflict),
+            Submitted::Unfunded(short) => Err(short.into()),
         }
     }
 }

@@ -91,7 +91,7 @@ impl Engine {
             calls.push(call.clone());
             let version = known.map_or(0, |known| known.version);
             let text = Value::Array(calls).to_string();
-            if self.core.store.put_document(at, &name(task, run), version, &text, self.now()).await? {
+            if self.core.store.put_document(at, &name(task, run), version, &text, None, self.now()).await? {
                 break;
             }
         }

@@ -55,7 +55,7 @@ impl Core {
 
     async fn set_aside(&self, row: Schedule, now: Timestamp) -> Result<u32, StoreError> {
         let row = Schedule { due: None, ..row };
-        Ok(u32::from(self.store.put_schedule(&row, None, Some(Loop::Schedule), now).await? == Applied::Done))
+        Ok(u32::from(self.store.put_schedule(&row, None, Some(Loop::Schedule), None, now).await? == Applied::Done))
     }
 
     /// What an instant would start, with everything checked.
@@ -196,7 +196,7 @@ impl Moving<'_> {
         self.standing.settled = instant.map_or(self.standing.settled, |at| self.standing.settled.max(at));
         self.row.due = self.calendar.after(self.standing.settled);
         self.row.standing = text(&self.standing);
-        let applied = self.core.store.put_schedule(&self.row, start, Some(Loop::Schedule), self.now).await?;
+        let applied = self.core.store.put_schedule(&self.row, start, Some(Loop::Schedule), None, self.now).await?;
         if applied == Applied::Done {
             self.row.version += 1;
             if let Some(start) = start {

@@ -1,10 +1,13 @@
 //! A real store with a hand before it: the hand may lose a question or an answer, count, end it all, or change what is said.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
-use comeback_core::{Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::budget::Booked;
+use comeback_core::payload::OldPayload;
+use comeback_core::{Audit, Commit, ExecutionId, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
 
 /// What stands before a store. Whatever it does not say otherwise, happens.
@@ -70,9 +73,10 @@ pub trait Hand: Send + Sync {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        truth.put_schedule(schedule, start, on_behalf_of, now).await
+        truth.put_schedule(schedule, start, on_behalf_of, audit, now).await
     }
 
     async fn set_pause(
@@ -80,9 +84,10 @@ pub trait Hand: Send + Sync {
         truth: &dyn Store,
         name: Loop,
         pause: Option<Pause>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
-        truth.set_pause(name, pause, now).await
+        truth.set_pause(name, pause, audit, now).await
     }
 }
 
@@ -195,6 +200,10 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.task(namespace, id)).await
     }
 
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        self.reads(self.truth.old_payloads(id)).await
+    }
+
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
         self.reads(self.truth.list(namespace, query)).await
     }
@@ -265,9 +274,10 @@ impl<H: Hand> Store for Between<H> {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        self.writes(self.truth.put_document(at, name, known, body, now), |put| *put).await
+        self.writes(self.truth.put_document(at, name, known, body, audit, now), |put| *put).await
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
@@ -291,14 +301,15 @@ impl<H: Hand> Store for Between<H> {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, now);
+        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, audit, now);
         self.writes(put, |applied| *applied == Applied::Done).await
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
-        self.writes(self.truth.delete_schedule(namespace, name), |deleted| *deleted).await
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_schedule(namespace, name, audit), |deleted| *deleted).await
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
@@ -321,8 +332,14 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.prune(before, limit), |pruned| pruned.tasks > 0).await
     }
 
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
-        self.writes(self.hand.set_pause(&*self.truth, name, pause, now), |_| true).await
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.writes(self.hand.set_pause(&*self.truth, name, pause, audit, now), |_| true).await
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
@@ -337,12 +354,18 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.rules(namespace)).await
     }
 
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
-        self.writes(self.truth.put_rule(namespace, rule, now), |_| true).await
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.put_rule(namespace, rule, audit, now), |_| true).await
     }
 
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
-        self.writes(self.truth.delete_rule(namespace, name), |_| true).await
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
+        self.writes(self.truth.delete_rule(namespace, name, audit), |_| true).await
     }
 
     async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
@@ -373,8 +396,54 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.meta(key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-        self.writes(self.truth.put_meta(key, value, when), |_| true).await
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        self.writes(self.truth.put_meta(key, value, when, audit), |_| true).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        self.reads(self.truth.account(namespace, name)).await
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        self.reads(self.truth.accounts(namespace, after, limit)).await
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        self.writes(self.truth.put_account(namespace, name, change, audit, now), |_| true).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        self.reads(self.truth.booked(namespace, account, since)).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        self.writes(self.truth.delete_account(namespace, name, audit), |closed| *closed == Closed::Gone).await
+    }
+
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        self.writes(self.truth.put_audit(audit), |_| true).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        self.reads(self.truth.audit(query)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -104,7 +104,7 @@ pub async fn put(engine: &Engine, name: &str, document: Value) {
 pub async fn put_in(engine: &Engine, namespace: &str, name: &str, document: Value) {
     let shelf = Shelf { namespace, shelf: WORKFLOWS };
     let known = engine.store().document(shelf, name, None).await.unwrap().map_or(0, |it| it.version);
-    assert!(engine.store().put_document(shelf, name, known, &document.to_string(), engine.now()).await.unwrap());
+    assert!(engine.store().put_document(shelf, name, known, &document.to_string(), None, engine.now()).await.unwrap());
 }
 
 pub async fn start(engine: &Engine, name: &str, input: Value) -> Result<Started, CommandError> {

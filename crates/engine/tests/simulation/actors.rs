@@ -308,7 +308,7 @@ pub async fn operator(sim: Sim, mut rng: Rng, steps: u64) -> Outcome {
 
 async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
     let engine = sim.engine(rng);
-    let by = Act { by: Some("operator".into()), note: None };
+    let by = Act { by: Some("operator".into()), ..Act::default() };
     let answer = match rng.below(12) {
         0..2 => {
             let answer = engine.cancel("default", id, by).await;
@@ -324,7 +324,7 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
         4..6 => engine.resume("default", id, by).await.map(drop),
         6..8 => {
             sim.ledger.lock().revived.insert(id);
-            engine.retry("default", id, ManualRetry { keep_counters: rng.percent(30), deed: by.into() }).await.map(drop)
+            engine.retry("default", id, ManualRetry { keep_counters: rng.percent(30), payload_patch: None, deed: by.into() }).await.map(drop)
         }
         8 => engine.snooze("default", id, Millis(rng.below(30_000)), by).await.map(drop),
         9 => {
@@ -377,10 +377,10 @@ async fn pause_a_loop(sim: &Sim, rng: &mut Rng) -> Outcome {
     // Whatever comes of it, the pause before is over at some moment from now on. Verdicts that were under way carry the time at
     // which they were taken, so nothing more is claimed about that pause.
     let turned = if rng.percent(40) {
-        engine.resume_loop(name).await.map(|()| None)
+        engine.resume_loop(name, Act::default()).await.map(|()| None)
     } else {
         let span = Millis(1_000 + rng.below(40_000));
-        engine.pause_loop(name, Some(span), None, None).await.map(Some)
+        engine.pause_loop(name, Some(span), Act::default()).await.map(Some)
     };
     let acknowledged = engine.now();
     let mut ledger = sim.ledger.lock();
@@ -446,7 +446,7 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
     let fail = |error: CommandError| error.to_string();
     let engine = sim.engines.lock()[0].clone();
     for name in Loop::ALL {
-        engine.resume_loop(*name).await.map_err(fail)?;
+        engine.resume_loop(*name, Act::default()).await.map_err(fail)?;
     }
     sim.ledger.lock().pauses.clear();
     for round in 0..400 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use comeback_core::{Commit, Millis, Timestamp};
+use comeback_core::{Audit, Commit, Millis, Timestamp};
 use comeback_engine::store::*;
 use parking_lot::Mutex;
 
@@ -256,6 +256,7 @@ impl Hand for Faulty {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
         let mut schedule = schedule.clone();
@@ -266,7 +267,7 @@ impl Hand for Faulty {
         }
         let lost = self.is(Mutant::LoseFirings) && self.faults.chance(30);
         let start = start.filter(|_| !lost);
-        truth.put_schedule(&schedule, start, on_behalf_of, now).await
+        truth.put_schedule(&schedule, start, on_behalf_of, audit, now).await
     }
 
     async fn set_pause(
@@ -274,11 +275,12 @@ impl Hand for Faulty {
         truth: &dyn Store,
         name: Loop,
         pause: Option<Pause>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<(), StoreError> {
         if self.is(Mutant::ForgetPauses) && pause.is_some() {
             return Ok(());
         }
-        truth.set_pause(name, pause, now).await
+        truth.set_pause(name, pause, audit, now).await
     }
 }

@@ -41,7 +41,10 @@ pub async fn make(sim: &Sim) {
         catch_up_limit: 1_000,
         ..ScheduleSpec::new(times, Starts::Task(json!({"kind": "tick"})))
     };
-    engine.create_schedule(NAMESPACE, "ticks", spec).await.expect("a schedule");
+    engine
+        .create_schedule(NAMESPACE, "ticks", spec, &comeback_core::transition::Act::default())
+        .await
+        .expect("a schedule");
 }
 
 /// As many tasks as instants have been dealt with, one for each, and none before its time.

@@ -114,12 +114,12 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("k", json!({}))).await;
         for (act, path) in [
-            (Act { by: Some("a\0".into()), note: None }, "requested_by"),
-            (Act { by: None, note: Some("n".repeat(5_000)) }, "note"),
-            (Act { by: None, note: Some("\0".into()) }, "note"),
+            (Act { by: Some("a\0".into()), ..Act::default() }, "requested_by"),
+            (Act { note: Some("n".repeat(5_000)), ..Act::default() }, "note"),
+            (Act { note: Some("\0".into()), ..Act::default() }, "note"),
         ] {
             assert_eq!(faults(&engine.cancel("default", id, act.clone()).await.unwrap_err()), [path]);
-            let error = engine.pause_loop(Loop::Reap, None, act.note.clone(), act.by.clone()).await.unwrap_err();
+            let error = engine.pause_loop(Loop::Reap, None, act.clone()).await.unwrap_err();
             assert_eq!(faults(&error), [path]);
         }
         assert_eq!(state(&engine, id).await, State::Pending);

@@ -10,6 +10,7 @@ mod hooks;
 mod kills;
 mod lively;
 mod long;
+mod operators;
 #[path = "../common/plain.rs"]
 mod plain;
 mod races;
@@ -53,6 +54,7 @@ fn main() {
         ("schedules", schedules::STORIES),
         ("races", races::STORIES),
         ("rules", rules::STORIES),
+        ("operators", operators::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),

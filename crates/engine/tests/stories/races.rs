@@ -124,7 +124,7 @@ stories! {
         let (one, two) = (place.engine().await, place.engine().await);
         for _ in 0..ROUNDS {
             let id = due_retry(&place, &one).await;
-            let (paused, ticked) = tokio::join!(one.pause_loop(Loop::Retries, None, None, None), two.tick());
+            let (paused, ticked) = tokio::join!(one.pause_loop(Loop::Retries, None, nobody()), two.tick());
             paused.unwrap();
             let before = ticked.unwrap();
             // Whatever happened, happened before the pause was acknowledged.
@@ -132,7 +132,7 @@ stories! {
             assert_eq!(at_pause == State::Pending, before == 1);
             two.tick().await.unwrap();
             assert_eq!(state(&one, id).await, at_pause);
-            one.resume_loop(Loop::Retries).await.unwrap();
+            one.resume_loop(Loop::Retries, nobody()).await.unwrap();
             one.tick().await.unwrap();
             settle_all(&one).await;
         }

@@ -15,7 +15,7 @@ use crate::world::*;
 
 pub async fn put(engine: &Engine, text: Value) {
     let rule: Rule = serde_json::from_value(text).expect("a rule");
-    engine.put_rule("default", rule).await.expect("it is taken");
+    engine.put_rule("default", rule, &nobody()).await.expect("it is taken");
 }
 
 async fn blocked(engine: &Engine, id: comeback_core::TaskId) -> Option<String> {
@@ -115,7 +115,7 @@ stories! {
         put(&one, json!({"name": "r", "max_running": 2})).await;
         assert_eq!(waiting.await.unwrap().len(), 1, "the rule was raised");
         let waiting = wait(&two);
-        one.delete_rule("default", "r").await.unwrap();
+        one.delete_rule("default", "r", &nobody()).await.unwrap();
         assert_eq!(waiting.await.unwrap().len(), 1, "the rule is gone");
     }
 
@@ -127,7 +127,7 @@ stories! {
             submit(&engine, TaskSpec::new("a")).await;
         }
         let rule: Rule = serde_json::from_value(json!({"name": "r", "max_running": 1})).unwrap();
-        store.put_rule("default", &rule, place.now()).await.unwrap();
+        store.put_rule("default", &rule, None, place.now()).await.unwrap();
         drop(engine);
         let live = place.live_engine().await;
         while !live.store().settle_rules().await.unwrap().is_done {}
@@ -146,7 +146,7 @@ stories! {
             (json!({"name": "r", "match": {"kind": long}, "max_running": 1}), "match.kind"),
         ] {
             let rule: Rule = serde_json::from_value(text.clone()).unwrap();
-            let refused = engine.put_rule("default", rule).await.expect_err("refused");
+            let refused = engine.put_rule("default", rule, &nobody()).await.expect_err("refused");
             let comeback_engine::CommandError::Invalid(faults) = refused else { panic!("{refused}") };
             assert_eq!(faults.faults[0].path, path, "{text}");
         }

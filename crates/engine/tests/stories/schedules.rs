@@ -34,7 +34,7 @@ fn workflow(times: Times, path: &str, input: Value) -> ScheduleSpec {
 }
 
 async fn create(engine: &Engine, name: &str, spec: ScheduleSpec) -> ScheduleView {
-    engine.create_schedule("default", name, spec).await.expect("it is taken")
+    engine.create_schedule("default", name, spec, &nobody()).await.expect("it is taken")
 }
 
 async fn look(engine: &Engine, name: &str) -> ScheduleView {
@@ -232,12 +232,12 @@ stories! {
         let engine = engine(&place).await;
         let start = place.now();
         create(&engine, "often", ScheduleSpec { catch_up: CatchUp::All, ..task(cron("*/10 * * * *")) }).await;
-        engine.pause_loop(Loop::Schedule, None, Some("deploy".into()), None).await.unwrap();
+        engine.pause_loop(Loop::Schedule, None, nobody()).await.unwrap();
         place.pass(35 * MINUTE);
         engine.tick().await.unwrap();
         assert!(instants(&engine, "often").await.is_empty());
         assert_eq!(engine.next_instant().await.unwrap(), None);
-        engine.resume_loop(Loop::Schedule).await.unwrap();
+        engine.resume_loop(Loop::Schedule, nobody()).await.unwrap();
         engine.tick().await.unwrap();
         assert_eq!(instants(&engine, "often").await, minutes(start, [10, 20, 30]));
     }
@@ -252,7 +252,7 @@ stories! {
         place.pass(35 * MINUTE);
         engine.tick().await.unwrap();
         // By hand it goes all the same, and its instants stay as they are.
-        let run = engine.trigger_schedule("default", "often").await.unwrap();
+        let run = engine.trigger_schedule("default", "often", &nobody()).await.unwrap();
         assert_eq!((run.scheduled_at, run.trigger.word()), (place.now(), "manual"));
         let view = engine.resume_schedule("default", "often", nobody()).await.unwrap();
         assert_eq!((view.standing.last_manual_run, view.standing.last_run), (Some(run), None));
@@ -286,7 +286,7 @@ stories! {
         assert_eq!(engine.schedules("default", "", 9).await.unwrap().len(), 3, "all the others");
         let unread = engine.pause_schedule("default", "a-torn", nobody()).await;
         assert!(matches!(unread, Err(CommandError::Store(_))), "{unread:?}");
-        assert!(!engine.replace_schedule("default", "a-torn", task(when())).await.unwrap().1);
+        assert!(!engine.replace_schedule("default", "a-torn", task(when()), &nobody()).await.unwrap().1);
         put(&engine, "w", json!({"steps": {"go": {}}})).await;
         on_to_the_next(&place, &engine).await;
         let view = look(&engine, "a-gone").await;
@@ -303,7 +303,7 @@ stories! {
         while on_to_the_next(&place, &engine).await {}
         assert_eq!(instants(&engine, "often").await, minutes(start, [20, 30]));
         assert_eq!(look(&engine, "often").await.state(), "stopped");
-        engine.delete_schedule("default", "often").await.unwrap();
+        engine.delete_schedule("default", "often", &nobody()).await.unwrap();
         assert!(matches!(engine.schedule("default", "often").await, Err(CommandError::NotFound("schedule"))));
     }
 
@@ -316,19 +316,19 @@ stories! {
         }
         place.pass(25 * MINUTE);
         let note = ScheduleSpec { note: Some("quarterly".into()), ..all(task(cron("*/10 * * * *"))) };
-        assert!(!engine.replace_schedule("default", "same", note).await.unwrap().1);
-        engine.replace_schedule("default", "other", all(task(cron("*/15 * * * *")))).await.unwrap();
+        assert!(!engine.replace_schedule("default", "same", note, &nobody()).await.unwrap().1);
+        engine.replace_schedule("default", "other", all(task(cron("*/15 * * * *"))), &nobody()).await.unwrap();
         engine.tick().await.unwrap();
         assert_eq!(instants(&engine, "same").await, minutes(start, [10, 20]));
         assert!(instants(&engine, "other").await.is_empty());
         on_to_the_next(&place, &engine).await;
         assert_eq!(instants(&engine, "other").await, minutes(start, [30]));
-        assert!(engine.replace_schedule("default", "new", task(cron("0 0 * * *"))).await.unwrap().1);
+        assert!(engine.replace_schedule("default", "new", task(cron("0 0 * * *")), &nobody()).await.unwrap().1);
     }
 
     fn what_is_wrong_with_a_schedule_is_told_by_its_field(place) {
         let engine = engine(&place).await;
-        let bad = async |name: &str, spec: ScheduleSpec| match engine.create_schedule("default", name, spec).await {
+        let bad = async |name: &str, spec: ScheduleSpec| match engine.create_schedule("default", name, spec, &nobody()).await {
             Err(CommandError::Invalid(faults)) => faults.faults.into_iter().map(|it| it.path).collect::<Vec<_>>(),
             other => panic!("{name}: {other:?}"),
         };
@@ -344,10 +344,10 @@ stories! {
         put(&engine, "w", json!({"steps": {"go": {}}})).await;
         assert_eq!(bad("a", workflow(cron("x"), "w", json!([]))).await, ["cron", "input"]);
         create(&engine, "a", task(good())).await;
-        let twice = engine.create_schedule("default", "a", task(good())).await;
+        let twice = engine.create_schedule("default", "a", task(good()), &nobody()).await;
         assert!(matches!(twice, Err(CommandError::NameTaken("schedule"))));
         // Another namespace has names of its own.
-        engine.create_schedule("other", "a", task(good())).await.unwrap();
+        engine.create_schedule("other", "a", task(good()), &nobody()).await.unwrap();
         assert_eq!(engine.schedules("other", "", 9).await.unwrap().len(), 1);
     }
 

@@ -2,6 +2,7 @@
 
 use crate::stories;
 use crate::world::*;
+use comeback_core::transition::Act;
 use comeback_core::{Counters, EventKind, Millis, OnUnmet, Reason, State, When};
 use comeback_engine::store::{BeatAnswer, Idempotency, Loop, Subject};
 use comeback_engine::{
@@ -424,7 +425,8 @@ stories! {
         let id = submit(&engine, spec("a", json!({"initial_delay": "1s"}))).await;
         let leased = lease_one(&engine).await;
         report(&engine, &leased, failed("x")).await.unwrap();
-        engine.pause_loop(Loop::Retries, Some(Millis(60_000)), Some("deploy".into()), Some("ana".into())).await.unwrap();
+        let act = Act { by: Some("ana".into()), note: Some("deploy".into()), ..Act::default() };
+        engine.pause_loop(Loop::Retries, Some(Millis(60_000)), act).await.unwrap();
         place.pass(30_000);
         engine.close().await;
         place.forget();

@@ -9,7 +9,6 @@ use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::TaskId;
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
-use comeback_core::transition::Act;
 use comeback_engine::store::ListQuery;
 use comeback_engine::{CommandError, Deed, ManualRetry};
 use serde::Deserialize;
@@ -39,7 +38,7 @@ pub fn lines() -> Vec<Line> {
             .example(json!({"requestedBy": "user123"}))
             .once()
             .answers(answer)
-            .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken"]);
+            .problems(&["not-found", "wrong-state", "conflict", "dedupe-key-taken", "insufficient-credits"]);
         line(Method::POST, path, Need::Operate, "Retry a job by hand", post(retry)).shape(Shape::Flat).doc(doc)
     };
     vec![at("/api/v1/jobs/{id}/retry", "retryJob"), at("/api/v1/screenshots/{id}/retry", "retryScreenshot")]
@@ -69,10 +68,10 @@ async fn retry(
     }
     faults.or(())?;
     let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
-    let act = Act { by: caller.key.clone().or(given.requested_by), note };
+    let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
     let deed = Deed { act, once: once.of(&app, &body)? };
-    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { keep_counters: false, deed }).await {
+    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { deed, ..ManualRetry::default() }).await {
         Ok(retried) => retried,
         // Somebody works on it at this moment.
         Err(CommandError::WrongState { state, .. }) if state.is_active() => return Err(CommandError::Conflict.into()),

@@ -27,7 +27,7 @@ impl Shape {
         let body = match self {
             Shape::Problem => return problem.render(request_id),
             Shape::Batch => batch(problem),
-            Shape::Flat => json!({"error": Problem::error_code(problem.code), "message": problem.detail}),
+            Shape::Flat => flat(problem),
             Shape::Nested => json!({"error": {
                 "code": Problem::error_code(problem.code),
                 "message": problem.detail,
@@ -51,6 +51,16 @@ impl Shape {
             Shape::Nested => Some(("WorkflowError", named("WorkflowError"))),
         }
     }
+}
+
+fn flat(problem: &Problem) -> Value {
+    let mut body = json!({"error": Problem::error_code(problem.code), "message": problem.detail});
+    for (name, own) in [("requiredCredits", "required_credits"), ("availableCredits", "available_credits")] {
+        if let Some(credits) = problem.member(own) {
+            body[name] = credits.clone();
+        }
+    }
+    body
 }
 
 fn batch(problem: &Problem) -> Value {
@@ -86,7 +96,18 @@ pub fn shapes() -> Vec<(&'static str, Value)> {
                 ],
             ),
         ),
-        ("JobError", schema::object([("error", text()), ("message", text())])),
+        (
+            "JobError",
+            partial(
+                &["error", "message"],
+                [
+                    ("error", text()),
+                    ("message", text()),
+                    ("requiredCredits", json!({"type": "integer"})),
+                    ("availableCredits", json!({"type": "integer"})),
+                ],
+            ),
+        ),
         (
             "WorkflowError",
             schema::object([(

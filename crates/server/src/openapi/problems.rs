@@ -45,6 +45,11 @@ fn fault() -> Value {
     partial(&["path", "message"], [("path", text()), ("message", text())].into_iter().chain(place))
 }
 
+/// One that may be less than nothing.
+fn integer() -> Value {
+    json!({"type": "integer"})
+}
+
 /// What a problem tells beside what all of them do, and whether it always does.
 fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
     match slug {
@@ -52,6 +57,8 @@ fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
             ("errors", list(fault()), true),
             ("position", super::schema::about(count(), "Where in the filter, in bytes from 0."), false),
         ],
+        "insufficient-credits" => vec![("required_credits", integer(), true), ("available_credits", integer(), true)],
+        "account-in-use" => vec![("reserved_credits", integer(), true)],
         "wrong-state" => vec![("state", text(), true)],
         "unavailable" => vec![("outcome", word(&["unknown"]), false)],
         "not-found" => vec![("loops", super::schema::about(text(), "The loops there are."), false)],

@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::Invalid;
+use comeback_core::{Did, Invalid};
 use comeback_engine::store::{Due, Loop, Stored};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -183,7 +183,7 @@ async fn resume(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    resume_all(&app, &caller, named(&name)?, once, &body).await
+    resume_all(&app, &caller, named(&name)?, None, once, &body).await
 }
 
 async fn pause_all(
@@ -195,11 +195,11 @@ async fn pause_all(
     once: Once,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let (here, by, again) = (app.clone(), caller.key.clone(), app.clone());
+    let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
     let act = async move {
         for name in names {
             let span = duration.map(|Span(span)| span);
-            here.engine.pause_loop(name, span, note.clone(), by.clone()).await?;
+            here.engine.pause_loop(name, span, by.clone()).await?;
         }
         shown_loops(&here).await
     };
@@ -210,13 +210,14 @@ async fn resume_all(
     app: &Arc<App>,
     caller: &Caller,
     names: Vec<Loop>,
+    note: Option<String>,
     once: Once,
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let (here, again) = (app.clone(), app.clone());
+    let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
     let act = async move {
         for name in names {
-            here.engine.resume_loop(name).await?;
+            here.engine.resume_loop(name, by.clone()).await?;
         }
         shown_loops(&here).await
     };
@@ -303,8 +304,7 @@ async fn resume_types(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: SomeTypesIn = wire::read(&body)?;
-    app.engine.config().limits.check_act(&caller.act(None, given.note))?;
-    resume_all(&app, &caller, loops_of(&given.types)?, once, &body).await
+    resume_all(&app, &caller, loops_of(&given.types)?, given.note, once, &body).await
 }
 
 /// Those who ask this instance, and those whom others told of.
@@ -404,10 +404,13 @@ async fn process_stuck(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    let here = app.clone();
+    let (here, by) = (app.clone(), caller.act(None, None));
     let act = async move {
         let progress = here.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
-        Ok(Json(json!({"processed": progress.moved, "more": progress.more})))
+        let answer = json!({"processed": progress.moved, "more": progress.more});
+        let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by);
+        here.engine.note(&entry.changed(None, Some(answer.clone()))).await?;
+        Ok(Json(answer))
     };
     let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };
     once.guard(&app, &caller.namespace, &body, act, again).await

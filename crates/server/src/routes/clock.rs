@@ -7,7 +7,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_core::transition::Act;
+use comeback_core::{Did, Invalid, Millis, Timestamp};
 use comeback_engine::Clock;
 use comeback_engine::store::{PutIf, StoreError};
 use serde::Deserialize;
@@ -82,10 +83,10 @@ async fn advance(
     let given: AdvanceIn = wire::read(&body)?;
     let here = app.clone();
     let again = async move { Ok(Json(json!({"now": here.engine.now().to_rfc3339(), "steps": 0}))) };
-    once.guard(&app, &caller.namespace, &body, move_on(app.clone(), given), again).await
+    once.guard(&app, &caller.namespace, &body, move_on(app.clone(), given, caller.act(None, None)), again).await
 }
 
-async fn move_on(app: Arc<App>, given: AdvanceIn) -> Result<Json<Value>, Problem> {
+async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value>, Problem> {
     let Some(clock) = &app.clock else {
         let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
         return Err(Invalid::one("clock", detail).into());
@@ -119,7 +120,11 @@ async fn move_on(app: Arc<App>, given: AdvanceIn) -> Result<Json<Value>, Problem
     clock.set(target);
     app.engine.tick().await?;
     app.executors_settled().await;
-    Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
+    let answer = json!({"now": clock.now().to_rfc3339(), "steps": steps});
+    let entry = app.engine.entry(Did::ClockAdvance, "clock", &act);
+    let before = json!({"now": now.to_rfc3339()});
+    app.engine.note(&entry.changed(Some(before), Some(answer.clone()))).await?;
+    Ok(Json(answer))
 }
 
 /// Before anything is done at an instant: whoever is killed on the way begins there and not before it. It never goes back,
@@ -132,7 +137,7 @@ async fn write_down(app: &App, at: Timestamp) -> Result<(), Problem> {
             return Ok(());
         }
         let when = kept.as_deref().map_or(PutIf::Absent, PutIf::Is);
-        if store.put_meta(META, &text, when).await? == text {
+        if store.put_meta(META, &text, when, None).await? == text {
             return Ok(());
         }
     }

@@ -257,7 +257,7 @@ async fn retry(
             line_of(&app, &caller, id).await
         }
         Some("start") => {
-            let started = app.engine.restart_execution(&caller.namespace, id, key).await?;
+            let started = app.engine.restart_execution(&caller.namespace, id, Deed { act, once: key }).await?;
             line_of(&app, &caller, started.execution).await
         }
         Some(_) => Err(Invalid::one("from", "must be one of failed, start").into()),

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post};
 use bytes::Bytes;
 use comeback_core::Invalid;
+use comeback_core::transition::Act;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -110,10 +111,24 @@ async fn create(
         let made = all.iter().find(|key| key.id == made).ok_or_else(|| Problem::not_found("key"))?;
         Ok((StatusCode::CREATED, Json(made.shown())).into_response())
     };
-    once.guard(&app, &caller.namespace, &body, make(app.clone(), given, role, namespace, id), again).await
+    once.guard(
+        &app,
+        &caller.namespace,
+        &body,
+        make(app.clone(), given, role, namespace, id, caller.act(None, None)),
+        again,
+    )
+    .await
 }
 
-async fn make(app: Arc<App>, given: KeyIn, role: Role, namespace: String, id: String) -> Result<Response, Problem> {
+async fn make(
+    app: Arc<App>,
+    given: KeyIn,
+    role: Role,
+    namespace: String,
+    id: String,
+    act: Act,
+) -> Result<Response, Problem> {
     let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
     limits.check_name("namespace", &namespace, &mut faults);
     if let Some(name) = &given.name {
@@ -128,7 +143,7 @@ async fn make(app: Arc<App>, given: KeyIn, role: Role, namespace: String, id: St
         return Err(Invalid::one("namespace", why).into());
     }
     let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
-    let (key, secret) = app.keys.create_as(&**app.engine.store(), id, new, app.engine.now()).await?;
+    let (key, secret) = app.keys.create_as(&**app.engine.store(), id, new, &act, app.engine.now()).await?;
     let mut shown = key.shown();
     shown["key"] = secret.into();
     Ok((StatusCode::CREATED, Json(shown)).into_response())
@@ -140,6 +155,6 @@ async fn revoke(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let may = |key: &auth::Key| caller.governs(key);
-    let found = app.keys.revoke(&**app.engine.store(), &id, may, app.engine.now()).await?;
+    let found = app.keys.revoke(&**app.engine.store(), &id, may, &caller.act(None, None), app.engine.now()).await?;
     if found { Ok(StatusCode::NO_CONTENT.into_response()) } else { Err(Problem::not_found("key")) }
 }

@@ -1,7 +1,9 @@
 //! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
 //! the table does not exist.
 
+mod accounts;
 pub mod admin;
+mod audit;
 pub mod clock;
 pub mod events;
 mod executions;
@@ -94,8 +96,8 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines()])
-        .chain([stats::lines(), clock::lines(), admin::lines(), keys::lines(), compat::lines()])
+        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines(), accounts::lines()])
+        .chain([stats::lines(), clock::lines(), admin::lines(), audit::lines(), keys::lines(), compat::lines()])
         .flatten()
         .collect()
 }
@@ -147,7 +149,8 @@ async fn enter(State(door): State<Door>, request: Request, next: Next) -> Respon
 
 /// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
 async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
-    let caller = auth::check(&door.app, door.need, request.headers())?;
+    let mut caller = auth::check(&door.app, door.need, request.headers())?;
+    caller.request = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
     // What anybody may ask for takes no body, so none is waited for or kept.
     let (mut request, _room) = match door.need {
         Need::Nothing => {
@@ -197,14 +200,19 @@ async fn no_parameters(request: Request, next: Next) -> Result<Response, Problem
     Ok(next.run(request).await)
 }
 
+/// What a request is called.
+#[derive(Clone)]
+struct RequestId(String);
+
 /// Gives the request its name, and every answer that is not a success the shape of a problem.
-async fn finish(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let began = (std::time::SystemTime::now(), std::time::Instant::now());
     let asked = app.requests.as_ref().map(|tell| (tell, Heard::of(&request)));
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let shape = request.extensions().get::<MatchedPath>().map_or(Shape::Problem, |path| shape_at(path.as_str()));
+    request.extensions_mut().insert(RequestId(id.clone()));
     let response = next.run(request).await;
     let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {

@@ -9,7 +9,7 @@ use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::Assumed;
-use comeback_core::{Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
+use comeback_core::{Did, Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -20,6 +20,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
+use crate::shared::Bound;
 use crate::wire::lease::{ErrorIn, WholeError};
 use crate::wire::{self, Span, task};
 
@@ -159,10 +160,17 @@ async fn bind(
     app.policies.read(&text, dialect, &limits).map_err(|faults| faults.under("policy"))?;
     let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
     let value = (text, dialect.word().to_owned());
-    app.bound
-        .change(store, |bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone()))
-        .await?;
+    let entry = app.engine.entry(Did::PolicyBind, &kind, &caller.act(None, None)).within(&namespace);
+    let bind = |bound: &mut Bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone());
+    let noted = |old: &Option<_>| Some(entry.clone().changed(old.as_ref().map(as_given), Some(as_given(&value))));
+    app.bound.change_noted(store, bind, noted).await?;
     show(State(app), Extension(caller), Path(kind)).await
+}
+
+/// A policy as it was given.
+fn as_given((text, dialect): &(String, String)) -> Value {
+    let policy: Value = serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
+    json!({"policy": policy, "dialect": dialect})
 }
 
 async fn show(
@@ -212,8 +220,10 @@ async fn unbind(
     Extension(caller): Extension<Caller>,
     Path(kind): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let namespace = caller.namespace;
-    let change = |bound: &mut crate::shared::Bound| bound.get_mut(&namespace).and_then(|kinds| kinds.remove(&kind));
-    let removed = app.bound.change(&**app.engine.store(), change).await?;
+    let namespace = &caller.namespace;
+    let entry = app.engine.entry(Did::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
+    let change = |bound: &mut Bound| bound.get_mut(namespace).and_then(|kinds| kinds.remove(&kind));
+    let noted = |old: &Option<_>| old.as_ref().map(|old| entry.clone().changed(Some(as_given(old)), None));
+    let removed = app.bound.change_noted(&**app.engine.store(), change, noted).await?;
     removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| Problem::not_found("policy"))
 }

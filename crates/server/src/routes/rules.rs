@@ -139,7 +139,7 @@ async fn make(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: RuleIn = wire::read(&body)?;
-    app.engine.put_rule(&caller.namespace, given.rule(name.clone())?).await?;
+    app.engine.put_rule(&caller.namespace, given.rule(name.clone())?, &caller.act(None, None)).await?;
     show(State(app), Extension(caller), Path(name)).await
 }
 
@@ -148,6 +148,6 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    app.engine.delete_rule(&caller.namespace, &name).await?;
+    app.engine.delete_rule(&caller.namespace, &name, &caller.act(None, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

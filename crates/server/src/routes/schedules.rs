@@ -127,8 +127,9 @@ async fn create(
     let spec = given.spec()?;
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
+    let by = caller.act(None, None);
     let act = async move {
-        let view = here.engine.create_schedule(&namespace, &name, spec).await?;
+        let view = here.engine.create_schedule(&namespace, &name, spec, &by).await?;
         Ok(Json(shape::shown(&view)))
     };
     let answer = once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await });
@@ -146,7 +147,8 @@ async fn replace(
     if given.name.as_ref().is_some_and(|given| *given != name) {
         return Err(Invalid::one("name", format!("must be `{name}`, as in the address, or be left out")).into());
     }
-    let (view, new) = app.engine.replace_schedule(&caller.namespace, &name, given.spec()?).await?;
+    let (view, new) =
+        app.engine.replace_schedule(&caller.namespace, &name, given.spec()?, &caller.act(None, None)).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(shape::shown(&view))).into_response())
 }
@@ -157,7 +159,7 @@ async fn remove(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     known(&name)?;
-    app.engine.delete_schedule(&caller.namespace, &name).await?;
+    app.engine.delete_schedule(&caller.namespace, &name, &caller.act(None, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -195,7 +197,8 @@ async fn trigger(
     known(&name)?;
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
-    let act = async move { Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name).await?))) };
+    let by = caller.act(None, None);
+    let act = async move { Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name, &by).await?))) };
     let the_last = async move {
         let view = again.engine.schedule(&other, &called).await?;
         let run = view.standing.last_manual_run.as_ref().map(shape::run);

@@ -11,7 +11,7 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
-use comeback_engine::{Deed, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
+use comeback_engine::{Deed, Json as Text, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -47,6 +47,8 @@ pub fn lines() -> Vec<Line> {
         .doc(settle_doc()),
         at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts))
             .doc(about_one("listAttempts").query(PAGE_PARAMETERS).answers(page_of("Attempt"))),
+        at(Method::GET, "/api/v1/tasks/{id}/payloads", Need::Read, "Every version of its payload", get(payloads))
+            .doc(about_one("listPayloads").answers(page_of("PayloadVersion"))),
         at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events))
             .doc(about_one("listTaskEvents").query(PAGE_PARAMETERS).answers(page_of("LogEvent"))),
         at(Method::GET, "/api/v1/tasks/{id}/why", Need::Read, "The last verdict, in words and as data", get(why))
@@ -87,6 +89,7 @@ fn submit_doc() -> Doc {
         .example(one)
         .example(linked)
         .once()
+        .problems(&["insufficient-credits"])
         .header(Param::new("traceparent", "Kept with the tasks and passed on (W3C Trace Context).", name))
         .creates(schema::named("Submitted"))
         .leads("getTask", "id", first)
@@ -111,15 +114,18 @@ fn act_doc<T: ToSchema>(id: &'static str) -> Doc {
 }
 
 fn retry_doc() -> Doc {
+    let edited = schema::object([("version", schema::count()), ("diff", schema::list(schema::named("Difference")))]);
     let answer = schema::object([
         ("task", schema::named("Task")),
         ("message", schema::text()),
         ("queue_position", schema::nullable(schema::count())),
+        ("payload", schema::about(schema::nullable(edited), "Where the payload was edited: what became of it.")),
     ]);
     act_doc::<RetryIn>("retryTask")
+        .example(json!({"payload_patch": {"card": {"number": "4242"}, "coupon": null}, "note": "a typo"}))
         .example(json!({"note": "the bank is back", "requested_by": "ops"}))
         .answers(answer)
-        .problems(&["dedupe-key-taken"])
+        .problems(&["dedupe-key-taken", "insufficient-credits"])
 }
 
 fn settle_doc() -> Doc {
@@ -310,7 +316,17 @@ async fn attempts(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
     let (records, _, next_cursor) = history(&app, &caller, &id, query).await?;
-    Ok(Json(Page { items: records.iter().filter_map(shape::attempt).collect(), next_cursor }))
+    let old = app.engine.store().old_payloads(task_id(&id)?).await?;
+    Ok(Json(Page { items: records.iter().filter_map(|it| shape::attempt(it, &old)).collect(), next_cursor }))
+}
+
+async fn payloads(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Page<Value>>, Problem> {
+    let (old, in_use) = app.engine.payloads(&caller.namespace, task_id(&id)?).await?;
+    Ok(Json(Page { items: shape::payloads(&old, in_use.as_deref()), next_cursor: None }))
 }
 
 async fn events(
@@ -397,6 +413,10 @@ struct RetryIn {
     /// Goes on counting where the last cycle stopped.
     #[serde(default)]
     keep_counters: bool,
+    /// What the payload should say otherwise, as a JSON merge patch (RFC 7396): `null` takes a field away. The old payload is kept.
+    #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
+    payload_patch: Option<Raw>,
 }
 
 /// Give either `delay` or `at`.
@@ -448,12 +468,17 @@ async fn retry(
     let id = task_id(&id)?;
     let act: RetryIn = wire::read(&body)?;
     let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
-    let request = ManualRetry { keep_counters: act.keep_counters, deed };
+    let request = ManualRetry {
+        keep_counters: act.keep_counters,
+        payload_patch: act.payload_patch.map(|raw| Text::from(raw.0)),
+        deed,
+    };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
         "task": shown_after(&app, &caller, id).await?,
         "message": "the task is retried in a new cycle",
         "queue_position": retried.queue_position,
+        "payload": retried.edited.map(|it| json!({"version": it.version, "diff": it.differences})),
     })))
 }
 

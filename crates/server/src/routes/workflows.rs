@@ -7,8 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use bytes::Bytes;
-use comeback_core::Invalid;
-use comeback_core::workflow;
+use comeback_core::{Did, Invalid, workflow};
 use comeback_engine::flow::WORKFLOWS;
 use comeback_engine::store::{Document, Shelf};
 use serde_json::{Value, json};
@@ -101,7 +100,10 @@ async fn store(
             return Ok(Json(json!({"path": path, "version": newest.version, "created": false})).into_response());
         }
         let known = newest.map_or(0, |newest| newest.version);
-        if app.engine.store().put_document(shelf(&caller), &path, known, text, app.engine.now()).await? {
+        let version = |version: u32| (version > 0).then(|| json!({"version": version}));
+        let entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
+        let (entry, now) = (entry.changed(version(known), version(known + 1)), app.engine.now());
+        if app.engine.store().put_document(shelf(&caller), &path, known, text, Some(&entry), now).await? {
             let answer = json!({"path": path, "version": known + 1, "created": true});
             return Ok((StatusCode::CREATED, Json(answer)).into_response());
         }

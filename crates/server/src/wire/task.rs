@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use comeback_core::filter::fingerprint_to_hex;
-use comeback_core::{AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, State, When, dialect};
+use comeback_core::payload::{self, OldPayload};
+use comeback_core::workflow::between;
+use comeback_core::{
+    AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, RetryKind, State, When, dialect,
+};
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
 use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
@@ -148,10 +152,10 @@ pub struct TaskIn {
     /// Not available in this version.
     #[serde(default)]
     dependency: Option<String>,
-    /// Not available in this version.
+    /// Who pays for it, by the name of an account.
     #[serde(default)]
     account: Option<String>,
-    /// Not available in this version.
+    /// What it costs; else what its account says of its kind, or 1.
     #[serde(default)]
     cost: Option<u32>,
     #[serde(default)]
@@ -346,6 +350,9 @@ pub fn whole(view: &TaskView) -> Value {
         "key": body.key,
         "name": body.name,
         "payload": text(&body.payload),
+        "payload_version": view.payload_version,
+        "account": body.account,
+        "cost": body.cost,
         "verdict": result.as_ref().and_then(|result| result.get("verdict")).and_then(Value::as_str),
         "result": result,
         "progress": view.progress.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()),
@@ -399,6 +406,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
         "attempt_number": task.attempt_number(),
         "max_retries": stored.policy.as_ref().map(|policy| policy.max_retries),
         "cycle": task.cycle,
+        "retry_kind": RetryKind::of(task.cycle, task.attempt_number()),
         "total_attempts": task.run,
         "lost_count": task.counters.lost,
         "throttle_count": task.counters.throttled,
@@ -458,7 +466,7 @@ fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> 
 }
 
 /// The attempts of a task: every record that tells how a run ended.
-pub fn attempt(record: &Record) -> Option<Value> {
+pub fn attempt(record: &Record, old: &[OldPayload]) -> Option<Value> {
     let outcome = record.outcome?;
     let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
     let counted = record.data.as_ref().and_then(|data| data.get("counted"));
@@ -466,6 +474,8 @@ pub fn attempt(record: &Record) -> Option<Value> {
         "number": before + 1,
         "run": record.run,
         "cycle": record.cycle,
+        "retry_kind": RetryKind::of(record.cycle, before + 1),
+        "payload_version": payload::version_of_run(old, record.run),
         "worker": record.worker,
         "started_at": instant(record.started_at),
         "ended_at": record.at.to_rfc3339(),
@@ -480,6 +490,29 @@ pub fn attempt(record: &Record) -> Option<Value> {
             record.result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok())
         }).flatten(),
     }))
+}
+
+/// Every version of a payload, oldest first, each with what an edit made of the one before.
+pub fn payloads(old: &[OldPayload], in_use: Option<&str>) -> Vec<Value> {
+    let read = |text: Option<&str>| text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap_or(Value::Null));
+    let newest = old.last().map_or(1, |last| last.version + 1);
+    let versions = old.iter().map(|it| (it.version, read(it.payload.as_deref())));
+    let versions: Vec<(u32, Value)> = versions.chain([(newest, read(in_use))]).collect();
+    let mut shown = Vec::with_capacity(versions.len());
+    for (i, (version, payload)) in versions.iter().enumerate() {
+        let edit = i.checked_sub(1).and_then(|i| old.get(i));
+        let before = i.checked_sub(1).and_then(|i| versions.get(i)).map(|(_, payload)| payload);
+        shown.push(json!({
+            "version": version,
+            "payload": payload,
+            "in_use": *version == newest,
+            "edited_at": edit.map(|it| it.replaced_at.to_rfc3339()),
+            "edited_by": edit.and_then(|it| it.replaced_by.as_deref()),
+            "last_run": old.get(i).map(|it| it.last_run),
+            "diff": before.map(|before| between(before, payload)).unwrap_or_default(),
+        }));
+    }
+    shown
 }
 
 fn merge(into: &mut Value, more: Value) {

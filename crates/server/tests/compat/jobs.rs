@@ -80,3 +80,26 @@ async fn refusals_are_flat() {
     })
     .await;
 }
+
+/// S2-25, S2-68, S2-69, S2-86: a retry by hand needs the credits that its type costs; the answer has both numbers.
+#[tokio::test]
+async fn a_retry_needs_credits() {
+    everywhere(async |world| {
+        let put = async |body: Value| world.good(Method::PUT, "/api/v1/accounts/acme", Some(body)).await;
+        put(json!({"credits": 5, "costs": {"screenshot": 3}})).await;
+        let job = json!({"kind": "screenshot", "external_id": "job_9", "account": "acme"});
+        world.post("/api/v1/tasks", job).await;
+        fail(world, "final").await;
+        put(json!({"credits": 1})).await;
+        let (code, body) = world.refused(Method::POST, "/api/v1/jobs/job_9/retry", json!({})).await;
+        assert_eq!((code, &body["error"]), (StatusCode::PAYMENT_REQUIRED, &json!("INSUFFICIENT_CREDITS")));
+        assert_eq!((&body["requiredCredits"], &body["availableCredits"]), (&json!(3), &json!(1)));
+        put(json!({"add": 2})).await;
+        world.post("/api/v1/jobs/job_9/retry", json!({})).await;
+        let report = json!({"lease": lease(world).await, "outcome": "succeeded"});
+        world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
+        let account = world.get("/api/v1/accounts/acme").await;
+        assert_eq!((&account["credits"], &account["reserved"], &account["spent"]), (&json!(0), &json!(0), &json!(3)));
+    })
+    .await;
+}

@@ -63,7 +63,7 @@ impl Judge {
             Some(bodies) => {
                 let kind = answer.headers["content-type"].to_str().expect("a type").split(';').next().expect("one");
                 let content = bodies.get(kind).unwrap_or_else(|| panic!("{place}: {kind} is not told"));
-                if kind.ends_with("json") {
+                if kind.ends_with("/json") || kind.ends_with("+json") {
                     let body = answer.json();
                     problem = answer.problem().filter(|_| !answer.status.is_success()).unwrap_or_default();
                     self.fits(&content["schema"], &body, &place);

@@ -146,6 +146,8 @@ async fn every_answer_is_as_the_document_says() {
 
         rules(&world).await;
 
+        accounts(&world).await;
+
         numbers(&world).await;
 
         administration(&world).await;
@@ -343,7 +345,12 @@ async fn acts(world: &World) {
     world.report(json!({"outcome": "failed", "error": {"message": "no"}})).await;
     world.post("retryTask", &id, json!({"note": "again", "requested_by": "me", "keep_counters": true})).await;
     world.get("listTaskEvents", &id).await;
+    world.report(json!({"outcome": "failed", "error": "again"})).await;
+    world.post("retryTask", &id, json!({"payload_patch": {"n": 2}})).await;
     world.report(json!({"outcome": "succeeded"})).await;
+    world.get("listAttempts", &id).await;
+    let versions = world.get("listPayloads", &id).await;
+    assert_eq!(versions["items"].as_array().map(Vec::len), Some(2), "{versions}");
 }
 
 async fn hooks(world: &World) {
@@ -421,6 +428,30 @@ async fn rules(world: &World) {
     }
 }
 
+async fn accounts(world: &World) {
+    for example in examples("putAccount") {
+        world.good("putAccount", Ask { part: "acme", body: Some(example.to_string()), ..Ask::default() }).await;
+    }
+    let id = world.submit(json!({"kind": "screenshot", "account": "acme"})).await;
+    assert_eq!(world.get("getAccount", "acme").await["reserved"], 2);
+    assert_eq!(world.get("getTask", &id).await["cost"], 2);
+    assert_eq!(world.bad("deleteAccount", Ask { part: "acme", ..Ask::default() }).await, "account-in-use");
+    world.report(json!({"outcome": "failed", "error": "no"})).await;
+    let poor = Some(json!({"credits": 1}).to_string());
+    world.good("putAccount", Ask { part: "acme", body: poor, ..Ask::default() }).await;
+    for operation in ["retryTask", "retryJob", "retryScreenshot"] {
+        assert_eq!(
+            world.bad(operation, Ask { part: &id, ..Ask::default() }).await,
+            "insufficient-credits",
+            "{operation}"
+        );
+    }
+    let dear = Some(json!({"kind": "k", "account": "acme", "cost": 2}).to_string());
+    assert_eq!(world.bad("submitTasks", Ask { body: dear, ..Ask::default() }).await, "insufficient-credits");
+    assert_eq!(world.find("listAccounts", "limit=1").await["items"][0]["available"], 1);
+    world.get("deleteAccount", "acme").await;
+}
+
 async fn numbers(world: &World) {
     world.get("getStats", "").await;
     let soon = world.find("getUpcoming", "within=14d&bucket=1h").await;
@@ -451,6 +482,11 @@ async fn administration(world: &World) {
     assert_eq!(stuck["items"].as_array().map(Vec::len), Some(1), "{stuck}");
     let reaped = world.post("reapStuckTasks", "", json!({})).await;
     assert_eq!(reaped["processed"], 1);
+    let acts = world.find("listActs", "act=loop,stuck&limit=2&all=true&since=2020-01-01T00:00:00Z").await;
+    assert_eq!(acts["items"][0]["act"], "stuck.process");
+    world.find("listActs", &format!("cursor={}", acts["next_cursor"].as_str().expect("more"))).await;
+    world.find("exportActs", "actor=me").await;
+    world.find("exportActsAsCsv", "until=2100-01-01T00:00:00Z").await;
 }
 
 /// Requests that contradict something that is there.
@@ -630,8 +666,12 @@ async fn keys_and_roles(world: &World) {
         assert_eq!(world.bad(doc.id, Ask { part: "x", ..Ask::default() }).await, "unauthorized", "{}", doc.id);
         let role = if Role::Worker.may(route.need) { Role::Viewer } else { Role::Worker };
         let new = NewKey { name: None, role, namespace: "default".into(), valid_for: None };
-        let (_, secret) =
-            world.app.keys.create(&**world.app.engine.store(), new, world.clock_now()).await.expect("a key");
+        let (_, secret) = world
+            .app
+            .keys
+            .create(&**world.app.engine.store(), new, &Default::default(), world.clock_now())
+            .await
+            .expect("a key");
         let ask = Ask { part: "x", headers: with(&secret), ..Ask::default() };
         assert_eq!(world.bad(doc.id, ask).await, "forbidden", "{}", doc.id);
     }
@@ -641,13 +681,13 @@ async fn keys_and_roles(world: &World) {
 async fn breakdowns(world: &World) -> String {
     let store = world.app.engine.store().clone();
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
-    let (_, secret) = world.app.keys.create(&*store, new, world.clock_now()).await.expect("a key");
+    let (_, secret) = world.app.keys.create(&*store, new, &Default::default(), world.clock_now()).await.expect("a key");
     let keys = store.meta("api_keys").await.expect("read").expect("kept");
-    store.put_meta("api_keys", "no longer what it was", PutIf::Always).await.expect("written");
+    store.put_meta("api_keys", "no longer what it was", PutIf::Always, None).await.expect("written");
     let headers = vec![("authorization", format!("Bearer {secret}"))];
     let body = Some(json!({"role": "viewer"}).to_string());
     assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "internal");
-    store.put_meta("api_keys", &keys, PutIf::Always).await.expect("written");
+    store.put_meta("api_keys", &keys, PutIf::Always, None).await.expect("written");
     world.app.drain();
     assert_eq!(world.bad("getReady", Ask::default()).await, "unavailable");
     secret

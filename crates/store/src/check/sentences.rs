@@ -84,6 +84,28 @@ pub const ALL: &[Sentence] = &[
          where a.id is null or b.id is null or a.execution_id is distinct from b.execution_id or a.execution_id is null",
     ),
     sentence(
+        "payload",
+        "select p.task_id, 'there is an old payload of it, and it is no task' from task_payload p
+         left join task t on t.id = p.task_id where t.id is null",
+    ),
+    // The second of the marks in that column says that a task costs something.
+    sentence(
+        "account",
+        "select cast(null as uuid), 'the account ' || a.name || ' has reserved ' || a.reserved || ', and its open tasks cost '
+           || coalesce(s.cost, 0) from account a
+         left join (select t.namespace, t.account, cast(sum(t.cost) as bigint) as cost from task_open o
+             join task t on t.id = o.id where o.hooked >= 2 group by t.namespace, t.account) s
+           on s.namespace = a.namespace and s.account = a.name
+         where a.reserved <> coalesce(s.cost, 0)
+         union all
+         select o.id, 'its open row and its body disagree on whether it costs something' from task_open o
+         join task t on t.id = o.id where (o.hooked >= 2) <> (t.account is not null)
+         union all
+         select o.id, 'its account `' || t.account || '` is not there' from task_open o join task t on t.id = o.id
+         left join account a on a.namespace = t.namespace and a.name = t.account
+         where t.account is not null and a.name is null",
+    ),
+    sentence(
         "dedupe",
         "select k.task_id, 'it holds the dedupe key `' || k.key || '` and is not open, or has another one' from dedupe k
          left join task_open o on o.id = k.task_id left join task t on t.id = k.task_id

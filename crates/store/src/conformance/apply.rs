@@ -185,7 +185,7 @@ cases! { "apply";
     /// T19: out of the dead, with the whole history kept.
     fn a_manual_retry_brings_a_dead_task_back(w) {
         let stored = dead(&w).await;
-        let act = Act { by: Some("ana".into()), note: Some("again".into()) };
+        let act = Act { by: Some("ana".into()), note: Some("again".into()), ..Act::default() };
         w.pass(1_000);
         let change = transition::manual_retry(&stored.task, false, &act, w.now()).unwrap();
         let expected = change.after().clone();
@@ -293,7 +293,7 @@ cases! { "apply";
         let claimed = w.running(w.retrying_task("a", json!({}))).await;
         let lost: Commit = w.decide(&claimed.stored, End::Lost(Trigger::LeaseExpired)).into();
         let pause = Pause { until: w.now() + Millis(60_000), note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Reap, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Reap, Some(pause), None, w.now()).await.unwrap();
         let apply = |name| w.store.apply(std::slice::from_ref(&lost), name, w.now());
         assert_eq!(apply(Some(Loop::Reap)).await.unwrap(), [Applied::Paused]);
         assert_eq!(w.state(claimed.stored.task.id).await, State::Running);

@@ -10,14 +10,14 @@ cases! { "control";
     fn a_pause_is_remembered_with_who_and_why(w) {
         assert!(w.store.pauses().await.unwrap().is_empty());
         let pause = Pause { until: w.now() + Millis(60_000), note: Some("deploy".into()), by: Some("ana".into()), at: w.now() };
-        w.store.set_pause(Loop::Reap, Some(pause.clone()), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Reap, Some(pause.clone()), None, w.now()).await.unwrap();
         assert_eq!(w.store.pauses().await.unwrap(), [(Loop::Reap, pause)]);
     }
 
     fn a_second_pause_replaces_the_first(w) {
         for ms in [60_000, 5_000] {
             let pause = Pause { until: w.now() + Millis(ms), note: None, by: None, at: w.now() };
-            w.store.set_pause(Loop::Prune, Some(pause), w.now()).await.unwrap();
+            w.store.set_pause(Loop::Prune, Some(pause), None, w.now()).await.unwrap();
         }
         assert_eq!(w.store.pauses().await.unwrap()[0].1.until, w.now() + Millis(5_000));
     }
@@ -25,12 +25,12 @@ cases! { "control";
     fn each_loop_is_paused_for_itself(w) {
         for name in Loop::ALL {
             let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
-            w.store.set_pause(*name, Some(pause), w.now()).await.unwrap();
+            w.store.set_pause(*name, Some(pause), None, w.now()).await.unwrap();
         }
         assert_eq!(w.store.pauses().await.unwrap().len(), Loop::ALL.len());
-        w.store.set_pause(Loop::Starts, None, w.now()).await.unwrap();
+        w.store.set_pause(Loop::Starts, None, None, w.now()).await.unwrap();
         assert_eq!(w.store.pauses().await.unwrap().len(), Loop::ALL.len() - 1);
-        w.store.set_pause(Loop::Starts, None, w.now()).await.unwrap();
+        w.store.set_pause(Loop::Starts, None, None, w.now()).await.unwrap();
     }
 
     /// Nobody gets anything: not of one lane, not of many, not what is due, not a step of an execution.
@@ -42,7 +42,7 @@ cases! { "control";
         w.execution(&["x"], &[]).await;
         w.pass(2_000);
         let pause = Pause { until: w.now() + Millis(60_000), note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Dispatch, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Dispatch, Some(pause), None, w.now()).await.unwrap();
         let asked = |kinds: &[&str]| ClaimRequest {
             due: true,
             kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
@@ -66,7 +66,7 @@ cases! { "control";
         };
         let tasks = w.submit(vec![of(Executor::Http, "default"), of(Executor::Http, HOOK_QUEUE), of(Executor::Hook, "default")]).await;
         let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Hooks, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Hooks, Some(pause), None, w.now()).await.unwrap();
         let asked = |executor: Executor| ClaimRequest {
             executor,
             queues: vec!["default".into(), HOOK_QUEUE.into()],
@@ -76,20 +76,20 @@ cases! { "control";
             w.claim_with(asked(executor)).await.iter().map(|it| it.stored.task.id).collect()
         };
         assert_eq!((claim(Executor::Http).await, claim(Executor::Hook).await), (vec![tasks[0]], Vec::new()));
-        w.store.set_pause(Loop::Hooks, None, w.now()).await.unwrap();
+        w.store.set_pause(Loop::Hooks, None, None, w.now()).await.unwrap();
         assert_eq!((claim(Executor::Http).await, claim(Executor::Hook).await), (vec![tasks[1]], vec![tasks[2]]));
     }
 
     fn facts_are_kept_and_replaced(w) {
         assert_eq!(w.store.meta("k").await.unwrap(), None);
-        assert_eq!(w.store.put_meta("k", "1", PutIf::Always).await.unwrap(), "1");
-        assert_eq!(w.store.put_meta("k", "2", PutIf::Always).await.unwrap(), "2");
+        assert_eq!(w.store.put_meta("k", "1", PutIf::Always, None).await.unwrap(), "1");
+        assert_eq!(w.store.put_meta("k", "2", PutIf::Always, None).await.unwrap(), "2");
         assert_eq!(w.store.meta("k").await.unwrap().as_deref(), Some("2"));
     }
 
     /// Everybody adds a letter to what stands; nobody's is lost.
     fn a_fact_is_changed_only_by_who_knows_it(w) {
-        w.store.put_meta("k", "", PutIf::Always).await.unwrap();
+        w.store.put_meta("k", "", PutIf::Always, None).await.unwrap();
         let mut callers = tokio::task::JoinSet::new();
         for letter in "abcdefgh".chars() {
             let w = w.clone();
@@ -97,7 +97,7 @@ cases! { "control";
                 loop {
                     let known = w.store.meta("k").await.unwrap().unwrap();
                     let wanted = format!("{known}{letter}");
-                    if w.store.put_meta("k", &wanted, PutIf::Is(&known)).await.unwrap() == wanted {
+                    if w.store.put_meta("k", &wanted, PutIf::Is(&known), None).await.unwrap() == wanted {
                         return;
                     }
                 }
@@ -113,7 +113,7 @@ cases! { "control";
         let mut callers = tokio::task::JoinSet::new();
         for n in 0..8 {
             let w = w.clone();
-            callers.spawn(async move { w.store.put_meta("secret", &n.to_string(), PutIf::Absent).await.unwrap() });
+            callers.spawn(async move { w.store.put_meta("secret", &n.to_string(), PutIf::Absent, None).await.unwrap() });
         }
         let answers: std::collections::HashSet<String> = callers.join_all().await.into_iter().collect();
         assert_eq!(answers.len(), 1);

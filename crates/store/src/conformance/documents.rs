@@ -9,9 +9,9 @@ const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: "workflows" }
 cases! { "documents";
     fn a_new_version_stands_beside_the_old_one(w) {
         assert_eq!(w.store.document(SHELF, "a", None).await.unwrap(), None);
-        assert!(w.store.put_document(SHELF, "a", 0, "one", w.now()).await.unwrap());
+        assert!(w.store.put_document(SHELF, "a", 0, "one", None, w.now()).await.unwrap());
         w.pass(5);
-        assert!(w.store.put_document(SHELF, "a", 1, "two", w.now()).await.unwrap());
+        assert!(w.store.put_document(SHELF, "a", 1, "two", None, w.now()).await.unwrap());
         let newest = w.store.document(SHELF, "a", None).await.unwrap().unwrap();
         assert_eq!((newest.version, newest.body.as_str(), newest.at), (2, "two", w.now()));
         let first = w.store.document(SHELF, "a", Some(1)).await.unwrap().unwrap();
@@ -22,14 +22,14 @@ cases! { "documents";
     }
 
     fn who_knows_an_older_version_writes_nothing(w) {
-        assert!(w.store.put_document(SHELF, "a", 0, "one", w.now()).await.unwrap());
-        assert!(!w.store.put_document(SHELF, "a", 0, "again", w.now()).await.unwrap());
-        assert!(!w.store.put_document(SHELF, "a", 2, "early", w.now()).await.unwrap());
+        assert!(w.store.put_document(SHELF, "a", 0, "one", None, w.now()).await.unwrap());
+        assert!(!w.store.put_document(SHELF, "a", 0, "again", None, w.now()).await.unwrap());
+        assert!(!w.store.put_document(SHELF, "a", 2, "early", None, w.now()).await.unwrap());
         assert_eq!(w.store.document(SHELF, "a", None).await.unwrap().unwrap().body, "one");
     }
 
     fn of_two_who_write_at_once_one_is_told_no(w) {
-        let put = |body: &'static str| w.store.put_document(SHELF, "a", 0, body, w.now());
+        let put = |body: &'static str| w.store.put_document(SHELF, "a", 0, body, None, w.now());
         let (one, two) = tokio::join!(put("one"), put("two"));
         assert!(one.unwrap() != two.unwrap());
         assert_eq!(w.store.versions(SHELF, "a", 10).await.unwrap().len(), 1);
@@ -39,10 +39,10 @@ cases! { "documents";
     fn shelves_and_namespaces_do_not_meet(w) {
         let other = Shelf { namespace: "other", ..SHELF };
         let beside = Shelf { shelf: "rules", ..SHELF };
-        w.store.put_document(SHELF, "a", 0, "one", w.now()).await.unwrap();
+        w.store.put_document(SHELF, "a", 0, "one", None, w.now()).await.unwrap();
         assert_eq!(w.store.document(other, "a", None).await.unwrap(), None);
         assert_eq!(w.store.document(beside, "a", None).await.unwrap(), None);
-        assert!(w.store.put_document(other, "a", 0, "theirs", w.now()).await.unwrap());
+        assert!(w.store.put_document(other, "a", 0, "theirs", None, w.now()).await.unwrap());
         assert!(w.store.delete_document(other, "a").await.unwrap());
         assert!(!w.store.delete_document(other, "a").await.unwrap());
         assert_eq!(w.store.document(SHELF, "a", None).await.unwrap().unwrap().body, "one");
@@ -50,9 +50,9 @@ cases! { "documents";
 
     fn names_are_listed_in_their_order_with_their_newest_version(w) {
         for name in ["b", "a/c", "a", "Z"] {
-            w.store.put_document(SHELF, name, 0, "one", w.now()).await.unwrap();
+            w.store.put_document(SHELF, name, 0, "one", None, w.now()).await.unwrap();
         }
-        w.store.put_document(SHELF, "a", 1, "two", w.now()).await.unwrap();
+        w.store.put_document(SHELF, "a", 1, "two", None, w.now()).await.unwrap();
         let page = |after: &'static str, limit| w.store.documents(SHELF, after, limit);
         let names = |found: Vec<Document>| found.into_iter().map(|it| (it.name, it.version)).collect::<Vec<_>>();
         let expected: Vec<(String, u32)> =

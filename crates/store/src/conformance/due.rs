@@ -74,7 +74,7 @@ cases! { "due";
         let id = retrying(&w, "a", 1_000).await;
         w.pass(1_000);
         let pause = Pause { until: w.now() + Millis(10_000), note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Retries, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Retries, Some(pause), None, w.now()).await.unwrap();
         assert!(w.claim_with(due(&w, 10)).await.is_empty());
         w.pass(10_000);
         assert_eq!(ids(&w.claim_with(due(&w, 10)).await), [id]);

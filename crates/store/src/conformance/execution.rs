@@ -165,7 +165,7 @@ cases! { "execution";
         let (id, tasks) = w.execution(&["a", "b", "c"], &["a>b"]).await;
         w.claim(1).await;
         let mut working = w.working(id).await;
-        working.cancel(Reason::ExecutionCanceled, &Act { by: Some("ana".into()), note: None }, w.now()).unwrap();
+        working.cancel(Reason::ExecutionCanceled, &Act { by: Some("ana".into()), ..Act::default() }, w.now()).unwrap();
         assert_eq!(w.apply(working.into_commit()).await, Applied::Done);
         for task in tasks.values() {
             assert_eq!(w.state(*task).await, State::Canceled);

@@ -121,13 +121,13 @@ cases! { "flow";
         let (id, tasks) = gated(&w).await;
         pass_a(&w, id, &tasks).await;
         let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Flow, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Flow, Some(pause), None, w.now()).await.unwrap();
         assert_eq!(spawn(&w, id, tasks["b"], Behalf::Loop(Loop::Flow)).await.0, Applied::Paused);
         let key = Idempotency { scope: "s".into(), key: "k".into(), digest: [1; 32] };
         w.store.apply_once("default", &key, None, w.now()).await.unwrap();
         assert_eq!(spawn(&w, id, tasks["b"], Behalf::Key("default", &key)).await.0, Applied::Used(Used::ForThis));
         assert_eq!(w.store.execution("default", id).await.unwrap().unwrap().execution.total, 2);
-        w.store.set_pause(Loop::Flow, None, w.now()).await.unwrap();
+        w.store.set_pause(Loop::Flow, None, None, w.now()).await.unwrap();
         assert_eq!(spawn(&w, id, tasks["b"], Behalf::Loop(Loop::Flow)).await.0, Applied::Done);
     }
 

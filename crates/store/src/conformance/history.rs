@@ -117,7 +117,7 @@ cases! { "history";
     fn an_act_tells_who_and_why(w) {
         let id = w.submit_many("a", 1).await[0];
         let task = w.load(id).await.task;
-        let act = Act { by: Some("ana".into()), note: Some("maintenance".into()) };
+        let act = Act { by: Some("ana".into()), note: Some("maintenance".into()), ..Act::default() };
         w.apply(transition::pause(&task, &act, w.now()).unwrap()).await;
         let event = w.events(id).await.pop().unwrap();
         assert_eq!(event.data, json!({"from": "pending", "note": "maintenance", "by": "ana"}));

@@ -1,6 +1,8 @@
 //! What a store means, case by case. Both databases run every case; a case's name is the sentence that it proves.
 
+mod accounts;
 mod apply;
+mod audit;
 mod claim;
 mod control;
 mod count;
@@ -13,6 +15,7 @@ mod heartbeat;
 mod history;
 mod list;
 mod once;
+mod payloads;
 pub mod postgres;
 mod promote;
 mod prune;
@@ -57,6 +60,9 @@ pub fn all() -> Vec<Case> {
         flow::CASES,
         rules::CASES,
         schedules::CASES,
+        audit::CASES,
+        payloads::CASES,
+        accounts::CASES,
     ]
     .concat()
 }

@@ -98,7 +98,7 @@ cases! { "promote";
         w.submit(vec![w.delayed_task("a", 1_000)]).await;
         w.pass(1_000);
         let pause = Pause { until: w.now() + Millis(30_000), note: Some("deploy".into()), by: Some("ana".into()), at: w.now() };
-        w.store.set_pause(Loop::Retries, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Retries, Some(pause), None, w.now()).await.unwrap();
         assert_eq!(w.promote().await.count, 0);
         assert_eq!(starts(&w).await.count, 1, "the other loop goes on");
         w.pass(29_999);
@@ -110,9 +110,9 @@ cases! { "promote";
     fn resuming_a_loop_lifts_the_pause(w) {
         retrying(&w, 0).await;
         let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Retries, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Retries, Some(pause), None, w.now()).await.unwrap();
         assert_eq!(w.promote().await.count, 0);
-        w.store.set_pause(Loop::Retries, None, w.now()).await.unwrap();
+        w.store.set_pause(Loop::Retries, None, None, w.now()).await.unwrap();
         assert_eq!(w.promote().await.count, 1);
     }
 

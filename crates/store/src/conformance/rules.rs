@@ -16,7 +16,7 @@ impl World {
     /// Puts a rule and waits until all tasks are where they belong.
     pub async fn rule(&self, text: Value) {
         let rule: Rule = serde_json::from_value(text).unwrap();
-        assert!(self.store.put_rule("default", &rule, self.now()).await.unwrap().is_some(), "it is new");
+        assert!(self.store.put_rule("default", &rule, None, self.now()).await.unwrap().is_some(), "it is new");
         self.settle_rules().await;
     }
 
@@ -81,7 +81,7 @@ cases! { "rules";
             updated_at: w.now(),
         };
         let start = w.submission(vec![w.new_task("a"), w.new_task("a")]);
-        assert_eq!(w.store.put_schedule(&schedule, Some(&start), None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_schedule(&schedule, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.claim(10).await.len(), 1);
     }
 
@@ -197,24 +197,24 @@ cases! { "rules";
         w.rule(json!({"name": "r", "max_running": 0})).await;
         w.submit_many("a", 3).await;
         assert_eq!(w.claim(10).await.len(), 0);
-        assert!(w.store.delete_rule("default", "r").await.unwrap().is_some());
+        assert!(w.store.delete_rule("default", "r", None).await.unwrap().is_some());
         w.settle_rules().await;
         assert_eq!(w.claim(1).await.len(), 1);
         assert_eq!(w.submit_many("a", 1).await.len(), 1);
         assert_eq!(w.claim(10).await.len(), 3);
-        assert_eq!(w.store.delete_rule("default", "r").await.unwrap(), None);
+        assert_eq!(w.store.delete_rule("default", "r", None).await.unwrap(), None);
         assert_eq!(w.store.rules("default").await.unwrap(), []);
         assert_eq!(w.store.in_use("default").await.unwrap(), []);
     }
 
     fn a_rule_that_stands_there_is_no_change(w) {
         let rule: Rule = serde_json::from_value(json!({"name": "r", "max_running": 1})).unwrap();
-        let first = w.store.put_rule("default", &rule, w.now()).await.unwrap();
+        let first = w.store.put_rule("default", &rule, None, w.now()).await.unwrap();
         assert_eq!(first, Some(1));
-        assert_eq!(w.store.put_rule("default", &rule, w.now()).await.unwrap(), None);
+        assert_eq!(w.store.put_rule("default", &rule, None, w.now()).await.unwrap(), None);
         assert_eq!(w.store.rules("default").await.unwrap(), std::slice::from_ref(&rule));
         assert_eq!(w.store.rules("other").await.unwrap(), []);
-        assert_eq!(w.store.put_rule("other", &rule, w.now()).await.unwrap(), Some(2), "namespaces do not meet");
+        assert_eq!(w.store.put_rule("other", &rule, None, w.now()).await.unwrap(), Some(2), "namespaces do not meet");
     }
 
     /// A hundred thousand that must wait are one lane, and not looked at.
@@ -342,7 +342,7 @@ cases! { "rules";
     fn rules_and_what_is_under_them_outlive_a_look_at_all_open_tasks(w) {
         w.submit_many("a", 4_500).await;
         let rule: Rule = serde_json::from_value(json!({"name": "r", "max_running": 2})).unwrap();
-        let generation = w.store.put_rule("default", &rule, w.now()).await.unwrap().unwrap();
+        let generation = w.store.put_rule("default", &rule, None, w.now()).await.unwrap().unwrap();
         let mut stretches = 0;
         loop {
             let settled = w.store.settle_rules().await.unwrap();

@@ -20,7 +20,7 @@ fn named(w: &World, name: &str, due: Option<Timestamp>) -> Schedule {
 }
 
 async fn put(w: &World, schedule: &Schedule) -> Applied {
-    w.store.put_schedule(schedule, None, None, w.now()).await.unwrap()
+    w.store.put_schedule(schedule, None, None, None, w.now()).await.unwrap()
 }
 
 async fn get(w: &World, name: &str) -> Option<Schedule> {
@@ -65,15 +65,15 @@ cases! { "schedules";
         let (id, late) = (task.task.id, other.task.id);
         let fire = |task| w.submission(vec![task]);
         let on_behalf = Some(Loop::Schedule);
-        assert_eq!(w.store.put_schedule(&seen, Some(&fire(task)), on_behalf, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_schedule(&seen, Some(&fire(task)), on_behalf, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.state(id).await, State::Pending);
-        assert_eq!(w.store.put_schedule(&seen, Some(&fire(other)), on_behalf, w.now()).await.unwrap(), Applied::Stale);
+        assert_eq!(w.store.put_schedule(&seen, Some(&fire(other)), on_behalf, None, w.now()).await.unwrap(), Applied::Stale);
         assert!(!is_there(&w, late).await);
         // One that cannot be stored leaves the schedule where it was.
         let seen = get(&w, "a").await.unwrap();
         let mut twice = w.new_task("t");
         twice.task.id = id;
-        assert!(w.store.put_schedule(&seen, Some(&fire(twice)), on_behalf, w.now()).await.is_err());
+        assert!(w.store.put_schedule(&seen, Some(&fire(twice)), on_behalf, None, w.now()).await.is_err());
         assert_eq!(get(&w, "a").await, Some(seen));
     }
 
@@ -87,7 +87,7 @@ cases! { "schedules";
                 let task = w.new_task("t");
                 let id = task.task.id;
                 let start = w.submission(vec![task]);
-                (w.store.put_schedule(&seen, Some(&start), Some(Loop::Schedule), w.now()).await.unwrap(), id)
+                (w.store.put_schedule(&seen, Some(&start), Some(Loop::Schedule), None, w.now()).await.unwrap(), id)
             });
         }
         let answers = callers.join_all().await;
@@ -104,7 +104,7 @@ cases! { "schedules";
         let (mut start, id, tasks) = w.new_execution(&["x", "y"], &["x>y"]);
         let firing = Firing { schedule: "a".into(), at: w.now(), by: FiredBy::Manual };
         start.execution.as_mut().unwrap().origin.firing = Some(firing.clone());
-        assert_eq!(w.store.put_schedule(&seen, Some(&start), None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_schedule(&seen, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.store.execution("default", id).await.unwrap().unwrap().origin.firing, Some(firing));
         assert_eq!(w.state(tasks["x"]).await, State::Pending);
         let (other, _) = w.execution(&["z"], &[]).await;
@@ -126,11 +126,11 @@ cases! { "schedules";
         put(&w, &named(&w, "a", Some(w.now()))).await;
         let seen = get(&w, "a").await.unwrap();
         let pause = Pause { until: w.now() + Millis(60_000), note: None, by: None, at: w.now() };
-        w.store.set_pause(Loop::Schedule, Some(pause), w.now()).await.unwrap();
+        w.store.set_pause(Loop::Schedule, Some(pause), None, w.now()).await.unwrap();
         let task = w.new_task("t");
         let id = task.task.id;
         let start = w.submission(vec![task]);
-        let fire = async |behalf| w.store.put_schedule(&seen, Some(&start), behalf, w.now()).await.unwrap();
+        let fire = async |behalf| w.store.put_schedule(&seen, Some(&start), behalf, None, w.now()).await.unwrap();
         assert_eq!(fire(Some(Loop::Schedule)).await, Applied::Paused);
         assert!(!is_there(&w, id).await);
         assert_eq!(get(&w, "a").await.as_ref(), Some(&seen));
@@ -168,9 +168,9 @@ cases! { "schedules";
     fn what_is_deleted_fires_no_more(w) {
         put(&w, &named(&w, "a", Some(w.now()))).await;
         let seen = get(&w, "a").await.unwrap();
-        assert!(!w.store.delete_schedule("other", "a").await.unwrap());
-        assert!(w.store.delete_schedule("default", "a").await.unwrap());
-        assert!(!w.store.delete_schedule("default", "a").await.unwrap());
+        assert!(!w.store.delete_schedule("other", "a", None).await.unwrap());
+        assert!(w.store.delete_schedule("default", "a", None).await.unwrap());
+        assert!(!w.store.delete_schedule("default", "a", None).await.unwrap());
         assert_eq!(put(&w, &seen).await, Applied::Stale);
         assert_eq!(get(&w, "a").await, None);
         assert_eq!(w.store.next_due().await.unwrap().schedule, None);

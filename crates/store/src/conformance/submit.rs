@@ -34,7 +34,9 @@ cases! { "submit";
     }
 
     fn a_body_is_kept_field_by_field(w) {
+        w.fund("acme", 3).await;
         let mut new = w.new_task("mail");
+        new.task.metered = true;
         new.body = Body {
             key: Some("k".into()),
             name: Some("Mail \u{1F600} \"quoted\"".into()),
@@ -150,7 +152,7 @@ cases! { "submit";
                 let ask = Submission { idempotency: key("k", 1), ..w.submission(vec![w.new_task("a")]) };
                 match w.submit_one(ask).await {
                     Submitted::Created(tasks) | Submitted::Repeated { tasks, .. } => tasks[0].id,
-                    Submitted::Mismatch | Submitted::Overtaken => panic!("mismatch"),
+                    Submitted::Mismatch | Submitted::Overtaken | Submitted::Unfunded(_) => panic!("mismatch"),
                 }
             });
         }

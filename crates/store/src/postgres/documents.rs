@@ -1,9 +1,9 @@
 //! Documents: texts under names, with versions.
 
-use comeback_core::Timestamp;
+use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
-use super::PostgresStore;
+use super::{PostgresStore, audit};
 use crate::StoreError;
 use crate::types::{Document, Shelf};
 
@@ -78,11 +78,13 @@ pub async fn put(
     name: &str,
     known: u32,
     body: &str,
+    audit: Option<&Audit>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let client = store.writer().await?;
+    let mut client = store.writer().await?;
     client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&at.namespace]).await?;
-    let statement = client
+    let tx = client.transaction().await?;
+    let statement = tx
         .prepare_cached(
             "insert into document (namespace, shelf, name, version, body, at)
              select n.id, $2, $3, $4 + 1, $5, $6 from namespace n where n.name = $1 and $4 = (
@@ -91,7 +93,9 @@ pub async fn put(
         )
         .await?;
     let known = known.cast_signed();
-    let written = client.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
+    let written = tx.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
+    audit::note(&tx, audit.filter(|_| written == 1), None).await?;
+    tx.commit().await?;
     Ok(written == 1)
 }
 

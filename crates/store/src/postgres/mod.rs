@@ -3,7 +3,9 @@
 //! Everything hot is one statement over arrays, so that a thousand tasks cost one round trip and one flush. Rows are locked in a
 //! fixed order: executions first, then open tasks by id; claims skip what is locked and never wait while they hold a task.
 
+mod accounts;
 mod apply;
+mod audit;
 mod check;
 mod claim;
 mod columns;
@@ -13,6 +15,7 @@ mod flow;
 mod health;
 mod learn;
 mod list;
+mod payloads;
 #[cfg(test)]
 mod plans;
 mod read;
@@ -25,12 +28,17 @@ mod tend;
 mod tls;
 mod wake;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
-use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::budget::Booked;
+use comeback_core::payload::OldPayload;
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 
+use crate::accounts::{Account, AccountChange, Closed};
+use crate::audit::AuditQuery;
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
 use crate::rules::{make_way, rule_to_json, settle};
@@ -187,6 +195,10 @@ impl Store for PostgresStore {
         read::task(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        payloads::old(self, id).await.map_err(StoreError::of_a_read)
+    }
+
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
         list::list(self, namespace, query).await.map_err(StoreError::of_a_read)
     }
@@ -245,9 +257,10 @@ impl Store for PostgresStore {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        documents::put(self, at, name, known, body, now).await
+        documents::put(self, at, name, known, body, audit, now).await
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
@@ -271,13 +284,14 @@ impl Store for PostgresStore {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        schedules::put(self, schedule, start, on_behalf_of, now).await
+        schedules::put(self, schedule, start, on_behalf_of, audit, now).await
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
-        schedules::delete(self, namespace, name).await
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        schedules::delete(self, namespace, name, audit).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -296,8 +310,14 @@ impl Store for PostgresStore {
         tend::prune(self, before, limit).await
     }
 
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, _now: Timestamp) -> Result<(), StoreError> {
-        tend::set_pause(self, name, pause.as_ref()).await
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        tend::set_pause(self, name, pause.as_ref(), audit).await
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
@@ -315,12 +335,18 @@ impl Store for PostgresStore {
         Ok(book.of(namespace).to_vec())
     }
 
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
-        rules::put(self, namespace, &rule.name, &rule_to_json(rule)?, now).await
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        rules::put(self, namespace, &rule.name, &rule_to_json(rule)?, audit, now).await
     }
 
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
-        rules::delete(self, namespace, name).await
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
+        rules::delete(self, namespace, name, audit).await
     }
 
     async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
@@ -351,8 +377,55 @@ impl Store for PostgresStore {
         read::meta(self, key).await.map_err(StoreError::of_a_read)
     }
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-        tend::put_meta(self, key, value, when).await
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        tend::put_meta(self, key, value, when, audit).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        accounts::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        accounts::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        accounts::put(self, namespace, name, change, audit, now).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        accounts::booked(self, namespace, account, since).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        accounts::delete(self, namespace, name, audit).await
+    }
+
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        let client = self.writer().await?;
+        audit::write(&client, audit).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        audit::page(self, query).await.map_err(StoreError::of_a_read)
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

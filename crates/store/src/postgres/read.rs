@@ -242,7 +242,8 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
     let row = tx
         .query_one(
             "select key, name, payload, labels::text, executor, hooks, account, cost, dedupe_key, external_id,
-               traceparent, hard_deadline, step, rules, (select progress from task_open o where o.id = t.id)
+               traceparent, hard_deadline, step, rules, (select progress from task_open o where o.id = t.id),
+               (select 1 + count(*)::int4 from task_payload p where p.task_id = t.id)
              from task t where id = $1",
             &[&id.0],
         )
@@ -265,6 +266,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
         rules: names_from_json(from.get::<Option<&str>>()?),
     };
     let progress = from.get()?;
+    let payload_version = from.get::<i32>()?.cast_unsigned();
     let result = last_record(&tx, id.0, "outcome = 0").await?.and_then(|record| record.result);
     let needs = tx
         .query("select from_id, to_id, met_when, on_unmet from edge where to_id = $1 order by from_id", &[&id.0])
@@ -277,6 +279,7 @@ pub async fn task(store: &PostgresStore, namespace: &str, id: TaskId) -> Result<
         stored,
         body,
         progress,
+        payload_version,
     }))
 }
 

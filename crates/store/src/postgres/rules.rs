@@ -9,17 +9,18 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Candidate, Key, Used, weight};
-use comeback_core::{Lane, Tally, Timestamp};
+use comeback_core::{Audit, Lane, Tally, Timestamp};
 use deadpool_postgres::{GenericClient, Pool, Transaction};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::PostgresStore;
 use super::claim::{Picked, lease_picked, per_lane};
 use super::learn;
 use super::tend::is_paused;
+use super::{PostgresStore, audit};
 use crate::StoreError;
+use crate::audit::as_json;
 use crate::dictionary::Dictionary;
 use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::{ClaimRequest, Claimed, Loop};
@@ -63,12 +64,15 @@ pub async fn put(
     namespace: &str,
     name: &str,
     body: &str,
+    audit: Option<&Audit>,
     now: Timestamp,
 ) -> Result<Option<i64>, StoreError> {
     let mut client = store.writer().await?;
     client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
     let tx = client.transaction().await?;
     tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+    let sql = "select r.body from rule r join namespace n on n.id = r.namespace where n.name = $1 and r.name = $2";
+    let old: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
     let changed = tx
         .execute(
             "insert into rule (namespace, name, body, at) select id, $2, $3, $4 from namespace where name = $1
@@ -77,16 +81,24 @@ pub async fn put(
             &[&namespace, &name, &body, &now.0],
         )
         .await?;
+    audit::note(&tx, audit.filter(|_| changed > 0), old.as_deref().map(as_json)).await?;
     commit_change(store, tx, changed).await
 }
 
-pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+pub async fn delete(
+    store: &PostgresStore,
+    namespace: &str,
+    name: &str,
+    audit: Option<&Audit>,
+) -> Result<Option<i64>, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     tx.batch_execute("lock table rule_state in access exclusive mode").await?;
-    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = $2";
-    let changed = tx.execute(sql, &[&namespace, &name]).await?;
-    commit_change(store, tx, changed).await
+    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = $2
+               returning r.body";
+    let old: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
+    audit::note(&tx, audit.filter(|_| old.is_some()), old.as_deref().map(as_json)).await?;
+    commit_change(store, tx, u64::from(old.is_some())).await
 }
 
 pub async fn delete_unused(

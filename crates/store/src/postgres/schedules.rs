@@ -1,13 +1,14 @@
 //! Schedules: rows that are moved together with what they start.
 
-use comeback_core::Timestamp;
+use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
 use super::PostgresStore;
 use super::submit::submit_in;
 use super::tend::pause_lock;
-use super::{learn, rules};
+use super::{audit, learn, rules};
 use crate::StoreError;
+use crate::audit::as_json;
 use crate::types::{Applied, Loop, Schedule, Submission};
 
 const WHAT: &str = "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
@@ -59,13 +60,14 @@ pub async fn put(
     schedule: &Schedule,
     start: Option<&Submission>,
     on_behalf_of: Option<Loop>,
+    audit: Option<&Audit>,
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
     loop {
         let book = store.dictionary.rules();
         let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
         learn::learn(store, &placed).await?;
-        if let Some(applied) = put_placed(store, schedule, &placed, book.generation, on_behalf_of, now).await? {
+        if let Some(applied) = put_placed(store, schedule, &placed, book.generation, on_behalf_of, audit, now).await? {
             return Ok(applied);
         }
         // A rule has changed since we looked where its tasks belong.
@@ -80,6 +82,7 @@ async fn put_placed(
     start: &[Submission],
     generation: i64,
     on_behalf_of: Option<Loop>,
+    audit: Option<&Audit>,
     now: Timestamp,
 ) -> Result<Option<Applied>, StoreError> {
     let mut client = store.writer().await?;
@@ -117,12 +120,23 @@ async fn put_placed(
     if !start.is_empty() {
         submit_in(store, &tx, start, generation, now).await?;
     }
+    audit::note(&tx, audit, None).await?;
     tx.commit().await?;
     Ok(Some(Applied::Done))
 }
 
-pub async fn delete(store: &PostgresStore, namespace: &str, name: &str) -> Result<bool, StoreError> {
-    let client = store.writer().await?;
-    let sql = "delete from schedule s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2";
-    Ok(client.execute(sql, &[&namespace, &name]).await? > 0)
+pub async fn delete(
+    store: &PostgresStore,
+    namespace: &str,
+    name: &str,
+    audit: Option<&Audit>,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let sql = "delete from schedule s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2
+               returning s.body";
+    let body: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
+    audit::note(&tx, audit.filter(|_| body.is_some()), body.as_deref().map(as_json)).await?;
+    tx.commit().await?;
+    Ok(body.is_some())
 }

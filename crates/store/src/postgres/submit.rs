@@ -10,11 +10,12 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::PostgresStore;
 use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
 use super::learn;
 use super::rules;
+use super::{PostgresStore, accounts};
+use crate::accounts::Unfunded;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::rules::names_to_json;
@@ -83,7 +84,7 @@ pub async fn submit(
     if submissions.is_empty() {
         return Ok(Vec::new());
     }
-    if submissions.len() > 1 && submissions.iter().any(|submission| !submission.unless.is_empty()) {
+    if submissions.len() > 1 && submissions.iter().any(|it| !it.unless.is_empty() || is_metered(it)) {
         return one_by_one(store, submissions, now).await;
     }
     loop {
@@ -181,15 +182,34 @@ async fn submit_placed(
         return Ok(Some(vec![Submitted::Overtaken]));
     }
     let answers = submit_in(store, &tx, submissions, generation, now).await?;
+    if let Some(short) = reserve(store, &tx, submissions, &answers).await? {
+        return Ok(Some(vec![Submitted::Unfunded(short)]));
+    }
     tx.commit().await?;
     Ok(Some(answers))
+}
+
+fn is_metered(submission: &Submission) -> bool {
+    submission.tasks.iter().any(|new| new.task.metered)
+}
+
+/// What the tasks that were made cost. Whoever asks for it is alone here: it may have to be taken back.
+async fn reserve(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submissions: &[Submission],
+    answers: &[Submitted],
+) -> Result<Option<Unfunded>, StoreError> {
+    let ([only], [Submitted::Created(made)]) = (submissions, answers) else { return Ok(None) };
+    let made = only.tasks.iter().zip(made).filter(|(_, made)| !made.duplicate).map(|(new, _)| new);
+    accounts::write(store, tx, &accounts::of_new(store, made)).await
 }
 
 fn is_plain(submission: &Submission) -> bool {
     submission.execution.is_none()
         && submission.idempotency.is_none()
         && submission.unless.is_empty()
-        && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none())
+        && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none() && !new.task.metered)
 }
 
 fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<BodyRow<'a>>, StoreError> {

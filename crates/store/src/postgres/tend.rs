@@ -3,17 +3,18 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
-use comeback_core::{Record, State, Timestamp, transition};
+use comeback_core::{Audit, Record, State, Timestamp, transition};
 use deadpool_postgres::{Client, GenericClient, Transaction};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::PostgresStore;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
+use super::{PostgresStore, audit};
 use crate::StoreError;
+use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id, whole_ones};
 use crate::types::*;
@@ -277,10 +278,20 @@ pub async fn pause_lock(tx: &Transaction<'_>, name: Loop, now: Timestamp) -> Res
     Ok(row?.get(0))
 }
 
-pub async fn set_pause(store: &PostgresStore, name: Loop, pause: Option<&Pause>) -> Result<(), StoreError> {
+pub async fn set_pause(
+    store: &PostgresStore,
+    name: Loop,
+    pause: Option<&Pause>,
+    audit: Option<&Audit>,
+) -> Result<(), StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     tx.execute("select pg_advisory_xact_lock($1)", &[&lock_number(name)]).await?;
+    if audit.is_some() {
+        let old = tx.query_opt("select until, note, actor from loop_pause where name = $1", &[&name.word()]).await?;
+        let old = old.map(|row| pause_facts(row.get(0), row.get(1), row.get(2)));
+        audit::note(&tx, audit, old).await?;
+    }
     match pause {
         None => tx.execute("delete from loop_pause where name = $1", &[&name.word()]).await?,
         Some(pause) => {
@@ -334,6 +345,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     }
     tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
     tx.execute("delete from task where id = any($1)", &[&ids]).await?;
+    tx.execute("delete from task_payload where task_id = any($1)", &[&ids]).await?;
     let told = tx
         .execute(
             "delete from feed where id = any(array(
@@ -360,8 +372,15 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     Ok(Pruned { tasks: ids.len() as u64, more: more || at_limit(told) || at_limit(keys) })
 }
 
-pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-    let client = store.writer().await?;
+pub async fn put_meta(
+    store: &PostgresStore,
+    key: &str,
+    value: &str,
+    when: PutIf<'_>,
+    audit: Option<&Audit>,
+) -> Result<String, StoreError> {
+    let mut client = store.writer().await?;
+    let client = client.transaction().await?;
     let written = match when {
         PutIf::Always => {
             let sql =
@@ -379,6 +398,8 @@ pub async fn put_meta(store: &PostgresStore, key: &str, value: &str, when: PutIf
     };
     // By the count, not by looking again: somebody may have changed it since.
     if written > 0 {
+        audit::note(&client, audit, None).await?;
+        client.commit().await?;
         return Ok(value.to_owned());
     }
     let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;

@@ -1,6 +1,9 @@
 //! Storing verdicts: every commit whole or not at all, each row guarded by its version.
 
-use comeback_core::{Commit, Execution, ExecutionId, Record, Timestamp, Write};
+use comeback_core::account::Charge;
+use comeback_core::budget::Booking;
+use comeback_core::payload::NewPayload;
+use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Write};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
 use uuid::Uuid;
 
@@ -12,7 +15,9 @@ use super::statements::{
 use super::submit::{self, keep_key, namespace_id, take_key};
 use super::tend::is_paused;
 use super::writer::Tx;
+use super::{accounts, audit, payloads};
 use crate::StoreError;
+use crate::accounts::Moves;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
@@ -32,6 +37,10 @@ pub struct PreparedLone {
     namespace: i32,
     after: After,
     records: Vec<(HistoryRow, u32)>,
+    audit: Vec<Audit>,
+    payloads: Vec<NewPayload>,
+    charges: Vec<Charge>,
+    bookings: Vec<Booking>,
 }
 
 enum After {
@@ -60,7 +69,17 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
     };
     let records = commit.records.iter().map(|record| (HistoryRow::new(record, record.seq), record.carried)).collect();
     let expected_version = write.expected_version;
-    Ok(Prepared::Lone(Box::new(PreparedLone { id: task.id.0, expected_version, namespace, after, records })))
+    Ok(Prepared::Lone(Box::new(PreparedLone {
+        id: task.id.0,
+        expected_version,
+        namespace,
+        after,
+        records,
+        audit: commit.audit.clone(),
+        payloads: commit.payloads.clone(),
+        charges: commit.charges.clone(),
+        bookings: commit.bookings.clone(),
+    })))
 }
 
 pub fn apply(
@@ -85,10 +104,30 @@ pub fn apply(
     };
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
-        answers.push(match commit {
+        let (audit, edits, charges, bookings) = match commit {
+            Prepared::Lone(it) => (&it.audit, &it.payloads, &it.charges, &it.bookings),
+            Prepared::Whole(commit) => (&commit.audit, &commit.payloads, &commit.charges, &commit.bookings),
+        };
+        if payloads::moved_on(connection, edits)? || accounts::is_full(connection, bookings)? {
+            answers.push(Applied::Stale);
+            continue;
+        }
+        let moves = if charges.is_empty() { Moves::default() } else { accounts::moves(connection, charges)? };
+        if let Some(short) = accounts::short(connection, &moves)? {
+            answers.push(Applied::Unfunded(short));
+            continue;
+        }
+        let applied = match commit {
             Prepared::Lone(it) => lone.apply(tx, it)?,
             Prepared::Whole(commit) => apply_whole(tx, commit)?,
-        });
+        };
+        if applied == Applied::Done {
+            audit.iter().try_for_each(|audit| audit::write(connection, audit))?;
+            edits.iter().try_for_each(|edit| payloads::write(connection, edit))?;
+            accounts::write(connection, &moves)?;
+            bookings.iter().try_for_each(|booking| accounts::book(connection, booking))?;
+        }
+        answers.push(applied);
     }
     Ok(answers)
 }

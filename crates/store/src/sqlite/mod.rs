@@ -3,13 +3,16 @@
 //! Every write of a moment goes into one transaction of one thread, so nobody pays for a flush alone. An answer is given
 //! after the commit and never before. There is one process per file.
 
+mod accounts;
 mod apply;
+mod audit;
 mod backup;
 mod check;
 mod claim;
 mod documents;
 mod flow;
 mod list;
+mod payloads;
 mod read;
 mod rules;
 mod schedules;
@@ -19,14 +22,19 @@ mod submit;
 mod tend;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
-use comeback_core::{Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::budget::Booked;
+use comeback_core::payload::OldPayload;
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 
+use crate::accounts::{Account, AccountChange, Closed};
+use crate::audit::AuditQuery;
 use crate::dictionary::Dictionary;
 use crate::page::FeedCursor;
 use crate::rules::{make_way, rule_to_json, settle};
@@ -246,6 +254,10 @@ impl Store for SqliteStore {
         self.read(move |connection, dictionary| read::task(connection, dictionary, &namespace, id)).await
     }
 
+    async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
+        self.read(move |connection, _| payloads::old(connection, id)).await
+    }
+
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
         let (namespace, query) = (namespace.to_owned(), query.clone());
         self.read(move |connection, dictionary| list::list(connection, dictionary, &namespace, &query)).await
@@ -312,10 +324,17 @@ impl Store for SqliteStore {
         name: &str,
         known: u32,
         body: &str,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
         let (place, name, body) = (documents::Place::of(at), name.to_owned(), body.to_owned());
-        self.writer.run(move |tx| documents::put(tx.connection, &place, &name, known, &body, now)).await
+        let audit = audit.cloned();
+        let put = move |tx: &mut writer::Tx<'_>| {
+            let put = documents::put(tx.connection, &place, &name, known, &body, now)?;
+            audit::note(tx.connection, audit.as_ref().filter(|_| put), None)?;
+            Ok(put)
+        };
+        self.writer.run(put).await
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
@@ -342,15 +361,16 @@ impl Store for SqliteStore {
         schedule: &Schedule,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
             submit::learn(self, &placed).await?;
-            let schedule = schedule.clone();
+            let (schedule, audit) = (schedule.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
-                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, now).map(Some),
+                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
                 // A rule has changed since we looked where its tasks belong.
                 false => Ok(None),
             });
@@ -360,9 +380,9 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str) -> Result<bool, StoreError> {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name)).await
+    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name, audit.as_ref())).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -383,8 +403,15 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| tend::prune(tx, before, limit)).await
     }
 
-    async fn set_pause(&self, name: Loop, pause: Option<Pause>, now: Timestamp) -> Result<(), StoreError> {
-        self.writer.run(move |tx| tend::set_pause(tx, name, pause.as_ref(), now)).await
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let audit = audit.cloned();
+        self.writer.run(move |tx| tend::set_pause(tx, name, pause.as_ref(), audit.as_ref())).await
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
@@ -399,14 +426,21 @@ impl Store for SqliteStore {
         self.named_rules(namespace).await
     }
 
-    async fn put_rule(&self, namespace: &str, rule: &Rule, now: Timestamp) -> Result<Option<i64>, StoreError> {
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
         let (namespace, name, body) = (namespace.to_owned(), rule.name.clone(), rule_to_json(rule)?);
-        self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, now)).await
+        let audit = audit.cloned();
+        self.change_rules(move |tx| rules::put(tx, &namespace, &name, &body, audit.as_ref(), now)).await
     }
 
-    async fn delete_rule(&self, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.change_rules(move |tx| rules::delete(tx, &namespace, &name)).await
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.change_rules(move |tx| rules::delete(tx, &namespace, &name, audit.as_ref())).await
     }
 
     async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
@@ -440,8 +474,14 @@ impl Store for SqliteStore {
         self.read(move |connection, _| read::meta(connection, &key)).await
     }
 
-    async fn put_meta(&self, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-        let (key, value) = (key.to_owned(), value.to_owned());
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        let (key, value, audit) = (key.to_owned(), value.to_owned(), audit.cloned());
         let only_if = match when {
             PutIf::Always => None,
             PutIf::Absent => Some(None),
@@ -450,9 +490,60 @@ impl Store for SqliteStore {
         let put = move |tx: &mut writer::Tx<'_>| {
             let when =
                 only_if.as_ref().map_or(PutIf::Always, |known| known.as_deref().map_or(PutIf::Absent, PutIf::Is));
-            tend::put_meta(tx, &key, &value, when)
+            tend::put_meta(tx, &key, &value, when, audit.as_ref())
         };
         self.writer.run(put).await
+    }
+
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| accounts::one(connection, &namespace, &name)).await
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| accounts::page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        let (namespace, name, change) = (namespace.to_owned(), name.to_owned(), change.clone());
+        let audit = audit.cloned();
+        let put = move |tx: &mut writer::Tx<'_>| {
+            accounts::put(tx.connection, &namespace, &name, &change, audit.as_ref(), now)
+        };
+        self.writer.run(put).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        let (namespace, account, since) = (namespace.to_owned(), account.to_owned(), since.to_owned());
+        self.read(move |connection, _| accounts::booked(connection, &namespace, &account, &since)).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| accounts::delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        let audit = audit.clone();
+        self.writer.run(move |tx| audit::write(tx.connection, &audit)).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        let query = query.clone();
+        self.read(move |connection, _| audit::page(connection, &query)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -201,14 +201,15 @@ pub fn task(
     else {
         return Ok(None);
     };
-    let body = connection
+    let (body, payload_version) = connection
         .prepare_cached(
             "select key, name, payload, labels, executor, hooks, account, cost, dedupe_key, external_id, traceparent,
-               hard_deadline, step, rules from task where id = ?1",
+               hard_deadline, step, rules, (select 1 + count(*) from task_payload p where p.task_id = task.id)
+             from task where id = ?1",
         )?
         .query_row([id.0.as_bytes().as_slice()], |row| {
             let mut from = Reader { row, next: 0 };
-            Ok(Body {
+            let body = Body {
                 key: from.get()?,
                 name: from.get()?,
                 payload: from.text()?,
@@ -223,7 +224,8 @@ pub fn task(
                 hard_deadline: from.get::<i16>()? != 0,
                 step: from.get()?,
                 rules: names_from_json(from.get::<Option<String>>()?.as_deref()),
-            })
+            };
+            Ok((body, from.get()?))
         })?;
     let result = last_record(connection, id.0, "outcome = 0")?.and_then(|record| record.result);
     let progress = connection
@@ -239,6 +241,7 @@ pub fn task(
         stored,
         body,
         progress,
+        payload_version,
     }))
 }
 

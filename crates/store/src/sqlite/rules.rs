@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Candidate, Key, Rule, Used, weight};
-use comeback_core::{Lane, Tally, Timestamp};
+use comeback_core::{Audit, Lane, Tally, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::SqliteStore;
 use super::claim::{Place, next_in_lane};
 use super::submit::{learn_lanes, namespace_id};
 use super::writer::Tx;
+use super::{SqliteStore, audit};
 use crate::StoreError;
+use crate::audit::as_json;
 use crate::dictionary::Dictionary;
 use crate::rules::{self, Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::ClaimRequest;
@@ -31,21 +32,36 @@ pub fn load(connection: &Connection) -> Result<RuleBook, StoreError> {
     RuleBook::read(generation, rows.collect::<rusqlite::Result<Vec<(String, String)>>>()?)
 }
 
-pub fn put(tx: &Tx<'_>, namespace: &str, name: &str, body: &str, now: Timestamp) -> Result<Option<i64>, StoreError> {
+pub fn put(
+    tx: &Tx<'_>,
+    namespace: &str,
+    name: &str,
+    body: &str,
+    audit: Option<&Audit>,
+    now: Timestamp,
+) -> Result<Option<i64>, StoreError> {
     let namespace = namespace_id(tx.connection, namespace)?;
+    let sql = "select body from rule where namespace = ?1 and name = ?2";
+    let old: Option<String> = tx.connection.query_row(sql, (namespace, name), |row| row.get(0)).optional()?;
     let changed = tx.connection.execute(
         "insert into rule (namespace, name, body, at) values (?1, ?2, ?3, ?4)
          on conflict do update set body = excluded.body, at = excluded.at where body <> excluded.body",
         (namespace, name, body, now.0),
     )?;
-    if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
+    if changed == 0 {
+        return Ok(None);
+    }
+    audit::note(tx.connection, audit, old.as_deref().map(as_json))?;
+    changed_rules(tx).map(Some)
 }
 
-pub fn delete(tx: &Tx<'_>, namespace: &str, name: &str) -> Result<Option<i64>, StoreError> {
+pub fn delete(tx: &Tx<'_>, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
     let namespace = namespace_id(tx.connection, namespace)?;
-    let sql = "delete from rule where namespace = ?1 and name = ?2";
-    let changed = tx.connection.execute(sql, (namespace, name))?;
-    if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
+    let sql = "delete from rule where namespace = ?1 and name = ?2 returning body";
+    let old: Option<String> = tx.connection.query_row(sql, (namespace, name), |row| row.get(0)).optional()?;
+    let Some(old) = old else { return Ok(None) };
+    audit::note(tx.connection, audit, Some(as_json(&old)))?;
+    changed_rules(tx).map(Some)
 }
 
 pub fn delete_unused(tx: &Tx<'_>, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {

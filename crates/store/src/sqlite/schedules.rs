@@ -1,12 +1,14 @@
 //! Schedules: rows that are moved together with what they start.
 
-use comeback_core::Timestamp;
+use comeback_core::{Audit, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
+use super::audit;
 use super::submit::{namespace_id, submit};
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
+use crate::audit::as_json;
 use crate::types::{Applied, Loop, Schedule, Submission};
 
 const WHAT: &str = "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
@@ -49,6 +51,7 @@ pub fn put(
     schedule: &Schedule,
     start: Option<&Submission>,
     on_behalf_of: Option<Loop>,
+    audit: Option<&Audit>,
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
     if let Some(name) = on_behalf_of
@@ -83,10 +86,15 @@ pub fn put(
     if let Some(start) = start {
         submit(tx, std::slice::from_ref(start), now)?;
     }
+    audit::note(tx.connection, audit, None)?;
     Ok(Applied::Done)
 }
 
-pub fn delete(connection: &Connection, namespace: &str, name: &str) -> Result<bool, StoreError> {
-    let sql = "delete from schedule where namespace = (select id from namespace where name = ?1) and name = ?2";
-    Ok(connection.prepare_cached(sql)?.execute((namespace, name))? > 0)
+pub fn delete(connection: &Connection, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+    let sql = "delete from schedule where namespace = (select id from namespace where name = ?1) and name = ?2
+               returning body";
+    let body: Option<String> =
+        connection.prepare_cached(sql)?.query_row((namespace, name), |row| row.get(0)).optional()?;
+    audit::note(connection, audit.filter(|_| body.is_some()), body.as_deref().map(as_json))?;
+    Ok(body.is_some())
 }

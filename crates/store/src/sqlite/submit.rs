@@ -1,13 +1,16 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
+use std::collections::HashSet;
+
 use comeback_core::filter::Sort;
 use comeback_core::{Edge, EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::SqliteStore;
 use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
+use super::{SqliteStore, accounts};
+use crate::accounts::Moves;
 use crate::dictionary::{Dictionary, LimitsText, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
@@ -145,6 +148,11 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
             return Ok(Submitted::Overtaken);
         }
     }
+    let moves = reserved(tx.connection, namespace, submission)?;
+    if let Some(short) = accounts::short(tx.connection, &moves)? {
+        return Ok(Submitted::Unfunded(short));
+    }
+    accounts::write(tx.connection, &moves)?;
     let mut tasks = Vec::with_capacity(submission.tasks.len());
     let mut log = SharedLog::default();
     if let Some(new) = &submission.execution {
@@ -179,6 +187,23 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
         keep_key(tx.connection, namespace, key, &answer, now)?;
     }
     Ok(Submitted::Created(tasks))
+}
+
+/// What those of its tasks reserve that will be made: a key that is taken, or comes again, makes none.
+fn reserved(connection: &Connection, namespace: i32, submission: &Submission) -> Result<Moves, StoreError> {
+    if !submission.tasks.iter().any(|new| new.task.metered) {
+        return Ok(Moves::default());
+    }
+    let mut keys = HashSet::new();
+    let mut made = Vec::with_capacity(submission.tasks.len());
+    for new in &submission.tasks {
+        let is_new = match &new.body.dedupe_key {
+            None => true,
+            Some(key) => keys.insert(key) && open_duplicate(connection, namespace, key)?.is_none(),
+        };
+        made.extend(is_new.then_some(new));
+    }
+    Ok(accounts::of_new(namespace, made.into_iter()))
 }
 
 /// Tasks that a verdict makes: those of its execution are told by its own records.

@@ -1,12 +1,14 @@
 //! What the loops and the workers' heartbeats write, and small facts about the store.
 
-use comeback_core::{Timestamp, transition};
+use comeback_core::{Audit, Timestamp, transition};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::apply::{append, load_execution, write_execution};
+use super::audit;
 use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
 use crate::StoreError;
+use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt, oldest_id, whole_ones};
 use crate::types::*;
@@ -253,6 +255,7 @@ fn forget_task(connection: &Connection, id: &[u8; 16]) -> rusqlite::Result<()> {
     connection.prepare_cached("delete from task_done where id = ?1")?.execute([id.as_slice()])?;
     connection.prepare_cached("delete from history where subject = ?1")?.execute([id.as_slice()])?;
     connection.prepare_cached("delete from task where id = ?1")?.execute([id.as_slice()])?;
+    connection.prepare_cached("delete from task_payload where task_id = ?1")?.execute([id.as_slice()])?;
     Ok(())
 }
 
@@ -262,7 +265,16 @@ pub fn is_paused(connection: &Connection, name: Loop, now: Timestamp) -> rusqlit
         .query_row((name.word(), now.0), |row| row.get(0))
 }
 
-pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, _now: Timestamp) -> Result<(), StoreError> {
+pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, audit: Option<&Audit>) -> Result<(), StoreError> {
+    if audit.is_some() {
+        let sql = "select until, note, actor from loop_pause where name = ?1";
+        let facts = |row: &rusqlite::Row<'_>| {
+            let (note, by): (Option<String>, Option<String>) = (row.get(1)?, row.get(2)?);
+            Ok(pause_facts(row.get(0)?, note.as_deref(), by.as_deref()))
+        };
+        let old = tx.connection.query_row(sql, [name.word()], facts).optional()?;
+        audit::note(tx.connection, audit, old)?;
+    }
     match pause {
         None => tx.connection.execute("delete from loop_pause where name = ?1", [name.word()])?,
         Some(pause) => tx.connection.execute(
@@ -273,8 +285,14 @@ pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, _now: Times
     Ok(())
 }
 
-pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, when: PutIf<'_>) -> Result<String, StoreError> {
-    match when {
+pub fn put_meta(
+    tx: &mut Tx<'_>,
+    key: &str,
+    value: &str,
+    when: PutIf<'_>,
+    audit: Option<&Audit>,
+) -> Result<String, StoreError> {
+    let written = match when {
         PutIf::Always => {
             tx.connection.execute("insert or replace into meta (key, value) values (?1, ?2)", (key, value))?
         }
@@ -287,6 +305,7 @@ pub fn put_meta(tx: &mut Tx<'_>, key: &str, value: &str, when: PutIf<'_>) -> Res
             tx.connection.execute(sql, (key, value, known))?
         }
     };
+    audit::note(tx.connection, audit.filter(|_| written > 0), None)?;
     let stands =
         tx.connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?;
     stands.ok_or_else(|| corrupt("a fact that was just written"))

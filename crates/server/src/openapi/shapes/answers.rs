@@ -1,6 +1,6 @@
 //! What is answered.
 
-use comeback_core::{AttemptOutcome, EventKind, Reason, State, Trigger, Verdict};
+use comeback_core::{AttemptOutcome, Did, EventKind, Reason, RetryKind, State, Trigger, Verdict};
 use serde_json::{Value, json};
 
 use super::words;
@@ -25,6 +25,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 ("number", about(count(), "Which attempt of its cycle it was, from 1.")),
                 ("run", count()),
                 ("cycle", count()),
+                ("retry_kind", retry_kind()),
+                ("payload_version", about(count(), "Which version of the payload it worked on, from 1.")),
                 ("worker", nullable(text())),
                 ("started_at", maybe("Instant")),
                 ("ended_at", instant()),
@@ -44,6 +46,22 @@ pub fn all() -> Vec<(&'static str, Value)> {
                     ),
                 ),
                 ("result", anything()),
+            ]),
+        ),
+        (
+            "Difference",
+            object([("path", about(text(), "As in `card.number`.")), ("before", anything()), ("after", anything())]),
+        ),
+        (
+            "PayloadVersion",
+            object([
+                ("version", count()),
+                ("payload", anything()),
+                ("in_use", flag()),
+                ("edited_at", maybe("Instant")),
+                ("edited_by", nullable(text())),
+                ("last_run", about(nullable(count()), "The last run that used it, where it was replaced.")),
+                ("diff", list(named("Difference"))),
             ]),
         ),
         ("LogEvent", object(event_fields())),
@@ -109,6 +127,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         ("Key", object(key_fields())),
         ("NewKey", new_key()),
+        ("ActLine", act()),
+        ("Account", account()),
         (
             "Loop",
             object([
@@ -120,6 +140,48 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
     ]
+}
+
+fn account() -> Value {
+    let integer = || json!({"type": "integer"});
+    object([
+        ("name", text()),
+        ("credits", about(integer(), "What it holds, reserved credits included.")),
+        ("reserved", about(integer(), "For its open tasks.")),
+        ("available", about(integer(), "What nobody has reserved; below nothing where credits were taken away.")),
+        ("spent", about(integer(), "So far.")),
+        ("costs", map(count())),
+        (
+            "budget",
+            object([
+                ("retries_per_day", nullable(count())),
+                ("retries_per_month", nullable(count())),
+                ("retry_cost_per_month", nullable(count())),
+            ]),
+        ),
+        ("created_at", instant()),
+        ("updated_at", instant()),
+    ])
+}
+
+fn retry_kind() -> Value {
+    about(nullable(words!(RetryKind)), "Who asked for the attempt: a policy, or a person. Nothing for a first attempt.")
+}
+
+fn act() -> Value {
+    object([
+        ("id", id()),
+        ("at", instant()),
+        ("namespace", about(nullable(text()), "Nothing where it concerns all of them.")),
+        ("act", words!(Did)),
+        ("subject", about(text(), "The id or the name of what it was done to.")),
+        ("actor", about(nullable(text()), "Who it was, as they say; else their key.")),
+        ("key", about(nullable(text()), "The key they came with.")),
+        ("note", nullable(text())),
+        ("request_id", about(nullable(text()), "The request that asked for it.")),
+        ("before", anything()),
+        ("after", anything()),
+    ])
 }
 
 fn one_of(names: &[&str]) -> Value {
@@ -175,6 +237,7 @@ fn common() -> Vec<(&'static str, Value)> {
         ("attempt_number", about(count(), "Which attempt it is at, from 1.")),
         ("max_retries", nullable(count())),
         ("cycle", count()),
+        ("retry_kind", retry_kind()),
         ("total_attempts", about(count(), "Runs in all cycles, whatever they counted for.")),
         ("lost_count", count()),
         ("throttle_count", count()),
@@ -213,6 +276,9 @@ fn task() -> Value {
     let need = object([("task", id()), ("when", named("When")), ("on_unmet", named("OnUnmet"))]);
     let more = [
         ("payload", anything()),
+        ("payload_version", about(count(), "Counts its edits, from 1.")),
+        ("account", about(nullable(text()), "Who pays for it.")),
+        ("cost", nullable(count())),
         ("result", anything()),
         ("progress", anything()),
         ("expected_count", about(nullable(count()), "How many things a hook's task has to do, as it was told.")),

@@ -46,6 +46,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "id" => ("The id of a task.", named("Id")),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
         "name" if path.contains("/rules/") => ("The name of a rule.", like(named("Name"), json!(["payments"]))),
+        "name" if path.contains("/accounts/") => ("The name of an account.", like(named("Name"), json!(["acme"]))),
         "name" if path.contains("/schedules/") => {
             ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }

@@ -6,12 +6,13 @@ mod whole;
 
 use std::collections::BTreeSet;
 
+use comeback_core::account::Move;
 use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::PostgresStore;
 use super::tend::pause_lock;
+use super::{PostgresStore, accounts, audit, payloads};
 use crate::StoreError;
 use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
 use lone::Lone;
@@ -60,10 +61,19 @@ async fn apply_round(
     now: Timestamp,
     answers: &mut [Applied],
 ) -> Result<(), StoreError> {
+    let (alone, round): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| may_be_taken_back(&commits[**index]));
+    for index in alone {
+        answers[index] = apply_alone(store, &commits[index], on_behalf_of, now).await?;
+    }
+    if round.is_empty() {
+        return Ok(());
+    }
+    let round = round.as_slice();
     let mut client = store.writer().await?;
     let (lone, whole) = Lone::part(store, commits, round)?;
     // One sort of verdict and nothing else: the statement is its own transaction.
-    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() {
+    let noted = round.iter().any(|index| !commits[*index].audit.is_empty() || !commits[*index].charges.is_empty());
+    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() && !noted {
         lone.write(&client, now, answers).await?;
         return Ok(());
     }
@@ -82,7 +92,52 @@ async fn apply_round(
     if !whole.is_empty() {
         whole::apply(store, &tx, commits, &whole, now, answers).await?;
     }
+    let mut charges = Vec::new();
+    for index in round {
+        note(&tx, &commits[*index], answers[*index]).await?;
+        if answers[*index] == Applied::Done {
+            charges.extend_from_slice(&commits[*index].charges);
+        }
+    }
+    let moves = accounts::moves(&tx, &charges).await?;
+    accounts::write(store, &tx, &moves).await?;
     tx.commit().await?;
+    Ok(())
+}
+
+/// What edits a payload, reserves credits or is booked in a budget is alone in its transaction.
+fn may_be_taken_back(commit: &Commit) -> bool {
+    let is_plain = commit.payloads.is_empty() && commit.bookings.is_empty();
+    !is_plain || commit.charges.iter().any(|charge| charge.what == Move::Reserve)
+}
+
+async fn apply_alone(
+    store: &PostgresStore,
+    commit: &Commit,
+    on_behalf_of: Option<Loop>,
+    now: Timestamp,
+) -> Result<Applied, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    if let Some(name) = on_behalf_of
+        && pause_lock(&tx, name, now).await?
+    {
+        return Ok(Applied::Paused);
+    }
+    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
+    take_turns(&tx, execution.as_slice()).await?;
+    let answer = apply_one(store, &tx, commit, now).await?;
+    if answer == Applied::Done {
+        tx.commit().await?;
+    }
+    Ok(answer)
+}
+
+/// Who did what was just written.
+async fn note(tx: &Transaction<'_>, commit: &Commit, applied: Applied) -> Result<(), StoreError> {
+    for audit in commit.audit.iter().filter(|_| applied == Applied::Done) {
+        audit::write(tx, audit).await?;
+    }
     Ok(())
 }
 
@@ -180,6 +235,9 @@ async fn apply_one(
     now: Timestamp,
 ) -> Result<Applied, StoreError> {
     let mut answers = [Applied::Stale];
+    if payloads::moved_on(tx, &commit.payloads).await? {
+        return Ok(Applied::Stale);
+    }
     let commits = std::slice::from_ref(commit);
     let (lone, whole) = Lone::part(store, commits, &[0])?;
     lone.write(tx, now, &mut answers).await?;
@@ -187,6 +245,21 @@ async fn apply_one(
         whole::apply(store, tx, commits, &whole, now, &mut answers).await?;
     }
     let [answer] = answers;
+    note(tx, commit, answer).await?;
+    if answer == Applied::Done {
+        for edit in &commit.payloads {
+            payloads::write(tx, edit).await?;
+        }
+        let moves = accounts::moves(tx, &commit.charges).await?;
+        if let Some(short) = accounts::write(store, tx, &moves).await? {
+            return Ok(Applied::Unfunded(short));
+        }
+        for booking in &commit.bookings {
+            if !accounts::book(tx, booking).await? {
+                return Ok(Applied::Stale);
+            }
+        }
+    }
     Ok(answer)
 }
 

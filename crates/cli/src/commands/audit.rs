@@ -1,0 +1,102 @@
+//! What was done from outside, and by whom.
+
+use std::io::Write;
+
+use comeback_core::{Millis, Timestamp};
+use serde_json::Value;
+
+use super::Context;
+use crate::args::{AuditArgs, ExportFormat};
+use crate::failure::{Failure, code};
+use crate::output::{self, Table, View};
+
+pub async fn run(context: &Context, args: AuditArgs) -> Result<u8, Failure> {
+    let mut query: Vec<(&str, String)> = Vec::new();
+    let words = [("actor", args.actor), ("act", args.act), ("subject", args.subject)];
+    query.extend(words.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    for (name, value) in [("since", args.since), ("until", args.until)] {
+        if let Some(value) = value {
+            query.push((name, instant(context, name, &value).await?.to_rfc3339()));
+        }
+    }
+    if args.all {
+        query.push(("all", "true".into()));
+    }
+    if let Some(format) = args.export {
+        return export(context, format, &query).await;
+    }
+    query.push(("limit", args.limit.to_string()));
+    let acts = context.client.get_with("/api/v1/admin/audit", &query).await?;
+    let now = context.now().await?;
+    let mut table = Table::new(&["WHEN", "WHO", "ACT", "SUBJECT", "CHANGED", "NOTE"]);
+    for it in output::items(&acts) {
+        table.rows.push(vec![
+            context.out.time_cell(&it["at"], now),
+            who(it).into(),
+            output::text(it, "act").into(),
+            subject(context, it).into(),
+            changed(it).into(),
+            output::text(it, "note").into(),
+        ]);
+    }
+    let more = acts["next_cursor"].is_string();
+    let view = View::table(acts, table);
+    let view = if more { view.with_hint("there is more: --limit 500, or --export ndjson for all of it") } else { view };
+    view.print(&context.out)
+}
+
+/// An instant, or a span before now.
+async fn instant(context: &Context, name: &str, text: &str) -> Result<Timestamp, Failure> {
+    if let Ok(at) = Timestamp::parse_rfc3339(text) {
+        return Ok(at);
+    }
+    let span = Millis::parse(text).map_err(|error| {
+        Failure::new(code::USAGE, format!("`{text}` is no time"))
+            .why(error.to_string())
+            .remedy(format!("--{name} 2030-01-31T09:00:00Z, or --{name} 24h for a day ago"))
+    })?;
+    Ok(Timestamp(context.now().await?.0.saturating_sub_unsigned(span.0)))
+}
+
+/// The key beside the name, where they are not the same.
+fn who(it: &Value) -> String {
+    match (it["actor"].as_str(), it["key"].as_str()) {
+        (Some(actor), Some(key)) if actor != key => format!("{actor} (key {key})"),
+        (actor, key) => actor.or(key).unwrap_or("–").to_owned(),
+    }
+}
+
+fn subject(context: &Context, it: &Value) -> String {
+    let text = output::text(it, "subject");
+    let is_id = uuid::Uuid::try_parse(text).is_ok();
+    if is_id && context.out.terminal { output::short(&it["subject"]) } else { text.to_owned() }
+}
+
+/// The fields that are not what they were.
+fn changed(it: &Value) -> String {
+    let (before, after) = (&it["before"], &it["after"]);
+    let Some(fields) = after.as_object() else { return String::new() };
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let differs = |(name, value): &(&String, &Value)| before.is_object() && before[name.as_str()] != **value;
+    let told = |(name, value): (&String, &Value)| match &before[name.as_str()] {
+        Value::Null => format!("{name} {}", word(value)),
+        old => format!("{name} {} → {}", word(old), word(value)),
+    };
+    fields.iter().filter(differs).map(told).collect::<Vec<_>>().join(", ")
+}
+
+async fn export(context: &Context, format: ExportFormat, query: &[(&str, String)]) -> Result<u8, Failure> {
+    let path = match format {
+        ExportFormat::Ndjson => "/api/v1/admin/audit/export.ndjson",
+        ExportFormat::Csv => "/api/v1/admin/audit/export.csv",
+    };
+    let mut answer = context.client.open(path, query).await?;
+    let broken = |what: String| Failure::new(code::FAILED, "the export broke off").why(what).remedy("run it again");
+    while let Some(part) = answer.chunk().await.map_err(|error| broken(error.to_string()))? {
+        match std::io::stdout().write_all(&part) {
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(code::OK),
+            written => written.map_err(|error| broken(error.to_string()))?,
+        }
+    }
+    Ok(code::OK)
+}

@@ -1,0 +1,141 @@
+//! What people and programs did from outside: one line per act, written with the act and never changed.
+//!
+//! Submits, leases and reports are no acts: their history is the task's own.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::execution::Execution;
+use crate::task::Task;
+use crate::time::Timestamp;
+use crate::transition::Act;
+use crate::words::words;
+
+words! {
+    /// What was done. The part before the point says to what.
+    pub enum Did {
+        TaskRetry = 0 "task.retry",
+        TaskCancel = 1 "task.cancel",
+        TaskPause = 2 "task.pause",
+        TaskResume = 3 "task.resume",
+        TaskSnooze = 4 "task.snooze",
+        TaskReschedule = 5 "task.reschedule",
+        ExecutionCancel = 10 "execution.cancel",
+        ExecutionPause = 11 "execution.pause",
+        ExecutionResume = 12 "execution.resume",
+        ExecutionRetry = 13 "execution.retry",
+        ExecutionRestart = 14 "execution.restart",
+        LoopPause = 20 "loop.pause",
+        LoopResume = 21 "loop.resume",
+        StuckProcess = 22 "stuck.process",
+        ClockAdvance = 23 "clock.advance",
+        RulePut = 30 "rule.put",
+        RuleDelete = 31 "rule.delete",
+        RuleCarry = 32 "rule.carry",
+        SchedulePut = 40 "schedule.put",
+        SchedulePause = 41 "schedule.pause",
+        ScheduleResume = 42 "schedule.resume",
+        ScheduleTrigger = 43 "schedule.trigger",
+        ScheduleDelete = 44 "schedule.delete",
+        WorkflowPut = 50 "workflow.put",
+        PolicyBind = 60 "policy.bind",
+        PolicyUnbind = 61 "policy.unbind",
+        KeyCreate = 70 "key.create",
+        KeyRevoke = 71 "key.revoke",
+        AccountPut = 80 "account.put",
+        AccountDelete = 81 "account.delete",
+    }
+}
+
+impl Did {
+    /// What sort of thing it was done to.
+    pub fn about(self) -> &'static str {
+        self.word().split('.').next().unwrap_or_default()
+    }
+
+    /// Those that a word names: one of them, or all about one sort of thing (`task`, `task.*`).
+    pub fn named(word: &str) -> Vec<Did> {
+        let sort = word.strip_suffix(".*").unwrap_or(word);
+        Did::ALL.iter().copied().filter(|did| did.word() == word || did.about() == sort).collect()
+    }
+}
+
+/// One act.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Audit {
+    /// Grows with time, so that the newest come last.
+    pub id: Uuid,
+    pub at: Timestamp,
+    /// Nothing where it concerns all of them.
+    pub namespace: Option<String>,
+    pub did: Did,
+    /// The id or the name of what it was done to.
+    pub subject: String,
+    /// Who it was, as they say.
+    pub actor: Option<String>,
+    /// The key they came with.
+    pub key: Option<String>,
+    pub note: Option<String>,
+    /// The name of the request that asked for it.
+    pub request: Option<String>,
+    /// As it was. Where nobody could say so without a race, the store says it.
+    pub before: Option<Value>,
+    pub after: Option<Value>,
+}
+
+impl Audit {
+    pub fn new(id: Uuid, at: Timestamp, did: Did, subject: impl Into<String>, act: &Act) -> Audit {
+        Audit {
+            id,
+            at,
+            namespace: None,
+            did,
+            subject: subject.into(),
+            actor: act.by.clone(),
+            key: act.key.clone(),
+            note: act.note.clone(),
+            request: act.request.clone(),
+            before: None,
+            after: None,
+        }
+    }
+
+    pub fn within(self, namespace: &str) -> Audit {
+        Audit { namespace: Some(namespace.to_owned()), ..self }
+    }
+
+    pub fn changed(self, before: Option<Value>, after: Option<Value>) -> Audit {
+        Audit { before, after, ..self }
+    }
+}
+
+/// As much of a task as an act can change.
+pub fn task_facts(task: &Task) -> Value {
+    let at = |at: Option<Timestamp>| at.map(Timestamp::to_rfc3339);
+    json!({
+        "state": task.state.word(),
+        "attempt": task.counters.attempt,
+        "cycle": task.cycle,
+        "next_retry_at": at(task.next_retry_at),
+        "start_at": at(task.start_at),
+    })
+}
+
+/// The same of an execution.
+pub fn execution_facts(execution: &Execution) -> Value {
+    json!({"state": execution.state.word(), "open": execution.open, "total": execution.total})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_names_one_act_or_all_about_a_thing() {
+        assert_eq!(Did::named("task.retry"), [Did::TaskRetry]);
+        assert_eq!(Did::named("loop"), [Did::LoopPause, Did::LoopResume]);
+        assert_eq!(Did::named("loop.*"), Did::named("loop"));
+        assert_eq!(Did::named("loop.begin"), []);
+        assert_eq!(Did::named(""), []);
+    }
+}

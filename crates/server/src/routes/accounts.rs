@@ -1,0 +1,175 @@
+//! Accounts: the credits that tasks cost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::Json;
+use axum::routing::{delete, get, put};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use comeback_core::budget::Budget;
+use comeback_engine::store::{Account, AccountChange};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema};
+use crate::problem::Problem;
+use crate::wire::{self, Object, Page};
+
+pub fn lines() -> Vec<Line> {
+    let one = "/api/v1/accounts/{name}";
+    let shape = || schema::named("Account");
+    vec![
+        line(Method::GET, "/api/v1/accounts", Need::Read, "Accounts, and what they hold", get(list))
+            .doc(Doc::new("listAccounts").query(&[LIMIT, CURSOR]).answers(schema::page(shape()))),
+        line(Method::GET, one, Need::Read, "An account, and what it holds", get(show))
+            .doc(Doc::new("getAccount").answers(shape()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Administer, "Make an account, or change it", put(make)).doc(
+            Doc::new("putAccount")
+                .about(
+                    "What is not said stays. What a task costs is reserved when it is submitted, spent when it succeeds and given \
+                     back when it ends otherwise; retries of a policy are paid by what was reserved.",
+                )
+                .needs::<AccountIn>()
+                .example(json!({"credits": 100, "costs": {"screenshot": 2}}))
+                .example(json!({"add": 50}))
+                .example(json!({"budget": {"retries_per_day": 100, "retries_per_month": 1000}}))
+                .answers(shape()),
+        ),
+        line(Method::DELETE, one, Need::Administer, "Delete an account", delete(remove)).doc(
+            Doc::new("deleteAccount")
+                .about("Not while open tasks have reserved some of it.")
+                .answers_nothing()
+                .problems(&["not-found", "account-in-use"]),
+        ),
+    ]
+}
+
+/// Give `credits` or `add`, or neither.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AccountChange)]
+struct AccountIn {
+    /// What it holds from now on, reserved credits included.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 1_000_000_000_000_i64)]
+    credits: Option<u64>,
+    /// Added to what it holds, or taken from it.
+    #[serde(default)]
+    #[schema(minimum = -1_000_000_000_000_i64, maximum = 1_000_000_000_000_i64)]
+    add: Option<i64>,
+    /// What a task costs, by its kind; 1 where nothing is said.
+    #[serde(default)]
+    #[schema(value_type = Option<BTreeMap<String, u32>>)]
+    costs: Option<BTreeMap<String, u32>>,
+    #[serde(default)]
+    #[schema(value_type = Option<BudgetIn>)]
+    budget: Option<Object<BudgetIn>>,
+}
+
+/// How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = RetryBudget)]
+struct BudgetIn {
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    retries_per_day: Option<u32>,
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    retries_per_month: Option<u32>,
+    /// What the retried tasks may cost together.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    retry_cost_per_month: Option<u64>,
+}
+
+impl AccountIn {
+    fn change(self) -> Result<AccountChange, Invalid> {
+        if self.credits.is_some() && self.add.is_some() {
+            return Err(Invalid::one("add", "give either `credits` or `add`"));
+        }
+        let set = self.credits.map(|credits| i64::try_from(credits).unwrap_or(i64::MAX));
+        let budget = self.budget.map(|Object(budget)| {
+            let BudgetIn { retries_per_day, retries_per_month, retry_cost_per_month } = budget;
+            Budget { retries_per_day, retries_per_month, retry_cost_per_month }
+        });
+        Ok(AccountChange { set, add: self.add.unwrap_or(0), costs: self.costs, budget })
+    }
+}
+
+fn shown(it: &Account) -> Value {
+    json!({
+        "name": it.name,
+        "credits": it.credits.held,
+        "reserved": it.credits.reserved,
+        "available": it.credits.available(),
+        "spent": it.credits.spent,
+        "costs": it.terms.costs,
+        "budget": {
+            "retries_per_day": it.terms.budget.retries_per_day,
+            "retries_per_month": it.terms.budget.retries_per_month,
+            "retry_cost_per_month": it.terms.budget.retry_cost_per_month,
+        },
+        "created_at": it.created_at.to_rfc3339(),
+        "updated_at": it.updated_at.to_rfc3339(),
+    })
+}
+
+type Shared = State<Arc<App>>;
+
+/// A name that can be none is that of no account.
+fn known(app: &App, name: &str) -> Result<(), Problem> {
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_name("name", name, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(Problem::not_found("account")) }
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Page<Value>>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let limit = query.limit()?;
+    let found = app.engine.accounts(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
+    let next_cursor = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
+    Ok(Json(Page { items: found.iter().map(shown).collect(), next_cursor }))
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    known(&app, &name)?;
+    Ok(Json(shown(&app.engine.account(&caller.namespace, &name).await?)))
+}
+
+async fn make(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: AccountIn = wire::read(&body)?;
+    let change = given.change()?;
+    let account = app.engine.put_account(&caller.namespace, &name, change, &caller.act(None, None)).await?;
+    Ok(Json(shown(&account)))
+}
+
+async fn remove(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    known(&app, &name)?;
+    app.engine.delete_account(&caller.namespace, &name, &caller.act(None, None)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,115 @@
+//! Accounts as they go into a store and come out. What a move does to credits is said in `comeback_core::account`.
+
+use std::collections::BTreeMap;
+
+use comeback_core::account::{Credits, Move, Terms};
+use comeback_core::budget::Budget;
+use comeback_core::{TaskId, Timestamp};
+use serde_json::{Value, json};
+
+use crate::StoreError;
+use crate::row::corrupt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    pub credits: Credits,
+    pub terms: Terms,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Account {
+    /// As it is written down when somebody changes it.
+    pub fn facts(&self) -> Value {
+        let Credits { held, reserved, spent } = self.credits;
+        json!({"credits": held, "reserved": reserved, "spent": spent, "costs": self.terms.costs,
+            "budget": self.terms.budget})
+    }
+}
+
+/// What is to be different; everything else stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AccountChange {
+    /// Held from now on, reserved ones included.
+    pub set: Option<i64>,
+    /// Added to what is held, or taken from it.
+    pub add: i64,
+    pub costs: Option<BTreeMap<String, u32>>,
+    pub budget: Option<Budget>,
+}
+
+impl AccountChange {
+    pub(crate) fn of(&self, name: &str, old: Option<&Account>, now: Timestamp) -> Account {
+        let credits = old.map_or_else(Credits::default, |old| old.credits);
+        let terms = old.map(|old| old.terms.clone()).unwrap_or_default();
+        Account {
+            name: name.to_owned(),
+            credits: Credits { held: self.set.unwrap_or(credits.held).saturating_add(self.add), ..credits },
+            terms: Terms {
+                costs: self.costs.clone().unwrap_or(terms.costs),
+                budget: self.budget.unwrap_or(terms.budget),
+            },
+            created_at: old.map_or(now, |old| old.created_at),
+            updated_at: now,
+        }
+    }
+}
+
+/// Why nothing was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfunded {
+    pub required: i64,
+    pub available: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    Gone,
+    NotFound,
+    /// Open tasks have reserved so much of it.
+    InUse(i64),
+}
+
+/// What tasks move in accounts, summed up: by namespace and name, in that order for everybody.
+#[derive(Debug, Default)]
+pub struct Moves(BTreeMap<(i32, String), Sum>);
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    pub reserve: i64,
+    pub spend: i64,
+    pub release: i64,
+}
+
+impl Moves {
+    pub fn add(&mut self, namespace: i32, account: &str, what: Move, cost: i64) {
+        let sum = self.0.entry((namespace, account.to_owned())).or_default();
+        *match what {
+            Move::Reserve => &mut sum.reserve,
+            Move::Spend => &mut sum.spend,
+            Move::Release => &mut sum.release,
+        } += cost;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (i32, &str, Sum)> {
+        self.0.iter().map(|((namespace, name), sum)| (*namespace, name.as_str(), *sum))
+    }
+}
+
+/// What a body says of a task's account.
+pub fn cost_of(id: TaskId, account: Option<String>, cost: Option<i64>) -> Result<(String, i64), StoreError> {
+    account.zip(cost).ok_or_else(|| corrupt(format!("task {id} has an account without a name or a cost")))
+}
+
+pub fn terms_to_json(terms: &Terms) -> String {
+    serde_json::to_string(terms).unwrap_or_default()
+}
+
+pub fn terms_from_json(text: &str) -> Result<Terms, StoreError> {
+    serde_json::from_str(text).map_err(|error| corrupt(format!("the terms of an account: {error}")))
+}

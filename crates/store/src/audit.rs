@@ -1,0 +1,135 @@
+//! Reading back what was done: the question, and how it is asked of either database.
+
+use comeback_core::{Audit, Did, Timestamp};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::StoreError;
+use crate::row::corrupt;
+
+/// Which acts, newest first.
+#[derive(Clone, Debug, Default)]
+pub struct AuditQuery {
+    /// None means all namespaces, and what concerns none of them.
+    pub namespace: Option<String>,
+    /// With a namespace: also what concerns all of them.
+    pub house: bool,
+    /// None means any.
+    pub did: Vec<Did>,
+    /// By their name or by their key.
+    pub actor: Option<String>,
+    pub subject: Option<String>,
+    pub since: Option<Timestamp>,
+    /// Up to here, and not at it.
+    pub until: Option<Timestamp>,
+    /// Older than this one.
+    pub after: Option<Uuid>,
+    pub limit: u32,
+}
+
+/// A value in a question.
+#[derive(Debug)]
+pub enum Given {
+    Text(String),
+    Number(i64),
+    Id(Uuid),
+}
+
+pub const COLUMNS: &str = "id, at, namespace, did, subject, actor, key, note, request, before, after";
+
+impl AuditQuery {
+    /// The statement and its values; `mark` stands before their numbers.
+    pub(crate) fn statement(&self, mark: char) -> (String, Vec<Given>) {
+        let (mut tests, mut values): (Vec<String>, Vec<Given>) = (Vec::new(), Vec::new());
+        let mut add = |test: &str, value: Given| {
+            values.push(value);
+            tests.push(test.replace('@', &format!("{mark}{}", values.len())));
+        };
+        if let Some(name) = &self.namespace {
+            let test = if self.house { "(namespace = @ or namespace is null)" } else { "namespace = @" };
+            add(test, Given::Text(name.clone()));
+        }
+        if let Some(actor) = &self.actor {
+            add("(actor = @ or key = @)", Given::Text(actor.clone()));
+        }
+        if let Some(subject) = &self.subject {
+            add("subject = @", Given::Text(subject.clone()));
+        }
+        if let Some(since) = self.since {
+            add("at >= @", Given::Number(since.0));
+        }
+        if let Some(until) = self.until {
+            add("at < @", Given::Number(until.0));
+        }
+        if let Some(after) = self.after {
+            add("id < @", Given::Id(after));
+        }
+        if !self.did.is_empty() {
+            let codes: Vec<String> = self.did.iter().map(|did| did.code().to_string()).collect();
+            tests.push(format!("did in ({})", codes.join(", ")));
+        }
+        let tests = if tests.is_empty() { "true".to_owned() } else { tests.join(" and ") };
+        values.push(Given::Number(self.limit.into()));
+        let limit = format!("{mark}{}", values.len());
+        (format!("select {COLUMNS} from audit where {tests} order by id desc limit {limit}"), values)
+    }
+}
+
+/// A row as the database holds it.
+pub struct AuditRow {
+    pub id: Uuid,
+    pub at: i64,
+    pub namespace: Option<String>,
+    pub did: i16,
+    pub subject: String,
+    pub actor: Option<String>,
+    pub key: Option<String>,
+    pub note: Option<String>,
+    pub request: Option<String>,
+    pub before: Option<String>,
+    pub after: Option<String>,
+}
+
+impl AuditRow {
+    pub fn read(self) -> Result<Audit, StoreError> {
+        let value = |text: Option<String>| -> Result<Option<Value>, StoreError> {
+            text.map(|text| serde_json::from_str(&text).map_err(|error| corrupt(format!("an act: {error}"))))
+                .transpose()
+        };
+        Ok(Audit {
+            id: self.id,
+            at: Timestamp(self.at),
+            namespace: self.namespace,
+            did: Did::from_code(self.did).ok_or_else(|| corrupt(format!("act {}", self.did)))?,
+            subject: self.subject,
+            actor: self.actor,
+            key: self.key,
+            note: self.note,
+            request: self.request,
+            before: value(self.before)?,
+            after: value(self.after)?,
+        })
+    }
+}
+
+/// JSON as text, for a row.
+pub fn text(value: Option<&Value>) -> Option<String> {
+    value.map(Value::to_string)
+}
+
+/// What stood there, where whoever acted could not know it.
+pub fn found(audit: &Audit, before: Option<Value>) -> Audit {
+    let before = audit.before.clone().or(before);
+    Audit { before, ..audit.clone() }
+}
+
+/// A stored text that is JSON.
+pub fn as_json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.into())
+}
+
+/// A pause of a loop.
+pub fn pause_facts(until: i64, note: Option<&str>, by: Option<&str>) -> Value {
+    let until = Some(Timestamp(until)).filter(|at| *at != Timestamp::MAX).map(Timestamp::to_rfc3339);
+    serde_json::json!({"until": until, "note": note, "by": by})
+}

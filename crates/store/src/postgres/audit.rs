@@ -1,0 +1,76 @@
+//! What was done from outside: rows that are added and read.
+
+use comeback_core::Audit;
+use deadpool_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
+
+use super::PostgresStore;
+use crate::StoreError;
+use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
+
+pub async fn write(client: &impl GenericClient, audit: &Audit) -> Result<(), StoreError> {
+    let sql = format!("insert into audit ({COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
+    let statement = client.prepare_cached(&sql).await?;
+    let (did, before, after) = (audit.did.code(), text(audit.before.as_ref()), text(audit.after.as_ref()));
+    let values: [&(dyn ToSql + Sync); 11] = [
+        &audit.id,
+        &audit.at.0,
+        &audit.namespace,
+        &did,
+        &audit.subject,
+        &audit.actor,
+        &audit.key,
+        &audit.note,
+        &audit.request,
+        &before,
+        &after,
+    ];
+    client.execute(&statement, &values).await?;
+    Ok(())
+}
+
+/// Of an act that changed something; `before` is what stood there.
+pub async fn note(
+    client: &impl GenericClient,
+    audit: Option<&Audit>,
+    before: Option<serde_json::Value>,
+) -> Result<(), StoreError> {
+    match audit {
+        None => Ok(()),
+        Some(audit) => write(client, &found(audit, before)).await,
+    }
+}
+
+pub async fn page(store: &PostgresStore, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+    let (sql, given) = query.statement('$');
+    let values: Vec<&(dyn ToSql + Sync)> = given
+        .iter()
+        .map(|given| -> &(dyn ToSql + Sync) {
+            match given {
+                Given::Text(text) => text,
+                Given::Number(number) => number,
+                Given::Id(id) => id,
+            }
+        })
+        .collect();
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &values).await?;
+    let read = |row: &tokio_postgres::Row| {
+        AuditRow {
+            id: row.get(0),
+            at: row.get(1),
+            namespace: row.get(2),
+            did: row.get(3),
+            subject: row.get(4),
+            actor: row.get(5),
+            key: row.get(6),
+            note: row.get(7),
+            request: row.get(8),
+            before: row.get(9),
+            after: row.get(10),
+        }
+        .read()
+    };
+    rows.iter().map(read).collect()
+}
