@@ -55,6 +55,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether the process answers */
+        get: operations["getHealthToo"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/ready": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether work can be taken and kept */
+        get: operations["getReadyToo"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/docs": {
         parameters: {
             query?: never;
@@ -157,6 +191,23 @@ export interface paths {
         };
         /** Every run and how it ended */
         get: operations["listAttempts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/{id}/payloads": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Every version of its payload */
+        get: operations["listPayloads"];
         put?: never;
         post?: never;
         delete?: never;
@@ -825,6 +876,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/accounts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Accounts, and what they hold */
+        get: operations["listAccounts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/accounts/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** An account, and what it holds */
+        get: operations["getAccount"];
+        /**
+         * Make an account, or change it
+         * @description What is not said stays. What a task costs is reserved when it is submitted, spent when it succeeds and given back when it ends otherwise; retries of a policy are paid by what was reserved.
+         */
+        put: operations["putAccount"];
+        post?: never;
+        /**
+         * Delete an account
+         * @description Not while open tasks have reserved some of it.
+         */
+        delete: operations["deleteAccount"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/stats": {
         parameters: {
             query?: never;
@@ -1049,6 +1142,60 @@ export interface paths {
         put?: never;
         /** Reap them now */
         post: operations["reapStuckTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What was done from outside, newest first
+         * @description Every act of a person or a program: who, on what, when, why, as it was before and after, and the request that asked for it. What is written stays. Submits, leases and reports are no acts.
+         */
+        get: operations["listActs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/audit/export.ndjson": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All of it, one line of JSON each */
+        get: operations["exportActs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/audit/export.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** All of it, for a spreadsheet */
+        get: operations["exportActsAsCsv"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1357,6 +1504,86 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/queue/reserve": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Lease the best job there is
+         * @description Another word for `lease`.
+         */
+        post: operations["reserveJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue/ack": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say that a job succeeded
+         * @description Another word for `complete`.
+         */
+        post: operations["ackJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue/nack": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say that a job failed
+         * @description Another word for `fail`: whether and when it is tried again is the policy's to say.
+         */
+        post: operations["nackJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/queue/reap-expired": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take back what has expired
+         * @description The reap loop does so by itself; this is for those who do not want to wait.
+         */
+        post: operations["reapExpiredJobs"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/queue": {
         parameters: {
             query?: never;
@@ -1536,11 +1763,83 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        Account: {
+            name: string;
+            /** @description What it holds, reserved credits included. */
+            credits: number;
+            /** @description For its open tasks. */
+            reserved: number;
+            /** @description What nobody has reserved; below nothing where credits were taken away. */
+            available: number;
+            /** @description So far. */
+            spent: number;
+            costs: {
+                [key: string]: number;
+            };
+            budget: {
+                retries_per_day: number | null;
+                retries_per_month: number | null;
+                retry_cost_per_month: number | null;
+            };
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+        };
+        /** @description Give `credits` or `add`, or neither. */
+        AccountChange: {
+            /**
+             * Format: int64
+             * @description What it holds from now on, reserved credits included.
+             */
+            credits?: number | null;
+            /**
+             * Format: int64
+             * @description Added to what it holds, or taken from it.
+             */
+            add?: number | null;
+            /** @description What a task costs, by its kind; 1 where nothing is said. */
+            costs?: {
+                [key: string]: number;
+            } | null;
+            budget?: components["schemas"]["RetryBudget"] | null;
+        };
+        /** @description Open tasks have reserved `reserved_credits` of the account. Cancel them, or wait until they have ended. */
+        AccountInUse: {
+            /** @constant */
+            type: "account-in-use";
+            title: string;
+            /** @constant */
+            status: 409;
+            detail: string;
+            /** @description The id of the request. */
+            instance: string;
+            /** @constant */
+            error: "ACCOUNT_IN_USE";
+            reserved_credits: number;
+        };
         /** @description Who acts, and why. */
         Act: {
             note?: components["schemas"]["Note"] | null;
             /** @description The key's name where nothing is said. */
             requested_by?: components["schemas"]["Name"] | null;
+        };
+        ActLine: {
+            id: components["schemas"]["Id"];
+            at: components["schemas"]["Instant"];
+            /** @description Nothing where it concerns all of them. */
+            namespace: string | null;
+            /** @enum {string} */
+            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "clock.advance" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete";
+            /** @description The id or the name of what it was done to. */
+            subject: string;
+            /** @description Who it was, as they say; else their key. */
+            actor: string | null;
+            /** @description The key they came with. */
+            key: string | null;
+            note: string | null;
+            /** @description The request that asked for it. */
+            request_id: string | null;
+            before: unknown;
+            after: unknown;
         };
         /** @description Give either `by` or `to`. */
         Advance: {
@@ -1567,6 +1866,10 @@ export interface components {
             number: number;
             run: number;
             cycle: number;
+            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            retry_kind: ("automatic" | "manual") | null;
+            /** @description Which version of the payload it worked on, from 1. */
+            payload_version: number;
             worker: string | null;
             started_at: components["schemas"]["Instant"] | null;
             ended_at: components["schemas"]["Instant"];
@@ -1575,6 +1878,12 @@ export interface components {
             outcome: "succeeded" | "failed" | "lost" | "throttled" | "snoozed" | "released" | "canceled";
             error: components["schemas"]["Failure"] | null;
             decision: components["schemas"]["Decision"] | null;
+            /** @description What whoever a hook called had counted when it ended. */
+            counted: {
+                expected_count: number | null;
+                success: number;
+                failures: number;
+            } | null;
             result: unknown;
         };
         /** @description The body is not JSON, or the address cannot be read. Correct the request. */
@@ -1926,6 +2235,12 @@ export interface components {
          * @enum {string}
          */
         Dialect: "native" | "workflow" | "task" | "job" | "run" | "step";
+        Difference: {
+            /** @description As in `card.number`. */
+            path: string;
+            before: unknown;
+            after: unknown;
+        };
         /**
          * @description Seconds as a number, or a span in words, or ISO 8601.
          * @example 90s
@@ -2216,6 +2531,21 @@ export interface components {
          * @example 2026-11-15T13:39:18.932Z
          */
         Instant: string;
+        /** @description The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        InsufficientCredits: {
+            /** @constant */
+            type: "insufficient-credits";
+            title: string;
+            /** @constant */
+            status: 402;
+            detail: string;
+            /** @description The id of the request. */
+            instance: string;
+            /** @constant */
+            error: "INSUFFICIENT_CREDITS";
+            required_credits: number;
+            available_credits: number;
+        };
         /** @description The server made a mistake. Its log says more; `instance` finds the line. */
         Internal: {
             /** @constant */
@@ -2229,9 +2559,18 @@ export interface components {
             /** @constant */
             error: "INTERNAL";
         };
+        JobAck: {
+            /** Format: uuid */
+            queue_id: string;
+            worker_id?: components["schemas"]["Name"] | null;
+            lease?: string | null;
+            result?: components["schemas"]["Json"];
+        };
         JobError: {
             error: string;
             message: string;
+            requiredCredits?: number;
+            availableCredits?: number;
         };
         JobFailure: {
             worker_id?: components["schemas"]["Name"] | null;
@@ -2255,6 +2594,18 @@ export interface components {
             worker_id: components["schemas"]["Name"];
             /** Format: int32 */
             lease_seconds?: number;
+        };
+        JobNack: {
+            /** Format: uuid */
+            queue_id: string;
+            worker_id?: components["schemas"]["Name"] | null;
+            lease?: string | null;
+            error?: components["schemas"]["Error"] | null;
+            /**
+             * Format: int32
+             * @description Read and not heeded: the policy decides.
+             */
+            retry_delay_seconds?: number | null;
         };
         JobRetry: {
             /** @description Kept as a note; who acts is who holds the key. */
@@ -2363,7 +2714,7 @@ export interface components {
             by: string | null;
         };
         /** @enum {string} */
-        LoopName: "retries" | "starts" | "reap" | "timeout" | "expire" | "flow" | "prune" | "schedule" | "promote";
+        LoopName: "retries" | "starts" | "reap" | "timeout" | "expire" | "flow" | "prune" | "schedule" | "dispatch" | "hooks" | "promote";
         /**
          * @description Statuses, classes of statuses, triggers, classes of errors, codes or types.
          * @example [
@@ -2570,11 +2921,11 @@ export interface components {
             at?: components["schemas"]["Instant"] | null;
             /** @description Not available in this version. */
             dependency?: string | null;
-            /** @description Not available in this version. */
+            /** @description Who pays for it, by the name of an account. */
             account?: string | null;
             /**
              * Format: int32
-             * @description Not available in this version.
+             * @description What it costs; else what its account says of its kind, or 1.
              */
             cost?: number | null;
             labels?: components["schemas"]["Labels"];
@@ -2646,6 +2997,16 @@ export interface components {
             /** @description For ever where nothing is said. */
             duration?: components["schemas"]["Duration"] | null;
             note?: components["schemas"]["Note"] | null;
+        };
+        PayloadVersion: {
+            version: number;
+            payload: unknown;
+            in_use: boolean;
+            edited_at: components["schemas"]["Instant"] | null;
+            edited_by: string | null;
+            /** @description The last run that used it, where it was replaced. */
+            last_run: number | null;
+            diff: components["schemas"]["Difference"][];
         };
         /** @description A policy in the one form that every spelling is read into; what holds its default is left out. It can be given back as it is. */
         Policy: {
@@ -2849,9 +3210,23 @@ export interface components {
             requested_by?: components["schemas"]["Name"] | null;
             /** @description Goes on counting where the last cycle stopped. */
             keep_counters?: boolean;
+            /** @description What the payload should say otherwise, as a JSON merge patch (RFC 7396): `null` takes a field away. The old payload is kept. */
+            payload_patch?: components["schemas"]["Json"];
         };
         /** @description As the header of that name: seconds or a date; or a span in words. */
         RetryAfter: components["schemas"]["Duration"] | string;
+        /** @description How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited. */
+        RetryBudget: {
+            /** Format: int32 */
+            retries_per_day?: number | null;
+            /** Format: int32 */
+            retries_per_month?: number | null;
+            /**
+             * Format: int64
+             * @description What the retried tasks may cost together.
+             */
+            retry_cost_per_month?: number | null;
+        };
         /** @enum {string} */
         RetryFrom: "failed" | "start";
         /** @description When and how often a task is tried again. */
@@ -3228,6 +3603,8 @@ export interface components {
             attempt_number: number;
             max_retries: number | null;
             cycle: number;
+            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            retry_kind: ("automatic" | "manual") | null;
             /** @description Runs in all cycles, whatever they counted for. */
             total_attempts: number;
             lost_count: number;
@@ -3263,6 +3640,11 @@ export interface components {
             /** @description What it judged when it succeeded, such as `passed`, `needs_review` or `failed`. */
             verdict: string | null;
             payload: unknown;
+            /** @description Counts its edits, from 1. */
+            payload_version: number;
+            /** @description Who pays for it. */
+            account: string | null;
+            cost: number | null;
             result: unknown;
             progress: unknown;
             /** @description How many things a hook's task has to do, as it was told. */
@@ -3312,6 +3694,8 @@ export interface components {
             attempt_number: number;
             max_retries: number | null;
             cycle: number;
+            /** @description Who asked for the attempt: a policy, or a person. Nothing for a first attempt. */
+            retry_kind: ("automatic" | "manual") | null;
             /** @description Runs in all cycles, whatever they counted for. */
             total_attempts: number;
             lost_count: number;
@@ -3508,7 +3892,7 @@ export interface components {
             error: components["schemas"]["Failure"] | null;
         };
         /** @enum {string} */
-        WorkType: "RETRIES" | "DELAYED_JOBS" | "STUCK_JOBS" | "TIMEOUTS" | "SCHEDULES";
+        WorkType: "RETRIES" | "DELAYED_JOBS" | "STUCK_JOBS" | "TIMEOUTS" | "HOOKS" | "SCHEDULES";
         Workflow: {
             path: string;
             version: number;
@@ -3563,6 +3947,27 @@ export interface components {
         };
     };
     responses: {
+        /** @description `account-in-use`: Open tasks have reserved `reserved_credits` of the account. Cancel them, or wait until they have ended. */
+        AccountInUse: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "account-in-use",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 409,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "ACCOUNT_IN_USE",
+                 *       "reserved_credits": 0
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["AccountInUse"];
+            };
+        };
         /**
          * @description `bad-request`: The body is not JSON, or the address cannot be read. Correct the request.
          *
@@ -4095,6 +4500,28 @@ export interface components {
                 "application/problem+json": components["schemas"]["IdempotencyMismatch"] | components["schemas"]["NameTaken"];
             };
         };
+        /** @description `insufficient-credits`: The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        InsufficientCredits: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "insufficient-credits",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 402,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "INSUFFICIENT_CREDITS",
+                 *       "required_credits": 0,
+                 *       "available_credits": 0
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["InsufficientCredits"];
+            };
+        };
         /** @description `internal`: The server made a mistake. Its log says more; `instance` finds the line. */
         Internal: {
             headers: {
@@ -4163,6 +4590,23 @@ export interface components {
         };
         /** @description `forbidden`: The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
         JobErrorForbidden: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                "comeback-problem": components["headers"]["Problem"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": "text",
+                 *       "message": "Service Unavailable"
+                 *     }
+                 */
+                "application/json": components["schemas"]["JobError"];
+            };
+        };
+        /** @description `insufficient-credits`: The account of the task holds too little: it takes `required_credits`, and `available_credits` are not reserved by others. Nothing was made or retried. */
+        JobErrorInsufficientCredits: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
@@ -4846,6 +5290,77 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
+    getHealthToo: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Whether the process answers */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        status: "ok";
+                    };
+                };
+            };
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            503: components["responses"]["Overloaded"];
+        };
+    };
+    getReadyToo: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Whether work can be taken and kept */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ready",
+                     *       "instance": "server-1",
+                     *       "now": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": {
+                        /** @constant */
+                        status: "ready";
+                        instance: string;
+                        now: components["schemas"]["Instant"];
+                    };
+                };
+            };
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     getDocs: {
         parameters: {
             query?: never;
@@ -4991,6 +5506,7 @@ export interface operations {
                      *           "attempt_number": 1,
                      *           "max_retries": 0,
                      *           "cycle": 1,
+                     *           "retry_kind": "automatic",
                      *           "total_attempts": 1,
                      *           "lost_count": 0,
                      *           "throttle_count": 0,
@@ -5085,6 +5601,7 @@ export interface operations {
             };
             400: components["responses"]["BadRequestOrValidationFailed"];
             401: components["responses"]["Unauthorized"];
+            402: components["responses"]["InsufficientCredits"];
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             409: components["responses"]["IdempotencyMismatch"];
@@ -5129,6 +5646,7 @@ export interface operations {
                      *       "attempt_number": 1,
                      *       "max_retries": 0,
                      *       "cycle": 1,
+                     *       "retry_kind": "automatic",
                      *       "total_attempts": 1,
                      *       "lost_count": 0,
                      *       "throttle_count": 0,
@@ -5155,6 +5673,9 @@ export interface operations {
                      *       "external_id": "text",
                      *       "verdict": "text",
                      *       "payload": null,
+                     *       "payload_version": 0,
+                     *       "account": "text",
+                     *       "cost": 0,
                      *       "result": null,
                      *       "progress": null,
                      *       "expected_count": 0,
@@ -5237,6 +5758,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -5263,6 +5785,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -5345,6 +5870,8 @@ export interface operations {
                      *           "number": 1,
                      *           "run": 1,
                      *           "cycle": 1,
+                     *           "retry_kind": "automatic",
+                     *           "payload_version": 0,
                      *           "worker": "worker-1",
                      *           "started_at": "2026-11-15T13:39:18.932Z",
                      *           "ended_at": "2026-11-15T13:39:18.932Z",
@@ -5360,6 +5887,11 @@ export interface operations {
                      *             "before": {},
                      *             "after": {}
                      *           },
+                     *           "counted": {
+                     *             "expected_count": 0,
+                     *             "success": 0,
+                     *             "failures": 0
+                     *           },
                      *           "result": null
                      *         }
                      *       ],
@@ -5368,6 +5900,67 @@ export interface operations {
                      */
                     "application/json": {
                         items: components["schemas"]["Attempt"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listPayloads: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a task. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Every version of its payload */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "version": 0,
+                     *           "payload": null,
+                     *           "in_use": false,
+                     *           "edited_at": "2026-11-15T13:39:18.932Z",
+                     *           "edited_by": "text",
+                     *           "last_run": 0,
+                     *           "diff": [
+                     *             {
+                     *               "path": "retry.max_retries",
+                     *               "before": null,
+                     *               "after": null
+                     *             }
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["PayloadVersion"][];
                         next_cursor: string | null;
                     };
                 };
@@ -5594,6 +6187,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -5620,6 +6214,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -5649,18 +6246,34 @@ export interface operations {
                      *         ]
                      *       },
                      *       "message": "Service Unavailable",
-                     *       "queue_position": 0
+                     *       "queue_position": 0,
+                     *       "payload": {
+                     *         "version": 0,
+                     *         "diff": [
+                     *           {
+                     *             "path": "retry.max_retries",
+                     *             "before": null,
+                     *             "after": null
+                     *           }
+                     *         ]
+                     *       }
                      *     }
                      */
                     "application/json": {
                         task: components["schemas"]["Task"];
                         message: string;
                         queue_position: number | null;
+                        /** @description Where the payload was edited: what became of it. */
+                        payload: {
+                            version: number;
+                            diff: components["schemas"]["Difference"][];
+                        } | null;
                     };
                 };
             };
             400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
             401: components["responses"]["Unauthorized"];
+            402: components["responses"]["InsufficientCredits"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
@@ -5713,6 +6326,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -5739,6 +6353,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -5828,6 +6445,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -5854,6 +6472,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -5943,6 +6564,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -5969,6 +6591,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -6058,6 +6683,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -6084,6 +6710,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -6173,6 +6802,7 @@ export interface operations {
                      *         "attempt_number": 1,
                      *         "max_retries": 0,
                      *         "cycle": 1,
+                     *         "retry_kind": "automatic",
                      *         "total_attempts": 1,
                      *         "lost_count": 0,
                      *         "throttle_count": 0,
@@ -6199,6 +6829,9 @@ export interface operations {
                      *         "external_id": "text",
                      *         "verdict": "text",
                      *         "payload": null,
+                     *         "payload_version": 0,
+                     *         "account": "text",
+                     *         "cost": 0,
                      *         "result": null,
                      *         "progress": null,
                      *         "expected_count": 0,
@@ -8538,6 +9171,213 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
+    listAccounts: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accounts, and what they hold */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "credits": 0,
+                     *           "reserved": 0,
+                     *           "available": 0,
+                     *           "spent": 0,
+                     *           "costs": {},
+                     *           "budget": {
+                     *             "retries_per_day": 0,
+                     *             "retries_per_month": 0,
+                     *             "retry_cost_per_month": 0
+                     *           },
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Account"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getAccount: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an account. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An account, and what it holds */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "credits": 0,
+                     *       "reserved": 0,
+                     *       "available": 0,
+                     *       "spent": 0,
+                     *       "costs": {},
+                     *       "budget": {
+                     *         "retries_per_day": 0,
+                     *         "retries_per_month": 0,
+                     *         "retry_cost_per_month": 0
+                     *       },
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Account"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    putAccount: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an account. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AccountChange"];
+            };
+        };
+        responses: {
+            /** @description Make an account, or change it */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "credits": 0,
+                     *       "reserved": 0,
+                     *       "available": 0,
+                     *       "spent": 0,
+                     *       "costs": {},
+                     *       "budget": {
+                     *         "retries_per_day": 0,
+                     *         "retries_per_month": 0,
+                     *         "retry_cost_per_month": 0
+                     *       },
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Account"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deleteAccount: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an account. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Delete an account */
+            204: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["AccountInUse"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     getStats: {
         parameters: {
             query?: never;
@@ -9252,6 +10092,169 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listActs: {
+        parameters: {
+            query?: {
+                /** @description Who it was, by the name they said or by that of their key. */
+                actor?: string;
+                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                act?: string;
+                /** @description What it was done to: an id, or a name. */
+                subject?: string;
+                /** @description Not before this instant. */
+                since?: components["schemas"]["Instant"];
+                /** @description Before this instant. */
+                until?: components["schemas"]["Instant"];
+                /** @description In all namespaces; for keys that are good for all of them. */
+                all?: boolean;
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was done from outside, newest first */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "namespace": "default",
+                     *           "act": "task.retry",
+                     *           "subject": "text",
+                     *           "actor": "text",
+                     *           "key": "cbk_5f0c1d2e3a4b_secret",
+                     *           "note": "text",
+                     *           "request_id": "text",
+                     *           "before": null,
+                     *           "after": null
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["ActLine"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    exportActs: {
+        parameters: {
+            query?: {
+                /** @description Who it was, by the name they said or by that of their key. */
+                actor?: string;
+                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                act?: string;
+                /** @description What it was done to: an id, or a name. */
+                subject?: string;
+                /** @description Not before this instant. */
+                since?: components["schemas"]["Instant"];
+                /** @description Before this instant. */
+                until?: components["schemas"]["Instant"];
+                /** @description In all namespaces; for keys that are good for all of them. */
+                all?: boolean;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All of it, one line of JSON each */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /** @example text */
+                    "application/x-ndjson": string;
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    exportActsAsCsv: {
+        parameters: {
+            query?: {
+                /** @description Who it was, by the name they said or by that of their key. */
+                actor?: string;
+                /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
+                act?: string;
+                /** @description What it was done to: an id, or a name. */
+                subject?: string;
+                /** @description Not before this instant. */
+                since?: components["schemas"]["Instant"];
+                /** @description Before this instant. */
+                until?: components["schemas"]["Instant"];
+                /** @description In all namespaces; for keys that are good for all of them. */
+                all?: boolean;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All of it, for a spreadsheet */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
@@ -10650,6 +11653,209 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
+    reserveJob: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobLeaseRequest"];
+            };
+        };
+        responses: {
+            /** @description Lease the best job there is */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok",
+                     *       "job": {
+                     *         "queue_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "execution_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "node_id": "text",
+                     *         "node_name": "text",
+                     *         "node_type": "text",
+                     *         "status": "queued",
+                     *         "priority": 0,
+                     *         "attempts": 0,
+                     *         "max_attempts": 0,
+                     *         "available_at": "2026-11-15T13:39:18.932Z",
+                     *         "lease_until": "2026-11-15T13:39:18.932Z",
+                     *         "worker_id": "text",
+                     *         "created_at": "2026-11-15T13:39:18.932Z",
+                     *         "updated_at": "2026-11-15T13:39:18.932Z",
+                     *         "action": null,
+                     *         "context": null,
+                     *         "lease": "AaHfbwKHcACABMPbmHkLygAAAAEz0xBw3mX3VJq1n2sWvQkD"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["QueueLease"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    ackJob: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobAck"];
+            };
+        };
+        responses: {
+            /** @description Say that a job succeeded */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok",
+                     *       "queue_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "queue_status": "queued",
+                     *       "attempts": 0,
+                     *       "available_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["QueueAck"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    nackJob: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["JobNack"];
+            };
+        };
+        responses: {
+            /** @description Say that a job failed */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "ok",
+                     *       "queue_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "queue_status": "queued",
+                     *       "attempts": 0,
+                     *       "available_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["QueueAck"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    reapExpiredJobs: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description Take back what has expired */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "status": "text",
+                     *       "reclaimed": 0
+                     *     }
+                     */
+                    "application/json": {
+                        status: string;
+                        reclaimed: number;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     listJobs: {
         parameters: {
             query?: {
@@ -11194,6 +12400,7 @@ export interface operations {
             };
             400: components["responses"]["JobErrorBadRequestOrValidationFailedOrWrongState"];
             401: components["responses"]["JobErrorUnauthorized"];
+            402: components["responses"]["JobErrorInsufficientCredits"];
             403: components["responses"]["JobErrorForbidden"];
             404: components["responses"]["JobErrorNotFound"];
             408: components["responses"]["JobErrorTooSlow"];
@@ -11249,6 +12456,7 @@ export interface operations {
             };
             400: components["responses"]["JobErrorBadRequestOrValidationFailedOrWrongState"];
             401: components["responses"]["JobErrorUnauthorized"];
+            402: components["responses"]["JobErrorInsufficientCredits"];
             403: components["responses"]["JobErrorForbidden"];
             404: components["responses"]["JobErrorNotFound"];
             408: components["responses"]["JobErrorTooSlow"];
