@@ -23,7 +23,8 @@ impl House {
         let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
         let clock = VirtualClock::new(Timestamp(1_800_000_000_000));
         let engine = Engine::without_loops(store, clock.clone(), EngineConfig::default()).await.expect("an engine");
-        let app = App::new(engine, AppOptions { clock: Some(clock.clone()), ..AppOptions::default() }).await.expect("an app");
+        let app =
+            App::new(engine, AppOptions { clock: Some(clock.clone()), ..AppOptions::default() }).await.expect("an app");
         let mut house = House { app, clock, admin: String::new() };
         house.admin = house.key("boss", Role::Admin, "*").await;
         house

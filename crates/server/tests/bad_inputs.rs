@@ -61,7 +61,9 @@ impl Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
         self.address = self.address.replace("/schedules/reap", &format!("/schedules/{part}"));
-        if let Some(before) = self.address.strip_suffix("reap").filter(|it| it.ends_with("/rules/") || it.ends_with("/accounts/")) {
+        if let Some(before) =
+            self.address.strip_suffix("reap").filter(|it| it.ends_with("/rules/") || it.ends_with("/accounts/"))
+        {
             self.address = format!("{before}{part}");
         }
         if self.address.ends_with("/policies/k") {
