@@ -324,7 +324,8 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
         4..6 => engine.resume("default", id, by).await.map(drop),
         6..8 => {
             sim.ledger.lock().revived.insert(id);
-            engine.retry("default", id, ManualRetry { keep_counters: rng.percent(30), deed: by.into() }).await.map(drop)
+            let retry = ManualRetry { keep_counters: rng.percent(30), deed: by.into(), ..ManualRetry::default() };
+            engine.retry("default", id, retry).await.map(drop)
         }
         8 => engine.snooze("default", id, Millis(rng.below(30_000)), by).await.map(drop),
         9 => {
