@@ -61,8 +61,10 @@ impl Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
         self.address = self.address.replace("/schedules/reap", &format!("/schedules/{part}"));
-        if self.address.ends_with("/rules/reap") {
-            self.address = format!("/api/v1/rules/{part}");
+        if let Some(before) =
+            self.address.strip_suffix("reap").filter(|it| it.ends_with("/rules/") || it.ends_with("/accounts/"))
+        {
+            self.address = format!("{before}{part}");
         }
         if self.address.ends_with("/policies/k") {
             self.address = format!("/api/v1/policies/{part}");

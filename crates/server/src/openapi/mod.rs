@@ -40,6 +40,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("schedules", "Schedules", "What starts by itself, by cron or by spans."),
     ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
     ("rules", "Rules", "How many tasks of one sort may run at once."),
+    ("accounts", "Accounts", "The credits that tasks cost, and how many retries they pay for."),
     ("stats", "Statistics", "Numbers about now and about what is to come."),
     ("upcoming", "Statistics", ""),
     ("clock", "Clock", "What time it is; on a server whose time is moved by hand, moving it."),
