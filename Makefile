@@ -24,7 +24,7 @@ screenshots: setup ui ## pictures of every screen, light, dark and phone, into u
 	cargo build -p comeback
 	cd ui && npm run screenshots
 
-test: setup ## everything, on both databases, as on a fresh machine
+test: setup ui ## everything, on both databases, as on a fresh machine
 	scripts/with-postgres scripts/test format lint build core store engine server contract ui simulation chaos
 
 SEEDS ?= 20000
