@@ -20,7 +20,7 @@ fn main() {
     let mut files = Vec::new();
     collect(&from, &from, &mut files);
     files.sort();
-    let mut code = format!("pub const IS_BUILT: bool = {is_built};\nstatic FILES: &[File] = &[\n");
+    let mut code = String::from("static FILES: &[File] = &[\n");
     for (name, path) in files {
         let content = fs::read(&path).expect("a file of the dashboard can be read");
         let _ = writeln!(

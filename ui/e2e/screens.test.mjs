@@ -125,7 +125,7 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   assert.match(await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(), /↻\s+charge/);
   assert.match(await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(), /^attempt 2, in \d+/);
   await press('Gantt');
-  await tab.page.getByRole('img', { name: /When each of 4 tasks ran/ }).waitFor();
+  await tab.page.getByRole('group', { name: /When each of 4 tasks ran/ }).waitFor();
   await press('List');
   await tab.page.locator('tbody tr', { hasText: 'refund' }).waitFor();
   await press('Events');
@@ -146,7 +146,7 @@ test('a workflow is run from the catalog, and versions are compared', async () =
   await press('Run…');
   await tab.page.locator('dialog').getByRole('button', { name: 'Run' }).click();
   await tab.page.waitForURL(/\/x\//);
-  await tab.page.locator('.box', { hasText: 'extract' }).waitFor();
+  await tab.page.locator('.box', { hasText: 'extract' }).first().waitFor();
 });
 
 test('schedules can be run now and paused', async () => {

@@ -51,7 +51,7 @@ async function more() {
   const steps = {
     reserve: { kind: 'order.reserve' },
     fraud: { kind: 'order.reserve', needs: ['reserve'] },
-    charge: { kind: 'payments.charge', needs: ['reserve'], retry: exp },
+    charge: { kind: 'payments.charge', needs: ['reserve'], retry: 'exp(6m, x2, 5 retries)' },
     ship: { kind: 'order.ship', needs: ['charge', 'fraud'] },
     notify: { kind: 'order.ship', needs: ['ship'] },
   };
@@ -61,11 +61,12 @@ async function more() {
   await api.post('schedules', { name: 'sweep', every: '15m', task: { kind: 'order.reserve' } });
   await api.put('rules/payments', { match: { kind: 'payments.charge' }, max_running: 5 });
   await api.put('policies/payments.charge', { policy: exp });
-  await api.submit({ kind: 'crm.sync', name: 'Sync customer 8841', labels: { tenant: 'acme' }, payload: { customer: 8841, fields: ['email', 'plan'] }, retry: 'exp(4m, x2, max 6h, 7 retries, jitter full)' });
+  await api.submit({ kind: 'crm.sync', name: 'Sync customer 8841', labels: { tenant: 'acme' }, payload: { customer: 8841, fields: ['email', 'plan'] }, retry: 'exp(4m, x2, max 6h, 7 retries)' });
   await api.fail('crm.sync', { type: 'ConnectionRefused', message: 'crm.example refused the connection', stack: 'ConnectionRefused: crm.example refused the connection\n  at sync (crm.js:41)\n  at run (worker.js:12)' }, 'worker-2');
-  // It is tried twice more while the pictures wait.
+  // It goes on failing while the pictures wait.
+  const refused = { type: 'ConnectionRefused', message: 'crm.example refused the connection' };
   void (async () => {
-    for (const error of [{ status: 503, message: 'crm.example answered 503' }, { type: 'ConnectionRefused', message: 'crm.example refused the connection' }]) {
+    for (const error of [{ status: 503, message: 'crm.example answered 503' }, refused, refused, refused, refused]) {
       for (;;) {
         const { leases } = await api.post('leases', { worker: 'worker-1', kinds: ['crm.sync'], limit: 1, wait: '20s' });
         if (!leases[0]) continue;

@@ -33,7 +33,6 @@ pub use problem::Problem;
 pub use routes::clock::META as VIRTUAL_CLOCK;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
-pub use ui::IS_BUILT as HAS_DASHBOARD;
 
 use auth::Keys;
 use catalog::Catalog;

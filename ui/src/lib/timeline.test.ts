@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { abridged, inside, rows, scale } from './timeline';
+import { abridged, inside, rows, scale, spread } from './timeline';
 
 const NOW = 1_000_000_000_000;
 const DAY = 86_400_000;
@@ -44,6 +44,13 @@ it('puts labels into rows so that none covers another', () => {
     { x: 300, width: 60, weight: 0 },
   ];
   expect(rows(labels, 2)).toEqual([1, 0, -1, 0]);
+});
+
+it('moves what stands too near, and no further than it must', () => {
+  expect(spread([10, 12, 100], 20, 0, 200)).toEqual([10, 30, 100]);
+  expect(spread([190, 195, 200], 20, 0, 200)).toEqual([160, 180, 200]);
+  expect(spread([1, 2, 3], 20, 0, 30)).toEqual([1, 2, 3]);
+  expect(spread([], 20, 0, 30)).toEqual([]);
 });
 
 it('keeps labels inside', () => {

@@ -89,3 +89,12 @@ export function rows(labels: Label[], count: number, gap = 6): number[] {
 export function inside(x: number, width: number, full: number): number {
   return Math.max(width / 2, Math.min(full - width / 2, x));
 }
+
+/** Places in rising order, moved as little as needed so that none is nearer to its neighbour than `gap`; unchanged where there is no room. */
+export function spread(places: number[], gap: number, from: number, to: number): number[] {
+  if ((places.length - 1) * gap > to - from) return places;
+  const moved = [...places];
+  for (let i = 0; i < moved.length; i += 1) moved[i] = Math.max(moved[i] ?? 0, i === 0 ? from : (moved[i - 1] ?? 0) + gap);
+  for (let i = moved.length - 1; i >= 0; i -= 1) moved[i] = Math.min(moved[i] ?? 0, i === moved.length - 1 ? to : (moved[i + 1] ?? 0) - gap);
+  return moved;
+}

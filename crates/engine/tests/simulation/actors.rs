@@ -324,7 +324,14 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
         4..6 => engine.resume("default", id, by).await.map(drop),
         6..8 => {
             sim.ledger.lock().revived.insert(id);
-            engine.retry("default", id, ManualRetry { keep_counters: rng.percent(30), payload_patch: None, deed: by.into() }).await.map(drop)
+            engine
+                .retry(
+                    "default",
+                    id,
+                    ManualRetry { keep_counters: rng.percent(30), payload_patch: None, deed: by.into() },
+                )
+                .await
+                .map(drop)
         }
         8 => engine.snooze("default", id, Millis(rng.below(30_000)), by).await.map(drop),
         9 => {

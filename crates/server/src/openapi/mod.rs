@@ -46,6 +46,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("clock", "Clock", "What time it is; on a server whose time is moved by hand, moving it."),
     ("admin", "Administration", "Loops, workers, instances, and what is stuck."),
     ("keys", "Keys", "Who may do what."),
+    ("me", "Keys", ""),
     (
         "jobs",
         "Other dialects",
