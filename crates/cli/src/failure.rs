@@ -128,6 +128,12 @@ impl From<Error> for Failure {
                     "LEASE_LOST" => failure
                         .why("it ran out, or somebody else has the task by now")
                         .remedy("leave the task to whoever has it"),
+                    "INSUFFICIENT_CREDITS" => failure
+                        .why("its account cannot pay for another cycle, and nothing was changed")
+                        .remedy("add credits: comeback account put NAME --credits N"),
+                    "ACCOUNT_IN_USE" => failure
+                        .why("open tasks have reserved some of its credits")
+                        .remedy("wait until they are over, or cancel them: comeback task list account:NAME"),
                     "TASK_CANCELED" => failure.why("somebody does not want it any more").remedy("stop working on it"),
                     "TOO_LARGE" => failure
                         .why("the server keeps room for others")

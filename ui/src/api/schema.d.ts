@@ -2560,8 +2560,7 @@ export interface components {
             error: "INTERNAL";
         };
         JobAck: {
-            /** Format: uuid */
-            queue_id: string;
+            queue_id: components["schemas"]["Id"];
             worker_id?: components["schemas"]["Name"] | null;
             lease?: string | null;
             result?: components["schemas"]["Json"];
@@ -2596,8 +2595,7 @@ export interface components {
             lease_seconds?: number;
         };
         JobNack: {
-            /** Format: uuid */
-            queue_id: string;
+            queue_id: components["schemas"]["Id"];
             worker_id?: components["schemas"]["Name"] | null;
             lease?: string | null;
             error?: components["schemas"]["Error"] | null;

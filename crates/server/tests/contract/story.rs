@@ -175,7 +175,9 @@ async fn every_answer_is_as_the_document_says() {
 }
 
 async fn doors(world: &World) {
-    for operation in ["getLive", "getHealth", "getReady", "getDocs", "getOpenApi", "getMetrics"] {
+    for operation in
+        ["getLive", "getHealth", "getReady", "getHealthToo", "getReadyToo", "getDocs", "getOpenApi", "getMetrics"]
+    {
         world.get(operation, "").await;
     }
 }
@@ -505,6 +507,7 @@ async fn contradictions(world: &World) {
             let body = match doc.id {
                 "updateBatchTask" => Some(json!({"status": "Success"}).to_string()),
                 "completeJob" | "failJob" | "keepJob" => Some(json!({"worker_id": "w"}).to_string()),
+                "ackJob" | "nackJob" => Some(json!({"queue_id": nobody, "worker_id": "w"}).to_string()),
                 "emitEvent" => Some(json!({"event_type": "action_started", "queue_id": nobody}).to_string()),
                 "countBatchTask" => Some(json!({"new_success": 1}).to_string()),
                 "setBatchRules" => Some(json!({"kind": "k", "rules": []}).to_string()),

@@ -303,8 +303,8 @@ struct CompleteIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobAck)]
 struct AckIn {
-    #[schema(format = "uuid")]
-    queue_id: String,
+    #[schema(value_type = stands_for::Id)]
+    queue_id: Uuid,
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     worker_id: Option<String>,
@@ -317,7 +317,7 @@ struct AckIn {
 
 async fn ack(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
     let AckIn { queue_id, worker_id, lease, result } = wire::read(&body)?;
-    succeeded(&app, &caller, &queue_id, CompleteIn { worker_id, lease, result }).await
+    succeeded(&app, &caller, TaskId(queue_id), CompleteIn { worker_id, lease, result }).await
 }
 
 async fn complete(
@@ -326,11 +326,10 @@ async fn complete(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    succeeded(&app, &caller, &id, wire::read(&body)?).await
+    succeeded(&app, &caller, task_id(&id)?, wire::read(&body)?).await
 }
 
-async fn succeeded(app: &App, caller: &Caller, id: &str, given: CompleteIn) -> Result<Json<Value>, Problem> {
-    let id = task_id(id)?;
+async fn succeeded(app: &App, caller: &Caller, id: TaskId, given: CompleteIn) -> Result<Json<Value>, Problem> {
     let end = ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) };
     let holder = Holder::new(app, &given.worker_id, &given.lease)?;
     holder.end(app, &caller.namespace, id, end).await.map(Json)
@@ -359,8 +358,8 @@ struct FailIn {
 #[serde(deny_unknown_fields)]
 #[schema(as = JobNack)]
 struct NackIn {
-    #[schema(format = "uuid")]
-    queue_id: String,
+    #[schema(value_type = stands_for::Id)]
+    queue_id: Uuid,
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     worker_id: Option<String>,
@@ -375,7 +374,13 @@ struct NackIn {
 
 async fn nack(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
     let NackIn { queue_id, worker_id, lease, error, .. } = wire::read(&body)?;
-    failed(&app, &caller, &queue_id, FailIn { worker_id, lease, error, _retry: None, _retry_delay_seconds: None }).await
+    failed(
+        &app,
+        &caller,
+        TaskId(queue_id),
+        FailIn { worker_id, lease, error, _retry: None, _retry_delay_seconds: None },
+    )
+    .await
 }
 
 async fn fail(
@@ -384,11 +389,10 @@ async fn fail(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    failed(&app, &caller, &id, wire::read(&body)?).await
+    failed(&app, &caller, task_id(&id)?, wire::read(&body)?).await
 }
 
-async fn failed(app: &App, caller: &Caller, id: &str, given: FailIn) -> Result<Json<Value>, Problem> {
-    let id = task_id(id)?;
+async fn failed(app: &App, caller: &Caller, id: TaskId, given: FailIn) -> Result<Json<Value>, Problem> {
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
     faults.or(())?;

@@ -129,6 +129,7 @@ pub async fn queue(world: &World) {
     world.post("advanceClock", "", json!({"by": "2s"})).await;
     let job = world.post("leaseJob", "", json!({"worker_id": "w"})).await["job"].clone();
     world.post("completeJob", id, json!({"lease": job["lease"], "result": {"rows": 3}})).await;
+    acknowledged(world).await;
     for query in ["", "status=completed", "status=retry", "worker_id=w&limit=1"] {
         world.find("listJobs", query).await;
     }
@@ -140,19 +141,38 @@ pub async fn queue(world: &World) {
         after = format!("&after={next}");
     }
     world.find("listEvents", "names=seed&types=step_retry").await;
-    for operation in ["completeJob", "failJob", "emitEvent"] {
+    for operation in ["completeJob", "failJob", "ackJob", "nackJob", "emitEvent"] {
         let entry = world.post("enqueueJob", "", json!({"node_id": "gone", "max_attempts": 2})).await;
         let id = entry["queue_id"].as_str().expect("an id").to_owned();
         let job = world.post("leaseJob", "", by("w")).await["job"].clone();
         world.post("cancelTask", &id, json!({})).await;
         let mut late = json!({"lease": job["lease"]});
-        if operation == "emitEvent" {
-            (late["event_type"], late["queue_id"]) = ("action_completed".into(), id.clone().into());
+        match operation {
+            "emitEvent" => (late["event_type"], late["queue_id"]) = ("action_completed".into(), id.clone().into()),
+            "ackJob" | "nackJob" => late["queue_id"] = id.clone().into(),
+            _ => {}
         }
         assert_eq!(world.bad_with(operation, &id, late.clone()).await, "task-canceled", "{operation}");
         let beat = world.post("keepJob", &id, json!({"lease": job["lease"]})).await;
         assert_eq!(beat["cancel_requested"], true);
     }
+}
+
+/// The same in other words.
+async fn acknowledged(world: &World) {
+    let entry =
+        world.post("enqueueJob", "", json!({"node_id": "n", "retry": {"max_attempts": 2, "initial_delay": 1}})).await;
+    let by = |worker: &str| json!({"queue_id": entry["queue_id"], "worker_id": worker});
+    let reserve = async || world.post("reserveJob", "", json!({"worker_id": "w"})).await;
+    assert_eq!(reserve().await["job"]["queue_id"], entry["queue_id"]);
+    for operation in ["ackJob", "nackJob"] {
+        assert_eq!(world.bad_with(operation, "", by("x")).await, "lease-lost", "{operation}");
+    }
+    world.post("nackJob", "", by("w")).await;
+    world.post("advanceClock", "", json!({"by": "2s"})).await;
+    reserve().await;
+    world.post("ackJob", "", by("w")).await;
+    world.post("reapExpiredJobs", "", json!({})).await;
 }
 
 pub async fn schedules(world: &World) {
