@@ -169,7 +169,7 @@ pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
             _ if PolicyLimits::NAMES.contains(&name) => limited.policies.set(name, value),
             _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
             _ => {
-                let names = [&GateOptions::NAMES[..], &PolicyLimits::NAMES, Limits::NAMES].concat();
+                let names = [GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
                 Err(format!("there are connections, {}", names.join(", ")))
             }
         };
