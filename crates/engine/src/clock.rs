@@ -170,6 +170,7 @@ mod tests {
         assert!(clock.now() >= before + Millis(4_900));
     }
 
+    /// R-I21.
     #[test]
     fn a_clock_that_is_set_back_does_not_stop_the_time() {
         let clock = SystemClock::new();

@@ -97,7 +97,7 @@ async fn check_task(sim: &Sim, stored: &Stored) -> Result<(), String> {
     if !dense {
         now.last_seq = told.last_seq;
     }
-    ensure(told == now, || format!("{id}: the log says {told:?}, the row says {now:?} (R-I19)"))?;
+    ensure(told == now, || format!("{id}: the log says {told:?}, the row says {now:?} (R-I19)\n{events:#?}"))?;
     check_counters(stored)?;
     check_starts(sim, stored, &events)?;
     check_delays(stored, &records)?;

@@ -75,6 +75,26 @@ cases! { "apply";
         }
     }
 
+    /// R-I19: in one change a task may be opened again and come to another end.
+    fn another_end_of_a_task_that_was_over_is_kept(w) {
+        let claimed = w.running(w.new_task("a")).await;
+        w.fail(&claimed.stored).await;
+        let before = w.load(claimed.stored.task.id).await.task;
+        w.pass(1_000);
+        let mut record = Record::about(&before, w.now());
+        record.events = vec![EventKind::TaskReopened, EventKind::TaskCanceled];
+        record.data = Some(json!({"cycle": 0}));
+        let mut after = before.clone();
+        (after.state, after.reason) = (State::Canceled, Some(Reason::Canceled));
+        (after.version, after.seq, after.updated_at) = (before.version + 2, before.seq + 2, w.now());
+        after.ended_at = Some(w.now());
+        let write = Write { expected_version: before.version, from: before.state, after: after.clone() };
+        let commit = Commit { writes: vec![write], records: vec![record], ..Commit::default() };
+        assert_eq!(w.apply(commit.clone()).await, Applied::Done);
+        assert_eq!(w.load(after.id).await.task, after);
+        assert_eq!(w.apply(commit).await, Applied::Stale);
+    }
+
     fn a_verdict_on_old_facts_is_stale_and_changes_nothing(w) {
         let claimed = w.running(w.retrying_task("a", json!({}))).await;
         let id = claimed.stored.task.id;

@@ -287,22 +287,20 @@ fn write_task(tx: &mut Tx<'_>, write: &Write) -> Result<Result<(), Applied>, Sto
             Ok(if update_open(tx.connection, &row, write.expected_version)? { Ok(()) } else { Err(Applied::Stale) })
         }
         (false, true) => reopen(tx, write, lane),
-        (false, false) => {
-            let changed = tx
-                .connection
-                .prepare_cached(
-                    "update task_done set version = ?3, seq = ?4, updated_at = ?5 where id = ?1 and version = ?2",
-                )?
-                .execute((
-                    task.id.0.as_bytes().as_slice(),
-                    write.expected_version,
-                    task.version,
-                    task.seq,
-                    task.updated_at.0,
-                ))?;
-            Ok(if changed == 1 { Ok(()) } else { Err(Applied::Stale) })
-        }
+        (false, false) => end_again(tx, write, lane),
     }
+}
+
+/// T28: a finished task whose log grew; or one that was opened again and came to another end at once.
+fn end_again(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applied>, StoreError> {
+    let policy: Option<Option<i32>> = tx
+        .connection
+        .prepare_cached("delete from task_done where id = ?1 and version = ?2 returning policy")?
+        .query_row((write.after.id.0.as_bytes().as_slice(), write.expected_version), |row| row.get(0))
+        .optional()?;
+    let Some(policy) = policy else { return Ok(Err(Applied::Stale)) };
+    insert_done(tx.connection, &DoneRow::new(&write.after, lane, policy), policy)?;
+    Ok(Ok(()))
 }
 
 /// The open row goes, the end is written, and with it goes the dedupe key.

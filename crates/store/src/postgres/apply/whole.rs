@@ -52,6 +52,7 @@ pub async fn apply(
             answers[*index] = taken;
             continue;
         }
+        let mut ended_again = Vec::new();
         for write in &commit.writes {
             let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
             match (write.from.is_open(), write.after.state.is_open()) {
@@ -61,9 +62,10 @@ pub async fn apply(
                 }
                 (true, false) => ended.push((DoneRow::new(&write.after, lane, None), write.expected_version)),
                 (false, true) => {}
-                (false, false) => note_done(tx, write).await?,
+                (false, false) => ended_again.push(DoneRow::new(&write.after, lane, None)),
             }
         }
+        end_again(tx, &ended_again).await?;
         match &commit.execution {
             Some(write) => {
                 let (_, log) = locked.get_mut(&write.after.id.0).ok_or_else(|| corrupt("a locked execution"))?;
@@ -319,13 +321,25 @@ async fn reopen_all(
     Ok(None)
 }
 
-/// T28: a finished task whose log grew.
-async fn note_done(tx: &Transaction<'_>, write: &Write) -> Result<(), StoreError> {
-    let task = &write.after;
-    let statement =
-        tx.prepare_cached("update task_done set version = $2, seq = $3, updated_at = $4 where id = $1").await?;
-    tx.execute(&statement, &[&task.id.0, &task.version.cast_signed(), &task.seq.cast_signed(), &task.updated_at.0])
-        .await?;
+/// T28: finished tasks whose log grew; or which were opened again and came to another end at once.
+async fn end_again(tx: &Transaction<'_>, rows: &[DoneRow]) -> Result<(), StoreError> {
+    static END_AGAIN: LazyLock<String> = LazyLock::new(|| {
+        let changed = DONE_COLUMNS.iter().filter(|name| !["id", "policy"].contains(name));
+        let changed: Vec<String> = changed.map(|name| format!("{name} = i.{name}")).collect();
+        format!(
+            "update task_done o set {} from unnest({}) as i({}) where o.id = i.id",
+            changed.join(", "),
+            DoneColumns::arrays(1),
+            DoneColumns::names(""),
+        )
+    });
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let mut columns = DoneColumns::default();
+    rows.iter().for_each(|row| columns.push(row));
+    let statement = tx.prepare_cached(&END_AGAIN).await?;
+    tx.execute(&statement, &columns.params()).await?;
     Ok(())
 }
 
