@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve ui test screenshots simulate chaos bench bench-quick
+.PHONY: help setup demo serve ui test screenshots simulate chaos storm fairness bench bench-quick
 
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,8 +24,16 @@ screenshots: setup ui ## pictures of every screen, light, dark and phone, into u
 	cargo build -p comeback
 	cd ui && npm run screenshots
 
+.PHONY: ui-budgets test-all
+ui-budgets: setup ui ## what the dashboard may weigh and how long it may take, with a million tasks in a real Chromium
+	cargo build --release -p comeback
+	cd ui && COMEBACK_BINARY=../target/release/comeback npm run budgets
+
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format ui lint build core store engine server contract browser simulation chaos
+	scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
+
+test-all: setup ## the same with the long stories on PostgreSQL too and all 120 ways to smuggle a script into the dashboard
+	ALL=1 COMEBACK_EVERY_COMMIT=1 XSS=all scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
@@ -38,6 +46,12 @@ chaos: setup ## kill -9 under load: servers, workers and PostgreSQL for CHAOS_SE
 	COMEBACK_CHAOS_CONTROLS=all cargo test --release -p comeback --test chaos -- --ignored control::
 	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
 	COMEBACK_EVERY_COMMIT=1 scripts/with-postgres cargo test --release -p comeback-engine --test stories kills
+
+storm: ## what retries do to a service in trouble, four ways side by side (four minutes; STORM=full for half an hour)
+	cargo run --release -p comeback-engine --example storm
+
+fairness: setup ## what one tenant's million tasks do to another's ten, on both databases (five minutes)
+	scripts/with-postgres --durable cargo run --release -p comeback-engine --example fairness
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare

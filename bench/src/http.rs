@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use comeback_client::Client;
 use comeback_server::{App, AppOptions, ServeOptions};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -27,6 +28,36 @@ fn task(n: usize) -> Value {
             "description": "a payload of about two hundred bytes, as real ones are", "tags": ["one", "two", "three"]}})
 }
 
+#[derive(Clone, Copy, Serialize)]
+struct Made {
+    ok: bool,
+    id: &'static str,
+    ms: u32,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    lease: &'a str,
+    outcome: &'static str,
+    result: Made,
+}
+
+#[derive(Serialize)]
+struct Reports<'a> {
+    reports: Vec<Report<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    state: String,
+}
+
+#[derive(Deserialize)]
+struct Answers {
+    reports: Vec<Answer>,
+}
+
 /// Leases and reports of a thousand.
 pub async fn drain(bench: &Bench, n: usize) -> Result<Value> {
     let client = serve(bench).await?;
@@ -44,20 +75,16 @@ pub async fn drain(bench: &Bench, n: usize) -> Result<Value> {
         let ask = json!({"worker": format!("w{worker}"), "limit": bench.batch, "wait": 0.02});
         workers.spawn(async move {
             while left.load(Ordering::Acquire) > 0 {
-                let leased = client.lease(&ask).await?;
-                let leases = leased["leases"].as_array().context("leases")?;
+                let leases = client.leases(&ask).await?;
                 if leases.is_empty() {
                     continue;
                 }
-                let result = json!({"ok": true, "id": "res-1234567890", "ms": 12});
-                let reports: Vec<Value> = leases
-                    .iter()
-                    .map(|it| json!({"lease": it["lease"], "outcome": "succeeded", "result": result}))
-                    .collect();
-                let answers = client.report(&reports).await?;
-                let answers = answers["reports"].as_array().context("reports")?;
-                ensure!(answers.iter().all(|it| it["state"] == "succeeded"), "a report was refused");
-                left.fetch_sub(answers.len(), Ordering::AcqRel);
+                let result = Made { ok: true, id: "res-1234567890", ms: 12 };
+                let reports = leases.iter().map(|it| Report { lease: &it.token, outcome: "succeeded", result });
+                let reports = Reports { reports: reports.collect() };
+                let answers: Answers = client.post_for("/api/v1/leases/report", &reports).await?;
+                ensure!(answers.reports.iter().all(|it| it.state == "succeeded"), "a report was refused");
+                left.fetch_sub(answers.reports.len(), Ordering::AcqRel);
             }
             anyhow::Ok(())
         });

@@ -40,6 +40,12 @@ test(`${ALL.length} ways to smuggle a script are all shown as text`, async () =>
   await api.post('tasks', { execution: { name: ALL[0] }, tasks: [{ key: ALL[1], kind: 'evil.step', name: ALL[2] }, { key: 'b', kind: 'evil.step', needs: [ALL[1]] }] });
   await api.post('admin/loops/prune/pause', { note: ALL[0], duration: '1h' });
   await api.put('rules/evil', { match: { queue: ALL[3] }, max_running: 1 }).catch((error) => assert.equal(error.status, 400));
+  await api.put('dependencies/evil', { breaker: {} });
+  await api.post('dependencies/evil/open', { for: '1h', note: ALL[0] });
+  await api.put('alerts/evil', { types: ['task.failed'], threshold: 5, window: '5m', note: ALL[0] });
+  await api.put('subscriptions/evil', { url: 'http://127.0.0.1:1/hook', types: ['alert.fired'], note: ALL[1] });
+  await api.put('accounts/evil', { credits: 3, costs: {} });
+  await api.post(`tasks/${shown[0]}/retry`, { payload_patch: { [ALL[0]]: ALL[1] }, note: ALL[2], requested_by: ALL[3].slice(0, 100) });
   await api.post('schedules', { name: 'evil', cron: '0 2 * * *', task: { kind: 'evil.cron', name: ALL[2] } });
 
   async function clean(where) {
@@ -51,7 +57,7 @@ test(`${ALL.length} ways to smuggle a script are all shown as text`, async () =>
     }));
     assert.deepEqual(found, { ran: undefined, strange: [], links: [], base: `${stage.url}/` }, where);
   }
-  for (const path of ['', 'tasks?q=', 'executions', 'schedules', 'rules', 'workers', 'admin', 'upcoming', `tasks?q=${encodeURIComponent(ALL[0])}`]) {
+  for (const path of ['', 'tasks?q=', 'executions', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers', 'admin', 'admin/audit', 'admin/alerts', 'admin/subscriptions', 'upcoming', 'errors', 'analytics?range=1h&by=kind', `tasks?q=${encodeURIComponent(ALL[0])}`]) {
     await tab.go(path);
     await tab.page.locator('main h1').waitFor();
     await tab.page.locator('.skeleton').first().waitFor({ state: 'detached' });
@@ -64,6 +70,11 @@ test(`${ALL.length} ways to smuggle a script are all shown as text`, async () =>
       await tab.page.getByRole('button', { name, exact: true }).click();
       await clean(`${id} ${name}`);
     }
+  }
+  for (const { fingerprint } of (await api.get('errors?limit=500')).items) {
+    await tab.go(`e/${fingerprint}`);
+    await tab.page.getByRole('heading', { name: 'By attempt' }).waitFor();
+    await clean(fingerprint);
   }
   const { items } = await api.get('executions?limit=1');
   await tab.go(`x/${items[0].id}`);

@@ -1,12 +1,14 @@
 // What each screen is for, done by hand in a real browser.
 import assert from 'node:assert/strict';
+import { createServer } from 'node:http';
+import { readFile } from 'node:fs/promises';
 import { after, before, test } from 'node:test';
-import { fill, openPage, openStage } from './stage.mjs';
+import { fill, openPage, openServer, openStage } from './stage.mjs';
 
 let stage, ids, tab;
 
 before(async () => {
-  stage = await openStage();
+  stage = await openStage('--allow-private-networks');
   ids = await fill(stage.api);
   tab = await openPage(stage);
 });
@@ -17,6 +19,7 @@ after(async () => {
 
 const text = (selector) => tab.page.locator(selector).first().innerText();
 const see = (what) => tab.page.getByText(what).first().waitFor();
+const undo = (said) => tab.page.locator('.toasts > div', { hasText: said }).getByRole('button', { name: 'Undo' }).click();
 const press = (name) => tab.page.getByRole('button', { name, exact: true }).first().click();
 
 test('the overview names what is failing, when it is retried and what can be pressed', async () => {
@@ -62,6 +65,24 @@ test('chosen rows can be cancelled together', async () => {
   await see('cancel: 1 task done');
 });
 
+test('many tasks are tried out first, done in the background, and taken back', async () => {
+  await stage.api.post('tasks', { tasks: Array.from({ length: 120 }, () => ({ kind: 'many.of', delay: '5d' })) });
+  await tab.go('tasks?q=kind:many.of');
+  await tab.page.getByRole('checkbox', { name: 'Choose all rows of this page' }).check();
+  await press('All that match the filter');
+  await tab.page.locator('.bulk').getByRole('button', { name: 'Pause' }).click();
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByText('120 tasks, as of a moment ago').waitFor();
+  assert.equal(await dialog.getByRole('button', { name: 'Pause 120 tasks' }).isDisabled(), true);
+  await dialog.getByLabel(/Type their number/).fill('120');
+  await dialog.getByRole('button', { name: 'Pause 120 tasks' }).click();
+  await tab.page.waitForURL(/admin\/operations\//);
+  await see('120 of 120');
+  await tab.page.getByRole('button', { name: 'Undo', exact: true }).first().click();
+  await see('undone');
+  assert.equal((await stage.api.get('tasks?q=kind:many.of state:paused&limit=5')).items.length, 0);
+});
+
 test('a task shows its past, the now line, its future and where it ends', async () => {
   await tab.go(`t/${ids.retrying}`);
   await see('Attempt 2 of 6 in');
@@ -84,6 +105,22 @@ test('retry now brings the next attempt forward, and the page follows by itself'
   await see('Ready: waits for a worker');
   await stage.api.succeed('payments.charge', { charged: true });
   await see('Recovered at run 2');
+});
+
+test('of many attempts the newest are shown, the older ones page by page, any two compared', async () => {
+  const [id] = await stage.api.submit({ kind: 'worn.out', retry: { strategy: 'immediate', max_retries: 500 } });
+  for (let i = 1; i <= 203; i += 1) await stage.api.fail('worn.out', { status: 503, message: i < 203 ? 'not yet' : 'the last one' });
+  await tab.go(`t/${id}`);
+  await see('50 of 203');
+  await see('the last one');
+  await see('163 before these');
+  assert.match(await text('tbody tr td[data-column=number]'), /^203$/);
+  await press('Older ones');
+  await tab.page.locator('#attempt-1').waitFor();
+  assert.equal(await tab.page.getByRole('button', { name: 'Older ones' }).count(), 0);
+  await tab.page.getByLabel('Compared with').selectOption('1');
+  await tab.page.locator('del', { hasText: 'not yet' }).waitFor();
+  await stage.api.post(`tasks/${id}/cancel`);
 });
 
 test('a dead task says why, and can be brought back', async () => {
@@ -109,10 +146,188 @@ test('a retry can be put off and cancelled with a note', async () => {
   await see('not needed any more');
 });
 
+test('a payload is edited, its difference seen, and the task retried with it', async () => {
+  const [id] = await stage.api.submit({ kind: 'card.charge', payload: { card: { number: '1', name: 'A' }, coupon: 'x' }, retry: 'fixed(1h, 3 retries)' });
+  await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
+  await tab.go(`t/${id}`);
+  await see('no such card');
+  await tab.page.keyboard.press('e');
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByText('Nothing is changed yet').waitFor();
+  await dialog.getByLabel('Payload, as JSON').fill('{"card": {"number": "4242", "name": "A"}');
+  await dialog.getByText('It is not JSON yet').waitFor();
+  await dialog.getByLabel('Payload, as JSON').fill('{"card": {"number": "4242", "name": "A"}}');
+  assert.match(await dialog.locator('tbody').innerText(), /card\.number[\s\S]*1[\s\S]*4242[\s\S]*coupon/);
+  await dialog.getByLabel('Note (kept in the log)').fill('a typo');
+  await dialog.getByRole('button', { name: 'Retry with this payload' }).click();
+  await see('Ready: waits for a worker');
+  await see('Version 2, in use');
+  const lease = await stage.api.post('leases', { worker: 'tester', kinds: ['card.charge'], limit: 1 });
+  assert.deepEqual(lease.leases[0].task.payload, { card: { number: '4242', name: 'A' } });
+  await stage.api.post('leases/report', { reports: [{ lease: lease.leases[0].lease, outcome: 'succeeded' }] });
+});
+
+test('a pause is taken back by a click', async () => {
+  const [id] = await stage.api.submit({ kind: 'undo.me', delay: '1h' });
+  await tab.go(`t/${id}`);
+  await press('Pause');
+  await tab.page.locator('dialog').getByRole('button', { name: 'Pause' }).click();
+  await tab.page.locator('.head [data-look=held]').waitFor();
+  await press('Undo');
+  await tab.page.locator('.head [data-look=queued]').waitFor();
+  const [failed] = await stage.api.submit({ kind: 'undo.retry', retry: 'fixed(40m, 3 retries)' });
+  await stage.api.fail('undo.retry', { message: 'no' });
+  await tab.go(`t/${failed}`);
+  await press('Retry now');
+  await see('Ready: waits for a worker');
+  await undo('is tried again');
+  await see(/Attempt 2 of 4 in 39m/);
+});
+
+test('the audit says who did what, leads to it, and is exported', async () => {
+  await tab.go('admin/audit');
+  const line = tab.page.locator('tbody tr', { hasText: 'a typo' });
+  await line.getByText('task.retry').waitFor();
+  await line.getByRole('button', { name: 'Details' }).click();
+  await see('all that was done to it');
+  await tab.page.locator('select[name=act]').selectOption('execution');
+  await press('Filter');
+  await tab.page.waitForURL(/act=execution/);
+  await tab.page.locator('tbody tr', { hasText: 'a typo' }).waitFor({ state: 'detached' });
+  await tab.go('admin/audit?act=task.retry');
+  await tab.page.locator('summary', { hasText: 'Export' }).click();
+  const [file] = await Promise.all([tab.page.waitForEvent('download'), press('CSV')]);
+  assert.equal(file.suggestedFilename(), 'audit.csv');
+  await line.getByRole('link').nth(2).click();
+  await see('no such card');
+});
+
+test('a view of the list is saved, its columns are chosen, and its rows exported', async () => {
+  await tab.go('tasks?q=kind:card.*');
+  await tab.page.locator('summary', { hasText: 'Columns' }).click();
+  await tab.page.getByRole('checkbox', { name: 'Labels' }).check();
+  await tab.page.getByRole('columnheader', { name: 'Labels' }).waitFor();
+  await tab.page.locator('summary', { hasText: 'Views' }).click();
+  await tab.page.getByLabel('Name for this view').fill('Cards');
+  await press('Save');
+  await tab.go('tasks?q=');
+  await tab.page.locator('summary', { hasText: 'Views' }).click();
+  await tab.page.getByRole('link', { name: 'Cards' }).click();
+  await tab.page.waitForURL(/q=kind%3Acard\.\*.*cols=/);
+  await tab.page.getByRole('columnheader', { name: 'Labels' }).waitFor();
+  await tab.page.locator('summary', { hasText: 'Export' }).click();
+  const [file] = await Promise.all([tab.page.waitForEvent('download'), press('CSV')]);
+  const lines = (await readFile(await file.path(), 'utf8')).trim().split('\r\n');
+  assert.match(lines[0], /^id,/);
+  assert.equal(lines.length, 2);
+});
+
+test('a dependency is held by hand, let go, and said to be well', async () => {
+  await tab.go('guards');
+  await see('No dependency is guarded');
+  await press('New dependency…');
+  await tab.page.getByLabel('Name', { exact: true }).fill('psp.example');
+  await press('Save');
+  const line = tab.page.locator('tbody tr', { hasText: 'psp.example' });
+  await line.getByText('closed').waitFor();
+  await line.getByRole('button', { name: 'Hold…' }).click();
+  await tab.page.getByLabel('Note (kept in the audit)').fill('the bank is down');
+  await tab.page.locator('dialog').getByRole('button', { name: 'Hold' }).click();
+  await line.getByText('open by hand').waitFor();
+  await stage.api.submit({ kind: 'psp.charge', dependency: 'psp.example' });
+  await tab.go('tasks?q=dependency:psp.example');
+  await see('psp.charge');
+  await tab.go('guards/dependencies');
+  await line.getByRole('button', { name: 'Healthy…' }).click();
+  await tab.page.locator('dialog').getByRole('button', { name: 'Healthy again' }).click();
+  await see('is well again');
+  await line.getByText(/recovering|closed/).waitFor();
+});
+
+test('an account is made, given credits, and put back', async () => {
+  await tab.go('guards/accounts');
+  await see('No accounts');
+  await press('New account…');
+  await tab.page.getByLabel('Name', { exact: true }).fill('acme');
+  await tab.page.getByLabel('Retries a day').fill('200');
+  await press('Save');
+  await see('100c of 100c');
+  await see('200 a day');
+  await press('Change…');
+  await tab.page.getByLabel(/Add credits/).fill('50');
+  await press('Save');
+  await see('150c of 150c');
+  await press('Undo');
+  await see('100c of 100c');
+});
+
+test('errors are grouped, said to be resolved, and come back', async () => {
+  await tab.go('errors');
+  await tab.page.locator('tbody tr', { hasText: 'no such card' }).getByRole('link').first().click();
+  await tab.page.waitForURL(/\/e\/[0-9a-f]{16}/);
+  await see('card.charge');
+  await press('Retry all…');
+  await tab.page.locator('dialog').getByText(/^fingerprint:.* state:retrying,held,failed,dead$/).waitFor();
+  await tab.page.locator('dialog').getByRole('button', { name: 'Leave them' }).click();
+  await press('Resolve');
+  await tab.page.locator('.standing', { hasText: 'resolved' }).waitFor();
+  await stage.api.submit({ kind: 'card.charge', retry: 'fixed(1h, 3 retries)' });
+  await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
+  await tab.page.locator('.standing', { hasText: 'regressed' }).waitFor();
+  await tab.page.locator('summary', { hasText: 'Classify' }).click();
+  await press('Rate limited: wait, do not count');
+  await see('because a person said so');
+  await undo('Rate limited from now on');
+  await see('as its policy says');
+  await tab.page.locator('summary', { hasText: 'Ignore' }).click();
+  await press('For a day');
+  await tab.page.locator('.standing', { hasText: 'ignored' }).waitFor();
+});
+
+test('analytics say whether retrying paid, and lead to the tasks', async () => {
+  await tab.go('analytics?range=1h');
+  await see('Did retrying pay?');
+  assert.match(await text('.lead'), /first failures? \d+ recovered/);
+  await press('Kind');
+  await tab.page.getByRole('link', { name: 'report.export' }).click();
+  await tab.page.waitForURL(/tasks\?q=kind/);
+  await see('report.export');
+});
+
+test('analytics name the hour in which far more failed, what has changed and what it cost', async () => {
+  const other = await openServer('--clock', 'virtual');
+  const there = await openPage({ ...other, browser: stage.browser });
+  try {
+    for (const failures of [1, 1, 1, 14, 1]) {
+      await other.api.post('tasks', { tasks: Array.from({ length: failures }, () => ({ kind: 'crm.sync' })) });
+      const { leases } = await other.api.post('leases', { worker: 'tester', limit: failures });
+      await other.api.post('leases/report', { reports: leases.map(({ lease }) => ({ lease, outcome: 'failed', error: { message: 'refused' } })) });
+      await other.api.post('clock/advance', { by: '1h' });
+    }
+    await there.go('analytics?range=24h');
+    await there.page.getByText('14 attempts failed, usually about 1').waitFor();
+    await there.page.getByText('In the 24h before no attempt had ended').waitFor();
+    assert.match(await there.page.locator('.lead').innerText(), /0 retries: 0 useful and 0 wasted, 0c of \d+c/);
+    const { now } = await other.api.get('clock');
+    await other.api.post('clock/advance', { by: '30h' });
+    await there.page.reload();
+    await there.page.getByText('No attempt has ended in this time').waitFor();
+    await there.go(`analytics?range=24h&at=${now}`);
+    await there.page.getByText('As it was at').waitFor();
+    await there.page.locator('.odd a').click();
+    await there.page.waitForURL(/tasks\?q=state%3Aerror/);
+    await there.page.locator('tbody tr').nth(13).waitFor();
+    assert.deepEqual(there.trouble, []);
+  } finally {
+    await there.close();
+    await other.close();
+  }
+});
+
 test('upcoming shows what is due as bars that lead to their tasks', async () => {
   await tab.go('upcoming?range=24h');
   await see('nobody.wants');
-  await tab.page.locator('svg a').last().click();
+  await tab.page.locator('svg a[href*="from="]').last().click();
   await see('Due in the chosen stretch');
   await see('nobody.wants');
 });
@@ -136,10 +351,55 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await see('The execution goes on');
 });
 
+test('an execution shows its critical path, is filtered, exported, and cancelled only after asking', async () => {
+  await tab.go(`x/${ids.execution}`);
+  assert.match(await text('p.path'), /^Critical path so far: reserve \S+ → charge/);
+  assert.equal(await tab.page.locator('.frame.marked').count(), 2);
+  assert.equal(await tab.page.locator('.arrow.marked').count(), 1);
+  await press('List');
+  await tab.page.getByLabel('State').selectOption('retrying');
+  await see('1 of 4 tasks');
+  assert.deepEqual(await tab.page.locator('tbody tr strong').allInnerTexts(), ['charge']);
+  await tab.page.locator('summary', { hasText: 'Export' }).click();
+  const [file] = await Promise.all([tab.page.waitForEvent('download'), press('CSV')]);
+  assert.equal(file.suggestedFilename(), 'order-fulfilment.csv');
+  assert.match(await readFile(await file.path(), 'utf8'), /^id,key,.*\r\n[^\r]*,charge,order\.charge,retry_pending,[^\r]*\r\n$/);
+  const { execution_id } = await stage.api.post('tasks', { execution: { name: 'in vain' }, tasks: [{ key: 'a', kind: 'vain.a', delay: '1h' }, { key: 'b', kind: 'vain.b', needs: ['a'] }] });
+  await tab.go(`x/${execution_id}`);
+  await tab.page.locator('.box').first().waitFor();
+  await press('Cancel');
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByText('2 tasks of 2 will be cancelled').waitFor();
+  await dialog.getByRole('button', { name: 'Leave it' }).click();
+  assert.equal((await stage.api.get(`executions/${execution_id}`)).state, 'pending');
+  await press('Cancel');
+  await dialog.getByRole('button', { name: 'Cancel 2 tasks' }).click();
+  await tab.page.locator('.head [data-look=cancelled]').waitFor();
+});
+
+test('of a graph that is larger than the screen a small map shows where one is', async () => {
+  const tasks = Array.from({ length: 60 }, (_, i) => ({ key: `s${i}`, kind: 'long.step', delay: '1h', needs: i < 3 ? [] : [`s${i - 3}`] }));
+  const { execution_id } = await stage.api.post('tasks', { execution: { name: 'long' }, tasks });
+  await tab.go(`x/${execution_id}`);
+  const map = tab.page.locator('svg.map');
+  await map.waitFor();
+  const left = () => tab.page.locator('.view').evaluate((view) => view.scrollLeft);
+  assert.equal(await left(), 0);
+  const box = await map.boundingBox();
+  await tab.page.mouse.click(box.x + box.width - 4, box.y + box.height / 2);
+  assert.ok((await left()) > 1_000);
+  await press('Fit');
+  await map.waitFor({ state: 'detached' });
+  await stage.api.post(`executions/${execution_id}/cancel`);
+});
+
 test('a workflow is run from the catalog, and versions are compared', async () => {
   await tab.go('workflows');
   await tab.page.getByRole('link', { name: 'etl/nightly' }).click();
   await see('version 2');
+  await tab.page.locator('.box', { hasText: 'publish' }).waitFor();
+  await press('Steps');
+  await see('the step itself');
   await press('Changes');
   await see('From version 1 to version 2');
   await see('b.csv');
@@ -165,6 +425,19 @@ test('a limit can be changed', async () => {
   await see('7 at once');
 });
 
+test('a policy is bound to a kind, and taken back', async () => {
+  await tab.go('admin/policies');
+  await press('Bind a policy…');
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByLabel('Kind').fill('report.export');
+  await dialog.getByLabel('Policy, as text or JSON').fill('fixed(5m, 3 retries)');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  const line = tab.page.locator('tbody tr', { hasText: 'report.export' });
+  await line.waitFor();
+  await press('Undo');
+  await line.waitFor({ state: 'detached' });
+});
+
 test('workers and servers are listed', async () => {
   await tab.go('workers');
   await see('worker-1');
@@ -179,6 +452,46 @@ test('a loop is paused for a while with a reason that every page shows', async (
   await see('the bank is down');
   await press('Resume');
   await see('runs again');
+});
+
+test('an alert is tried on what has happened before it is made', async () => {
+  await tab.go('admin/alerts');
+  await see('No alerts');
+  await press('New alert…');
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByLabel('Name').fill('failures');
+  await dialog.getByLabel('Types of events, with commas').fill('attempt.failed');
+  await dialog.getByLabel('So many are too many').fill('1');
+  await dialog.getByRole('button', { name: 'Try it on the last 7 days' }).click();
+  await dialog.getByText(/It would have fired \d+ time/).waitFor();
+  await dialog.getByRole('button', { name: 'Make it' }).click();
+  const line = tab.page.locator('tbody tr', { hasText: 'failures' });
+  await line.getByRole('button', { name: 'Pause' }).click();
+  await line.getByText('paused').waitFor();
+  await press('Undo');
+  await line.getByText('paused').waitFor({ state: 'detached' });
+});
+
+test('a subscription is made, its secret shown once, and a test delivered', async () => {
+  const heard = [];
+  const hook = createServer((asked, answer) => {
+    heard.push(asked.headers);
+    answer.end();
+  });
+  await new Promise((done) => hook.listen(0, '127.0.0.1', done));
+  await tab.go('admin/subscriptions');
+  await see('Nobody outside is told');
+  await press('New subscription…');
+  const dialog = tab.page.locator('dialog');
+  await dialog.getByLabel(/^Id/).fill('ops');
+  await dialog.getByLabel('Address').fill(`http://127.0.0.1:${hook.address().port}/hook`);
+  await dialog.getByRole('button', { name: 'Make it' }).click();
+  await dialog.getByText(/^whsec_/).waitFor();
+  await dialog.getByRole('button', { name: 'Close' }).click();
+  await press('Test');
+  await see('delivered');
+  assert.ok(heard[0]['webhook-signature']);
+  hook.close();
 });
 
 test('the playground asks the server what a policy means, in every dialect', async () => {
@@ -206,4 +519,21 @@ test('keys lead everywhere, and the palette finds a task', async () => {
   await tab.page.waitForURL(new RegExp(`/t/${ids.fine}`));
   await tab.page.keyboard.press('?');
   await see('Local time or UTC');
+});
+
+test('a key lists all that can be done to a task, and why not', async () => {
+  const [id] = await stage.api.submit({ kind: 'act.on', delay: '1h' });
+  await tab.go(`t/${id}`);
+  await see('Starts in');
+  await tab.page.keyboard.press('.');
+  const dialog = tab.page.locator('dialog');
+  assert.equal(await dialog.getByRole('button', { name: /^Retry now/ }).isDisabled(), true);
+  await dialog.getByText('it is waiting: there is nothing to retry').first().waitFor();
+  await dialog.getByRole('button', { name: /^Snooze/ }).click();
+  await tab.page.getByLabel(/How long from now/).waitFor();
+  await tab.go('tasks?q=kind:act.on');
+  await tab.page.locator('tbody tr').first().waitFor();
+  await tab.page.keyboard.press('.');
+  await tab.page.keyboard.press('c');
+  await see('cancel: 1 task done');
 });

@@ -1,5 +1,6 @@
 // Pictures of every screen: light, dark and phone, of the demo with a little more in it.
-//   node e2e/screenshots.mjs [FOLDER]      six of them also go to docs/images with --docs
+//   node e2e/screenshots.mjs [FOLDER]      six of them also go to docs/images with --docs; WAYS=dark,phone or SCREENS=task,tasks for only those,
+//                                          WHOLE=1 for whole pages too
 import { copyFile, mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,12 +25,20 @@ try {
   await new Promise((done) => setTimeout(done, Number(process.env.SECONDS_OF_DEMO ?? 45) * 1000));
   await mkdir(out, { recursive: true });
   for (const [way, options] of Object.entries(WAYS)) {
+    if (process.env.WAYS && !process.env.WAYS.split(',').includes(way)) continue;
     const page = await browser.newPage(options);
-    for (const [name, find] of Object.entries(screens())) {
+    for (const [name, { find, act }] of Object.entries(screens(way === 'phone'))) {
+      if (process.env.SCREENS && !process.env.SCREENS.split(',').includes(name)) continue;
       await page.goto(`${server.url}/${await find()}`);
       await page.locator('main h1').first().waitFor();
       await page.waitForTimeout(900);
+      if (act) {
+        await act(page);
+        await page.waitForTimeout(500);
+      }
       await page.screenshot({ path: join(out, `${name}-${way}.png`) });
+      // What does not fit on the screen is seen once.
+      if (process.env.WHOLE) await page.screenshot({ path: join(out, `${name}-${way}-whole.png`), fullPage: true });
     }
     await page.close();
   }
@@ -61,14 +70,21 @@ async function more() {
   await api.post('schedules', { name: 'sweep', every: '15m', task: { kind: 'order.reserve' } });
   await api.put('rules/payments', { match: { kind: 'payments.charge' }, max_running: 5 });
   await api.put('policies/payments.charge', { policy: exp });
-  await api.submit({ kind: 'crm.sync', name: 'Sync customer 8841', labels: { tenant: 'acme' }, payload: { customer: 8841, fields: ['email', 'plan'] }, retry: 'exp(4m, x2, max 6h, 7 retries)' });
-  await api.fail('crm.sync', { type: 'ConnectionRefused', message: 'crm.example refused the connection', stack: 'ConnectionRefused: crm.example refused the connection\n  at sync (crm.js:41)\n  at run (worker.js:12)' }, 'worker-2');
+  await api.put('alerts/many-failures', { types: ['task.failed'], threshold: 5, window: '5m', note: 'Tell the one on call' });
+  await api.put('alerts/outage', { types: ['attempt.failed'], threshold: 50, window: '1h' });
+  await api.put('subscriptions/on-call', { url: 'http://127.0.0.1:1/hook', types: ['alert.fired'], note: 'The pager' });
+  await api.put('accounts/acme', { credits: 100, budget: { retries_per_day: 20 } });
+  const [put_off] = await api.submit({ kind: 'kyc.recheck', delay: '20d' });
+  await api.post(`tasks/${put_off}/pause`, { note: 'asked to wait' });
+  await api.post('tasks/bulk', { action: 'resume', filter: 'kind:kyc.recheck', note: 'they answered' });
+  await api.submit({ kind: 'crm.export', name: 'Export customer 8841', labels: { tenant: 'acme' }, payload: { customer: 8841, fields: ['email', 'plan'] }, retry: 'exp(4m, x2, max 6h, 7 retries)' });
+  await api.fail('crm.export', { type: 'ConnectionRefused', message: 'crm.example refused the connection', stack: 'ConnectionRefused: crm.example refused the connection\n  at export (crm.js:41)\n  at run (worker.js:12)' }, 'worker-2');
   // It goes on failing while the pictures wait.
   const refused = { type: 'ConnectionRefused', message: 'crm.example refused the connection' };
   void (async () => {
     for (const error of [{ status: 503, message: 'crm.example answered 503' }, refused, refused, refused, refused]) {
       for (;;) {
-        const { leases } = await api.post('leases', { worker: 'worker-1', kinds: ['crm.sync'], limit: 1, wait: '20s' });
+        const { leases } = await api.post('leases', { worker: 'worker-1', kinds: ['crm.export'], limit: 1, wait: '20s' });
         if (!leases[0]) continue;
         await api.post('leases/report', { reports: [{ lease: leases[0].lease, outcome: 'failed', error }] });
         break;
@@ -77,31 +93,64 @@ async function more() {
   })().catch(() => undefined);
 }
 
-function screens() {
-  const first = (path, to) => async () => to((await api.get(path)).items[0]);
-  const still = (path) => () => path;
-  return {
+function screens(isPhone) {
+  const first = (path, to, act) => ({ find: async () => to((await api.get(path)).items[0]), act });
+  const still = (path, act) => ({ find: () => path, act });
+  const press = (name) => (page) => page.getByRole('button', { name, exact: true }).first().click();
+  const open = (label) => (page) => page.locator('summary', { hasText: label }).first().click();
+  const all = {
     overview: still(''),
     tasks: still('tasks?q='),
     failures: still('tasks'),
-    task: first('tasks?q=kind:crm.sync&limit=1', (it) => `t/${it.id}`),
-    'task-long': first('tasks?q=kind:kyc.recheck&limit=1', (it) => `t/${it.id}`),
+    views: still('tasks?q=', open('Views')),
+    task: first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`),
+    'task-long': first('tasks?q=kind:kyc.recheck state:retrying&limit=1', (it) => `t/${it.id}`),
     'task-dead': first('tasks?q=state:failed&limit=1', (it) => `t/${it.id}`),
+    'task-edit': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, press('Edit & retry')),
+    'task-acts': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, (page) => page.keyboard.press('.')),
     executions: still('executions'),
-    execution: async () => {
-      const { execution_id } = await api.post('executions', { workflow: 'shop/order' });
-      await new Promise((done) => setTimeout(done, 1500));
-      return `x/${execution_id}`;
-    },
+    execution: { find: ordered },
     gantt: first('executions?state=succeeded&limit=1', (it) => `x/${it.id}?view=gantt`),
+    steps: first('executions?limit=1', (it) => `x/${it.id}?view=list`),
     workflows: still('workflows'),
     workflow: still('workflows/shop/order'),
+    errors: still('errors?state='),
+    error: first('errors?limit=1', (it) => `e/${it.fingerprint}`),
+    analytics: still('analytics?range=24h'),
     upcoming: still('upcoming?range=7d'),
+    'upcoming-30d': still('upcoming?range=30d'),
     schedules: still('schedules'),
-    rules: still('rules'),
+    guards: still('guards'),
+    rules: still('guards/rules'),
+    accounts: still('guards/accounts'),
     workers: still('workers'),
     playground: still('playground'),
     admin: still('admin'),
+    stuck: still('admin/stuck'),
+    policies: still('admin/policies'),
     keys: still('admin/keys'),
+    operations: still('admin/operations'),
+    operation: first('operations?limit=1', (it) => `admin/operations/${it.id}`),
+    audit: still('admin/audit'),
+    alerts: still('admin/alerts'),
+    'alert-new': still('admin/alerts', press('New alert…')),
+    subscriptions: still('admin/subscriptions'),
   };
+  // Done with a keyboard and with columns that a phone has no room for.
+  const onlyWide = {
+    columns: still('tasks?q=', open('Columns')),
+    bulk: still('tasks?q=state:retrying', async (page) => {
+      await page.getByRole('checkbox', { name: 'Choose all rows of this page' }).check();
+      await page.locator('.bulk').getByRole('button', { name: 'Pause', exact: true }).click();
+    }),
+    palette: still('', (page) => page.keyboard.press('Control+k')),
+    keyboard: still('tasks?q=', (page) => page.keyboard.press('?')),
+  };
+  return isPhone ? all : { ...all, ...onlyWide };
+}
+
+async function ordered() {
+  const { execution_id } = await api.post('executions', { workflow: 'shop/order' });
+  await new Promise((done) => setTimeout(done, 1500));
+  return `x/${execution_id}`;
 }

@@ -15,6 +15,7 @@ pub mod code {
     pub const REFUSED: u8 = 6;
     pub const UNREACHABLE: u8 = 7;
     pub const ATTENTION: u8 = 8;
+    pub const PARTIAL: u8 = 9;
     pub const DEAD: u8 = 10;
     pub const CANCELED: u8 = 11;
     pub const TIMEOUT: u8 = 124;
@@ -111,7 +112,7 @@ impl From<Error> for Failure {
                     }
                     "NOT_FOUND" => failure
                         .why("it never was there, it is in another namespace, or it was removed after its time")
-                        .remedy("list what there is, or name another namespace: --namespace NAME"),
+                        .remedy(format!("{}, or name another namespace: --namespace NAME", how_to_list(detail))),
                     "VALIDATION_FAILED" => not_valid(failure, problem),
                     "BAD_REQUEST" | "METHOD_NOT_ALLOWED" | "UNSUPPORTED_MEDIA_TYPE" => failure
                         .why("the server cannot read what this program sends: they are of different versions")
@@ -156,6 +157,16 @@ impl From<Error> for Failure {
                 .why("nothing was sent")
                 .remedy("--server http://127.0.0.1:7330 (comeback help environment)"),
         }
+    }
+}
+
+/// The command that lists what somebody looked for in vain, where there is one.
+fn how_to_list(detail: &str) -> String {
+    let sort = detail.rsplit(' ').next().unwrap_or_default();
+    let commands = crate::args::command();
+    match commands.find_subcommand(sort).and_then(|command| command.find_subcommand("list")) {
+        Some(_) => format!("comeback {sort} list"),
+        None => "list what there is".to_owned(),
     }
 }
 
@@ -210,6 +221,14 @@ impl From<&clap::Error> for Failure {
                     None => failure.remedy(help),
                 }
             }
+            ErrorKind::MissingSubcommand => {
+                let name = text(ContextKind::InvalidSubcommand).unwrap_or_default();
+                let failure = usage(format!("`{name}` needs one more word"));
+                match list(ContextKind::ValidSubcommand).replace(' ', ", ") {
+                    words if words.is_empty() => failure.remedy(help),
+                    words => failure.remedy(format!("one of {words}")),
+                }
+            }
             ErrorKind::MissingRequiredArgument => {
                 usage(format!("{} is missing", list(ContextKind::InvalidArg))).remedy(help)
             }
@@ -223,7 +242,7 @@ impl From<&clap::Error> for Failure {
                 let valid = list(ContextKind::ValidValue).replace(' ', ", ");
                 let failure = usage(what);
                 let failure = match std::error::Error::source(error) {
-                    Some(why) => failure.why(why.to_string()),
+                    Some(why) => failure.why(about_value(why)),
                     None => failure,
                 };
                 if valid.is_empty() { failure.remedy(help) } else { failure.remedy(format!("one of {valid}")) }
@@ -241,6 +260,17 @@ impl From<&clap::Error> for Failure {
                 usage(first).remedy(help)
             }
         }
+    }
+}
+
+/// Why a value cannot be used. What the standard library says of numbers is not for people.
+fn about_value(why: &dyn std::error::Error) -> String {
+    let said = why.to_string();
+    match said.as_str() {
+        "invalid digit found in string" | "cannot parse integer from empty string" => "it is not a whole number".into(),
+        "number too large to fit in target type" => "it is too large".into(),
+        "number too small to fit in target type" => "it is too small".into(),
+        _ => said,
     }
 }
 

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod complete;
 mod config;
+mod confirm;
 mod failure;
 mod output;
 mod telemetry;

@@ -9,13 +9,17 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dependency::Allowance;
 use crate::invalid::Invalid;
 use crate::task::{Executor, Lane, State, Tally};
+use crate::time::Timestamp;
 
 /// Labels in `match` and `per`, at most.
 pub const MOST_LABELS: usize = 16;
 /// What a limit may come to at most.
 pub const MOST: u32 = 1_000_000_000;
+/// The first letter of rules that stand for dependencies. Nobody else may use it.
+pub const GUARD: char = '@';
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,6 +32,9 @@ pub struct Rule {
     pub per: Vec<String>,
     #[serde(flatten)]
     pub bound: Bound,
+    /// Who runs least goes first: among tasks of one priority, that of the value of `per` with the fewest running.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fair: bool,
     /// Binds only the tasks that name it; it counts whatever it matches (seed 001).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub carried: bool,
@@ -52,6 +59,8 @@ pub struct Matcher {
     pub kind: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
 }
 
 impl Matcher {
@@ -60,9 +69,14 @@ impl Matcher {
     }
 
     /// The labels are asked for only where the rest fits.
-    fn fits(&self, lane: &Lane, labels: &BTreeMap<String, String>) -> bool {
+    fn fits(&self, lane: &Lane, labels: &BTreeMap<String, String>, hosts: &[&str]) -> bool {
+        let depends_on = |name: &String| match &lane.dependency {
+            Some(dependency) => dependency == name,
+            None => hosts.contains(&name.as_str()),
+        };
         self.queue.as_ref().is_none_or(|queue| *queue == lane.queue)
             && self.kind.as_ref().is_none_or(|kind| *kind == lane.kind)
+            && self.dependency.as_ref().is_none_or(depends_on)
             && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
     }
 }
@@ -74,6 +88,13 @@ pub struct Key {
     /// Nothing where a task that is bound lacks the label.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per: Vec<Option<String>>,
+}
+
+impl Key {
+    /// The dependency that it stands for.
+    pub fn dependency(&self) -> Option<&str> {
+        self.rule.strip_prefix(GUARD)
+    }
 }
 
 impl fmt::Display for Key {
@@ -126,6 +147,22 @@ impl Limit {
 }
 
 impl Rule {
+    /// The rule that puts all tasks with a dependency under its guards; what it allows is said by its standing.
+    pub fn guarding(dependency: &str) -> Rule {
+        Rule {
+            name: format!("{GUARD}{dependency}"),
+            matcher: Matcher { dependency: Some(dependency.to_owned()), ..Matcher::default() },
+            per: Vec::new(),
+            bound: Bound::Running(MOST),
+            fair: false,
+            carried: false,
+        }
+    }
+
+    pub fn is_guard(&self) -> bool {
+        self.name.starts_with(GUARD)
+    }
+
     /// What is wrong with it.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
@@ -141,6 +178,9 @@ impl Rule {
                 faults.push(path, format!("may name {MOST_LABELS} labels at most"));
             }
         }
+        if self.fair && (self.per.is_empty() || self.carried) {
+            faults.push("fair", "is between the values of labels: name them in `per`");
+        }
         if self.per.iter().collect::<BTreeSet<_>>().len() < self.per.len() {
             faults.push("per", "names a label twice");
         }
@@ -148,9 +188,15 @@ impl Rule {
     }
 
     /// What it has to do with a task: one that names it among those it `carries` is bound by it.
-    fn limit(&self, lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Option<Limit> {
+    fn limit(
+        &self,
+        lane: &Lane,
+        labels: &BTreeMap<String, String>,
+        carries: &[String],
+        hosts: &[&str],
+    ) -> Option<Limit> {
         let is_bound = !self.carried || carries.contains(&self.name);
-        let fits = self.matcher.fits(lane, labels);
+        let fits = self.matcher.fits(lane, labels, hosts);
         let carries_it = self.carried && is_bound;
         if !fits && !carries_it {
             return None;
@@ -168,14 +214,35 @@ impl Rule {
 }
 
 /// All that a task falls under, in one order. One that only stands for others runs nothing: under a rule it would keep out the
-/// very tasks that it waits for.
-pub fn limits(rules: &[Rule], lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Vec<Limit> {
+/// very tasks that it waits for. A call depends on its host, by any of the names in `hosts`, unless it says what it depends on.
+pub fn limits(
+    rules: &[Rule],
+    lane: &Lane,
+    labels: &BTreeMap<String, String>,
+    carries: &[String],
+    hosts: &[&str],
+) -> Vec<Limit> {
     if lane.executor == Executor::Flow {
         return Vec::new();
     }
-    let mut limits: Vec<Limit> = rules.iter().filter_map(|rule| rule.limit(lane, labels, carries)).collect();
+    let mut limits: Vec<Limit> = rules.iter().filter_map(|rule| rule.limit(lane, labels, carries, hosts)).collect();
     limits.sort_unstable();
     limits
+}
+
+/// The names of the host in an address: with its port, where it has one, and without.
+pub fn hosts(url: &str) -> Vec<&str> {
+    let Some((_, rest)) = url.split_once("://") else { return Vec::new() };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let whole = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let bare = match whole.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => whole,
+    };
+    let mut names = vec![whole, bare];
+    names.dedup();
+    names.retain(|name| !name.is_empty());
+    names
 }
 
 /// What a task weighs: what it still has to do, or one where it does not say (seed 001, X1-5).
@@ -230,6 +297,8 @@ pub enum Why {
     Lacks {
         label: String,
     },
+    /// Its dependency allows no more.
+    Held(String),
 }
 
 impl Refusal {
@@ -241,8 +310,15 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rule {}: ", self.key)?;
+        if let Why::Held(words) = &self.why {
+            return f.write_str(words);
+        }
+        match self.key.dependency() {
+            Some(dependency) => write!(f, "held by concurrency {dependency}: ")?,
+            None => write!(f, "rule {}: ", self.key)?,
+        }
         match &self.why {
+            Why::Held(_) => Ok(()),
             Why::Full { running, most } => write!(f, "{running} of {most} running"),
             Why::NoRoom { used, weight, capacity } => write!(f, "{used} of {capacity} used, and it needs {weight}"),
             Why::TooLarge { weight, capacity } => {
@@ -257,13 +333,60 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
     rules: HashMap<String, (Bound, Vec<String>)>,
+    /// Those that are fair.
+    fair: BTreeSet<String>,
     used: HashMap<Key, Used>,
+    guards: HashMap<String, Guard>,
+}
+
+/// What a dependency allows, and how many of those have been taken here.
+#[derive(Clone, Debug)]
+struct Guard {
+    allowance: Allowance,
+    taken: u32,
 }
 
 impl Admission {
     pub fn new<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Admission {
-        let named = rules.into_iter().map(|rule| (rule.name.clone(), (rule.bound, rule.per.clone())));
-        Admission { rules: named.collect(), used: HashMap::new() }
+        let mut admission = Admission::default();
+        for rule in rules {
+            admission.rules.insert(rule.name.clone(), (rule.bound, rule.per.clone()));
+            if rule.fair {
+                admission.fair.insert(rule.name.clone());
+            }
+        }
+        admission
+    }
+
+    /// What a dependency allows at this moment. One that says nothing allows anything.
+    pub fn guard(&mut self, dependency: &str, allowance: Allowance) {
+        self.guards.insert(dependency.to_owned(), Guard { allowance, taken: 0 });
+    }
+
+    /// Until when a dependency holds, where it does and that is known.
+    pub fn held_until(&self, key: &Key) -> Option<Timestamp> {
+        self.guards.get(key.dependency()?)?.allowance.holder?.1
+    }
+
+    /// How many were taken of each dependency.
+    pub fn taken(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.guards.iter().map(|(name, guard)| (name.as_str(), guard.taken))
+    }
+
+    /// Whether a rule has a say in who goes first.
+    pub fn is_fair(&self) -> bool {
+        !self.fair.is_empty()
+    }
+
+    /// How many run of those a lane has to share with; nothing where nobody has to be fair to it.
+    pub fn share(&self, limits: &[Limit]) -> Option<u64> {
+        let fair = limits.iter().filter(|limit| limit.counts() && self.fair.contains(&limit.key.rule));
+        fair.map(|limit| self.used(&limit.key).running).max()
+    }
+
+    /// Whether a limit can keep anybody out.
+    pub fn is_bounded(&self, key: &Key) -> bool {
+        key.dependency().is_some() || self.rules.get(&key.rule).is_some_and(|(bound, _)| *bound != Bound::Running(MOST))
     }
 
     /// So much runs in a lane with these limits.
@@ -302,6 +425,14 @@ impl Admission {
             return Some(Why::Lacks { label: label.clone() });
         }
         let used = self.used(key);
+        if let Some((dependency, guard)) = key.dependency().and_then(|name| Some((name, self.guards.get(name)?))) {
+            let Guard { allowance, taken } = guard;
+            if allowance.starts.is_some_and(|starts| starts <= *taken) {
+                return Some(Why::Held(allowance.words(dependency).unwrap_or_default()));
+            }
+            let full = allowance.running.filter(|most| used.running >= u64::from(*most));
+            return full.map(|most| Why::Full { running: used.running, most });
+        }
         match *bound {
             Bound::Running(most) if used.running >= u64::from(most) => Some(Why::Full { running: used.running, most }),
             Bound::Capacity(capacity) if weight > u64::from(capacity) => Some(Why::TooLarge { weight, capacity }),
@@ -316,12 +447,22 @@ impl Admission {
     pub fn room(&self, limits: &[Limit]) -> u32 {
         let of = |limit: &Limit| match self.rules.get(&limit.key.rule) {
             _ if self.may_start(std::slice::from_ref(limit), 0).is_err() => 0,
+            Some(_) if limit.key.dependency().is_some() => self.room_of_guard(&limit.key),
             Some((Bound::Running(most), _)) => {
                 most.saturating_sub(u32::try_from(self.used(&limit.key).running).unwrap_or(u32::MAX))
             }
             Some((Bound::Capacity(_), _)) | None => u32::MAX,
         };
         limits.iter().filter(|limit| limit.binds()).map(of).min().unwrap_or(u32::MAX)
+    }
+
+    fn room_of_guard(&self, key: &Key) -> u32 {
+        let Some(Guard { allowance, taken }) = key.dependency().and_then(|name| self.guards.get(name)) else {
+            return u32::MAX;
+        };
+        let running = u32::try_from(self.used(key).running).unwrap_or(u32::MAX);
+        let starts = allowance.starts.map_or(u32::MAX, |starts| starts.saturating_sub(*taken));
+        starts.min(allowance.running.map_or(u32::MAX, |most| most.saturating_sub(running)))
     }
 
     /// Whether what a task weighs has a say in this lane.
@@ -334,6 +475,9 @@ impl Admission {
     /// lane wait, so that small ones never keep a large one out; other lanes go on. A lane in `cut` has more than it gave: behind
     /// its last nothing is taken, because something better may be there.
     pub fn choose(&mut self, candidates: &[Candidate<'_>], cut: &BTreeSet<i32>, most: usize) -> Vec<usize> {
+        if self.is_fair() {
+            return self.choose_fairly(candidates, cut, most);
+        }
         let mut last: HashMap<i32, usize> = HashMap::new();
         for (index, candidate) in candidates.iter().enumerate().filter(|(_, it)| cut.contains(&it.lane)) {
             last.insert(candidate.lane, index);
@@ -349,7 +493,7 @@ impl Admission {
             }
             match self.may_start(candidate.limits, candidate.weight) {
                 Ok(()) => {
-                    self.count(candidate.limits, Used { running: 1, weight: candidate.weight });
+                    self.take(candidate);
                     chosen.push(index);
                 }
                 Err(refusal) if refusal.is_about_the_task() => {}
@@ -366,10 +510,63 @@ impl Admission {
     }
 }
 
+impl Admission {
+    /// One has started.
+    fn take(&mut self, candidate: &Candidate<'_>) {
+        self.count(candidate.limits, Used { running: 1, weight: candidate.weight });
+        for name in candidate.limits.iter().filter_map(|limit| limit.key.dependency()) {
+            if let Some(guard) = self.guards.get_mut(name) {
+                guard.taken += 1;
+            }
+        }
+    }
+
+    /// The same where a rule is fair: of the best of each lane, the highest priority goes first, then who runs least, then the
+    /// order they came in. Those without a share are one party more, counted from here on.
+    fn choose_fairly(&mut self, candidates: &[Candidate<'_>], cut: &BTreeSet<i32>, most: usize) -> Vec<usize> {
+        let mut lanes: BTreeMap<i32, std::collections::VecDeque<usize>> = BTreeMap::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            lanes.entry(candidate.lane).or_default().push_back(index);
+        }
+        let (mut chosen, mut without) = (Vec::new(), 0);
+        while chosen.len() < most {
+            let rank = |index: usize| {
+                let it = &candidates[index];
+                (it.rank, self.share(it.limits).unwrap_or(without), index)
+            };
+            let best = lanes.iter().filter_map(|(lane, left)| Some((rank(*left.front()?), *lane))).min();
+            let Some(((_, _, index), lane)) = best else { break };
+            let candidate = &candidates[index];
+            match self.may_start(candidate.limits, candidate.weight) {
+                Ok(()) => {
+                    without += u64::from(self.share(candidate.limits).is_none());
+                    self.take(candidate);
+                    chosen.push(index);
+                }
+                Err(refusal) if refusal.is_about_the_task() => {}
+                Err(_) => {
+                    lanes.remove(&lane);
+                    continue;
+                }
+            }
+            let is_empty = lanes.get_mut(&lane).is_none_or(|left| {
+                left.pop_front();
+                left.is_empty()
+            });
+            if is_empty && cut.contains(&lane) && !chosen.is_empty() {
+                break;
+            }
+        }
+        chosen
+    }
+}
+
 /// Somebody who could start.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub lane: i32,
+    /// By its priority: lower goes first.
+    pub rank: i16,
     pub limits: &'a [Limit],
     pub weight: u64,
 }
@@ -392,6 +589,57 @@ mod tests {
         Lane { kind: kind.into(), ..Lane::default() }
     }
 
+    /// Parties that share: each gets its turn, whoever came first and however many wait behind it.
+    #[test]
+    fn who_runs_least_goes_first() {
+        let rules = [rule(json!({"name": "t", "per": ["tenant"], "max_running": MOST, "fair": true}))];
+        let of = |tenant: &str| limits(&rules, &lane("k"), &labels(&[("tenant", tenant)]), &[], &[]);
+        let (a, b) = (of("a"), of("b"));
+        let party = |lane: i32| match lane {
+            1 => a.as_slice(),
+            2 => b.as_slice(),
+            _ => &[],
+        };
+        let chosen = |running: u64, lanes: &[(i32, i16)], most: usize| {
+            let mut admission = Admission::new(&rules);
+            admission.count(&a, Used { running, weight: running });
+            let candidates: Vec<_> = lanes
+                .iter()
+                .map(|(lane, rank)| Candidate { lane: *lane, rank: *rank, limits: party(*lane), weight: 1 })
+                .collect();
+            admission.choose(&candidates, &BTreeSet::new(), most)
+        };
+        // All of a are older.
+        let all = [(1, 0), (1, 0), (1, 0), (1, 0), (2, 0), (2, 0)];
+        assert_eq!(chosen(0, &all, 4), [0, 4, 1, 5], "turn by turn");
+        assert_eq!(chosen(2, &all, 3), [4, 5, 0], "b has some to catch up");
+        assert_eq!(chosen(9, &all, 6), [4, 5, 0, 1, 2, 3], "nobody waits for nothing");
+        assert_eq!(chosen(9, &[(1, -5), (2, 0)], 1), [0], "priority comes first");
+        assert_eq!(
+            chosen(0, &[(3, 0), (3, 0), (1, 0), (2, 0)], 4),
+            [0, 2, 3, 1],
+            "those without a label are a party too"
+        );
+        assert_eq!(chosen(0, &[(3, 0), (3, 0), (3, 0)], 2), [0, 1], "and among themselves as ever");
+        assert!(!rule(json!({"name": "t", "max_running": 5, "fair": true})).check().is_empty());
+    }
+
+    /// Who is fair still heeds what a dependency allows.
+    #[test]
+    fn a_fair_choice_takes_no_more_than_a_dependency_allows() {
+        let fair = rule(json!({"name": "t", "per": ["tenant"], "max_running": MOST, "fair": true}));
+        let rules = [fair, Rule::guarding("psp")];
+        let lane = Lane { dependency: Some("psp".into()), ..lane("k") };
+        let of = |tenant: &str| limits(&rules, &lane, &labels(&[("tenant", tenant)]), &[], &[]);
+        let (a, b) = (of("a"), of("b"));
+        let candidate = |lane: i32, limits| Candidate { lane, rank: 0, limits, weight: 1 };
+        let candidates = [candidate(1, a.as_slice()), candidate(1, a.as_slice()), candidate(2, b.as_slice())];
+        let mut admission = Admission::new(&rules);
+        admission.guard("psp", Allowance { starts: Some(2), ..Allowance::ANY });
+        assert_eq!(admission.choose(&candidates, &BTreeSet::new(), 10), [0, 2]);
+        assert_eq!(admission.taken().collect::<Vec<_>>(), [("psp", 2)]);
+    }
+
     #[test]
     fn a_rule_is_read_and_written_the_same() {
         for text in [
@@ -408,7 +656,7 @@ mod tests {
     fn a_rule_is_about_what_it_matches_and_has_a_limit_per_value() {
         let rules =
             [rule(json!({"name": "r", "match": {"kind": "k", "labels": {"x": "y"}}, "per": ["t"], "max_running": 1}))];
-        let of = |kind: &str, pairs: &[(&str, &str)]| limits(&rules, &lane(kind), &labels(pairs), &[]);
+        let of = |kind: &str, pairs: &[(&str, &str)]| limits(&rules, &lane(kind), &labels(pairs), &[], &[]);
         let found = of("k", &[("x", "y"), ("t", "acme")]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].key.to_string(), found[0].part), ("r (acme)".to_owned(), Part::Full));
@@ -424,13 +672,13 @@ mod tests {
             [rule(json!({"name": "~r", "match": {"kind": "k"}, "per": ["t"], "max_running": 1, "carried": true}))];
         let named = ["~r".to_owned()];
         let part = |kind: &str, pairs: &[(&str, &str)], carries: &[String]| {
-            limits(&rules, &lane(kind), &labels(pairs), carries).first().map(|limit| limit.part)
+            limits(&rules, &lane(kind), &labels(pairs), carries, &[]).first().map(|limit| limit.part)
         };
         assert_eq!(part("k", &[("t", "a")], &[]), Some(Part::Counted));
         assert_eq!(part("k", &[("t", "a")], &named), Some(Part::Full));
         assert_eq!(part("other", &[("t", "a")], &named), Some(Part::Bound));
         assert_eq!(part("other", &[("t", "a")], &[]), None);
-        let lacking = limits(&rules, &lane("k"), &labels(&[]), &named);
+        let lacking = limits(&rules, &lane("k"), &labels(&[]), &named, &[]);
         let refused = Admission::new(&rules).may_start(&lacking, 1).unwrap_err();
         assert_eq!(refused.to_string(), "rule ~r (?): it has no label t, so it never starts");
     }
@@ -438,7 +686,7 @@ mod tests {
     #[test]
     fn who_may_not_start_is_told_the_rule_and_its_numbers() {
         let rules = [rule(json!({"name": "r", "max_running": 2})), rule(json!({"name": "c", "capacity": 10}))];
-        let all = limits(&rules, &lane("k"), &labels(&[]), &[]);
+        let all = limits(&rules, &lane("k"), &labels(&[]), &[], &[]);
         let mut admission = Admission::new(&rules);
         assert_eq!((admission.may_start(&all, 10), admission.room(&all)), (Ok(()), 2));
         assert_eq!(
@@ -457,9 +705,9 @@ mod tests {
     #[test]
     fn behind_one_that_waits_its_lane_waits_and_others_go_on() {
         let rules = [rule(json!({"name": "c", "match": {"kind": "k"}, "capacity": 10}))];
-        let bound = limits(&rules, &lane("k"), &labels(&[]), &[]);
+        let bound = limits(&rules, &lane("k"), &labels(&[]), &[], &[]);
         let candidate =
-            |lane: i32, weight: u64| Candidate { lane, limits: if lane == 1 { &bound } else { &[] }, weight };
+            |lane: i32, weight: u64| Candidate { lane, rank: 0, limits: if lane == 1 { &bound } else { &[] }, weight };
         let mut admission = Admission::new(&rules);
         let candidates = [candidate(1, 6), candidate(1, 50), candidate(1, 5), candidate(1, 1), candidate(2, 9)];
         assert_eq!(admission.choose(&candidates, &BTreeSet::new(), 10), [0, 4], "one that never fits is passed over");
@@ -484,10 +732,10 @@ mod tests {
                 rule(json!({"name": "c", "capacity": capacity})),
             ];
             let tenants: Vec<Vec<Limit>> =
-                (0..4).map(|n| limits(&rules, &lane("k"), &labels(&[("t", &n.to_string())]), &[])).collect();
+                (0..4).map(|n| limits(&rules, &lane("k"), &labels(&[("t", &n.to_string())]), &[], &[])).collect();
             let candidates: Vec<Candidate<'_>> = tasks
                 .iter()
-                .map(|(lane, weight)| Candidate { lane: *lane, limits: &tenants[*lane as usize], weight: *weight })
+                .map(|(lane, weight)| Candidate { lane: *lane, rank: 0, limits: &tenants[*lane as usize], weight: *weight })
                 .collect();
             let chosen = Admission::new(&rules).choose(&candidates, &BTreeSet::new(), 100);
             prop_assert!(chosen.is_sorted());

@@ -19,6 +19,13 @@ pub enum Stream {
     Retry,
     Loss,
     Rule(u32),
+    /// Coming back after a gate.
+    Release,
+}
+
+/// Where in a stretch of time a task comes when many come at once: between 0 and 1, and its own.
+pub fn place(task: TaskId, cycle: u32, n: u32) -> f64 {
+    Draw { task, cycle, stream: Stream::Release }.unit(n)
 }
 
 /// The delay before retry number `n + 1`, where `n` retries were already scheduled (ruling D-4).
@@ -124,6 +131,7 @@ impl Draw {
             Stream::Retry => 0,
             Stream::Loss => 1 << 62,
             Stream::Rule(index) => (2 << 62) | u64::from(index),
+            Stream::Release => 3 << 62,
         };
         let mut state = 0x9e37_79b9_7f4a_7c15;
         for word in [high, low, u64::from(self.cycle) << 32 | u64::from(n), stream] {

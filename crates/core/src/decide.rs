@@ -10,6 +10,7 @@ use crate::backoff::{self, Draw, Stream};
 use crate::event::{AttemptOutcome, EventKind};
 use crate::expression::{Expression, Scope};
 use crate::failure::{Class, Failure, Fit, Trigger, closest};
+use crate::filter::fingerprint_to_hex;
 use crate::fingerprint::fingerprint;
 use crate::guard::GuardView;
 use crate::policy::{Backoff, OnExhausted, OnExpressionError, OnLost, Policy, PolicyLimits, Rule, Then};
@@ -218,6 +219,13 @@ impl<'a> Bad<'a> {
 
     fn failed(mut self) -> Result<Transition, Rejection> {
         let Some(policy) = self.snapshot.policy.as_deref() else { return self.refuse(Reason::NoPolicy) }; // 3
+        if let Some(class) = self.reclassified() {
+            self.class = class; // before 4: what a person said of such errors stands above the policy
+            return match class {
+                Class::Final => self.refuse(Reason::Reclassified),
+                Class::Retryable | Class::RateLimited => self.limited_or_counted(policy, None),
+            };
+        }
         if let Some((index, rule)) = self.first_rule(policy) {
             self.matched = Some(format!("rules[{index}]")); // 4
             return self.by_rule(policy, index, rule);
@@ -257,6 +265,14 @@ impl<'a> Bad<'a> {
             return self.refuse(Reason::RetryWhen); // 9
         }
         self.limited_or_counted(policy, None)
+    }
+
+    fn reclassified(&mut self) -> Option<Class> {
+        let said = self.snapshot.guard.reclassified.as_ref()?;
+        let group = fingerprint(&self.task().lane.kind, &self.failure);
+        let class = said.get(&group).copied()?;
+        self.matched = Some(format!("errors[{}]", fingerprint_to_hex(group)));
+        Some(class)
     }
 
     fn first_rule(&mut self, policy: &'a Policy) -> Option<(usize, &'a Rule)> {
@@ -399,6 +415,7 @@ impl<'a> Bad<'a> {
             change.record.decision = Some(decision);
             change.event(EventKind::TaskRetryExhausted);
             change.event(EventKind::TaskFailed);
+            change.event_of_executions(EventKind::ExecutionRetryExhausted);
             return change.end(Line::T22, State::Dead, Reason::SnoozedOut);
         }
         let delay = delay.min(self.snapshot.limits.max_schedule);
@@ -523,6 +540,7 @@ impl<'a> Bad<'a> {
             _ => (Line::T10, EventKind::TaskRetryScheduled),
         };
         change.event(event);
+        change.event_of_executions(EventKind::ExecutionRetryScheduled);
         change.finish_unless_paused(line, State::RetryPending)
     }
 
@@ -574,6 +592,7 @@ impl<'a> Bad<'a> {
         change.record.decision = Some(decision);
         change.event(EventKind::TaskRetryExhausted);
         change.event(EventKind::TaskFailed);
+        change.event_of_executions(EventKind::ExecutionRetryExhausted);
         let line = if self.failure.trigger.is_loss() { Line::T20 } else { Line::T13 };
         change.end(line, State::Dead, reason)
     }

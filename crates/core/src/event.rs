@@ -53,6 +53,7 @@ words! {
         TaskExpired = 43 "task.expired",
         TaskLateResult = 44 "task.late_result",
         TaskReopened = 45 "task.reopened",
+        TaskRetryUndone = 46 "task.retry_undone",
     }
 }
 
@@ -222,7 +223,10 @@ impl Record {
                 "is_retry": self.run > 1,
                 "worker": self.worker,
             }),
-            EventKind::AttemptSucceeded => json!({"worker": self.worker}),
+            EventKind::AttemptSucceeded => json!({
+                "worker": self.worker,
+                "duration_ms": self.started_at.map(|start| self.at.since(start).0),
+            }),
             EventKind::AttemptFailed => json!({
                 "class": self.decision.as_ref().and_then(|decision| decision.class),
                 "trigger": self.failure.as_ref().map(|failure| failure.trigger),
@@ -231,6 +235,8 @@ impl Record {
                 "worker": self.worker,
             }),
             EventKind::TaskRetryScheduled
+            | EventKind::ExecutionRetryScheduled
+            | EventKind::ExecutionRetryExhausted
             | EventKind::TaskThrottled
             | EventKind::TaskSnoozed
             | EventKind::TaskReleased
@@ -275,6 +281,10 @@ impl Record {
         if let Some(at) = decision.next_retry_at {
             data.insert("next_retry_at".into(), at.to_rfc3339().into());
         }
+        if let (Some(until), Some(by)) = (decision.held_until, &decision.held_by) {
+            data.insert("held_until".into(), until.to_rfc3339().into());
+            data.insert("held_by".into(), by.as_str().into());
+        }
         if let Some(failure) = &self.failure {
             data.insert("last_error".into(), failure.message.as_str().into());
         }
@@ -287,6 +297,22 @@ impl Task {
     pub fn unwritten_record(&self, now: Timestamp) -> Option<Record> {
         let record = crate::transition::Change::of(self, now).record;
         (!record.events.is_empty()).then_some(record)
+    }
+}
+
+impl Event {
+    /// As it is told to those who follow.
+    pub fn told(&self) -> Value {
+        json!({
+            "type": self.kind.word(),
+            "at": self.at.to_rfc3339(),
+            "execution_id": self.execution.to_string(),
+            "task_id": self.task.map(|id| id.to_string()),
+            "seq": self.seq,
+            "run": self.run,
+            "attempt": self.attempt,
+            "data": self.data,
+        })
     }
 }
 

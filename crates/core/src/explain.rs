@@ -203,6 +203,7 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::NotListed => "retry_on does not list this error",
         Reason::RetryWhen => "retry_when does not hold",
         Reason::Rule => "a rule says so",
+        Reason::Reclassified => "somebody said that such errors are final",
         Reason::OnLostFail => "a lost run fails this task",
         Reason::UpstreamFailed => "a task it needs failed",
         _ => "it was not to be",

@@ -3,12 +3,16 @@
 //! `state:retrying queue:mail -kind:report.* attempt:>=3 due:<1h "connection refused"`: terms are joined by *and*, commas
 //! inside a value by *or*, a minus negates. Spans are turned into instants here, so a filter has one meaning for ever.
 
+mod holds;
+
 use uuid::Uuid;
 
 use crate::failure::Class;
-use crate::task::State;
+use crate::task::{Priority, State};
 use crate::time::{Millis, Timestamp};
 use crate::words::words;
+
+pub use holds::Subject;
 
 /// All terms must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -337,7 +341,8 @@ fn single(token: &Token) -> Result<&Value, FilterError> {
 fn number(field: NumberField, token: &Token) -> Result<Test, FilterError> {
     let value = single(token)?;
     let (compare, text) = comparison(&value.text);
-    match text.parse() {
+    let named = Priority::from_word(text).filter(|_| field == NumberField::Priority);
+    match named.map_or_else(|| text.parse(), |priority| Ok(i64::from(priority.code()))) {
         Ok(value) => Ok(Test::Number { field, compare, value }),
         Err(_) => Err(fault(value.position, format!("`{text}` is not a whole number"))),
     }
@@ -416,6 +421,8 @@ mod tests {
         assert_eq!(one("fingerprint:00000000000000ff"), Test::Fingerprint(vec![255]));
         let compare = Compare::GreaterOrEqual;
         assert_eq!(one("attempt:>=3"), Test::Number { field: NumberField::Attempt, compare, value: 3 });
+        let low = Test::Number { field: NumberField::Priority, compare: Compare::Equal, value: -100 };
+        assert_eq!(one("priority:low"), low, "S2-133");
         assert_eq!(one("refused"), Test::Word("refused".into()));
         assert_eq!(one("\"state:dead x\""), Test::Word("state:dead x".into()));
     }

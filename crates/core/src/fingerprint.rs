@@ -11,7 +11,7 @@ pub fn fingerprint(kind: &str, failure: &Failure) -> i64 {
     hash.part(failure.code.as_deref().unwrap_or(""));
     hash.part(&failure.status.map(|status| status.to_string()).unwrap_or_default());
     hash.part(&normalise(&failure.message));
-    hash.0.cast_signed()
+    hash.number()
 }
 
 /// The message with what varies between occurrences replaced: `user 4711 not found` and `user 12 not found` are one.
@@ -53,14 +53,18 @@ fn is_variable(word: &str) -> bool {
 }
 
 /// FNV-1a: stable for ever, which the standard library's hasher does not promise.
-struct Fnv(u64);
+pub(crate) struct Fnv(u64);
 
 impl Fnv {
-    fn new() -> Fnv {
+    pub(crate) fn new() -> Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    fn part(&mut self, text: &str) {
+    pub(crate) fn number(&self) -> i64 {
+        self.0.cast_signed()
+    }
+
+    pub(crate) fn part(&mut self, text: &str) {
         for byte in text.bytes().chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }

@@ -11,6 +11,7 @@ use crate::budget::Booking;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
 use crate::id::TaskId;
+use crate::operation::Mark;
 use crate::payload::NewPayload;
 use crate::reason::Reason;
 use crate::task::{State, Task};
@@ -83,6 +84,8 @@ pub struct Commit {
     pub charges: Vec<Charge>,
     /// Retries that are booked in the budget of an account, if there is still room.
     pub bookings: Vec<Booking>,
+    /// Steps of bulk operations that it takes; each is taken once.
+    pub marks: Vec<Mark>,
 }
 
 impl From<Transition> for Commit {

@@ -1,6 +1,8 @@
 //! What a task's dependency says about running now. Guards hold back, they never refuse (model A5, §3.2 step 16).
 
 use crate::budget::BudgetView;
+use crate::dependency;
+use crate::error_group::Reclassified;
 use crate::task::Hold;
 use crate::time::Timestamp;
 
@@ -11,14 +13,20 @@ pub struct GuardView {
     pub holds: Vec<Hold>,
     /// What its account pays for, where that is limited.
     pub budget: Option<BudgetView>,
+    /// What it needs outside, where that has a say.
+    pub dependency: Option<dependency::View>,
+    /// What people said that errors are; nothing where nobody did.
+    pub reclassified: Option<Reclassified>,
 }
 
 impl GuardView {
     /// The hold that a retry due at `due` meets, never past the deadline.
     pub fn hold(&self, due: Timestamp, deadline: Option<Timestamp>) -> Option<Hold> {
-        let latest = self.holds.iter().max_by_key(|hold| hold.until).filter(|hold| hold.until > due);
-        let from = latest.map_or(due, |hold| hold.until);
-        let held = self.budget.as_ref().and_then(|budget| budget.hold(from)).or_else(|| latest.cloned())?;
+        let mut held = self.holds.iter().max_by_key(|hold| hold.until).filter(|hold| hold.until > due).cloned();
+        let from = |held: &Option<Hold>| held.as_ref().map_or(due, |hold| hold.until);
+        held = self.dependency.as_ref().and_then(|it| it.hold(from(&held))).or(held);
+        held = self.budget.as_ref().and_then(|budget| budget.hold(from(&held))).or(held);
+        let held = held?;
         let until = deadline.map_or(held.until, |deadline| held.until.min(deadline));
         (until > due).then_some(Hold { until, ..held })
     }

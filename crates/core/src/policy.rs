@@ -566,7 +566,7 @@ impl Rule {
     }
 }
 
-fn window_to_json(window: &Window) -> Value {
+pub(crate) fn window_to_json(window: &Window) -> Value {
     match window {
         Window::Once { from, to } => json!({"from": from.to_rfc3339(), "to": to.to_rfc3339()}),
         Window::Weekly(weekly) => {

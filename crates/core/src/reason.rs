@@ -36,6 +36,8 @@ words! {
         Condition = 20 "condition",
         /// Something in it could not be worked out.
         Expression = 21 "expression",
+        /// A person said of such errors what they are.
+        Reclassified = 22 "reclassified",
         Attempts = 30 "attempts",
         Expired = 31 "expired",
         Lost = 32 "lost",

@@ -103,6 +103,8 @@ impl Replayed {
                 self.count(&event.data);
                 self.enter(State::Dead);
             }
+            // What it means for the executions that it stands for.
+            ExecutionRetryScheduled | ExecutionRetryExhausted => {}
             TaskFailed if self.state == State::Dead => {}
             TaskFailed if self.state.is_open() => {
                 self.count(&event.data);
@@ -125,7 +127,15 @@ impl Replayed {
             TaskManualRetry => {
                 let keep = event.data.get("keep_counters").and_then(Value::as_bool).unwrap_or(false);
                 self.start_cycle(&event.data, keep);
-                self.enter(State::Pending);
+                let later = instant(&event.data, "next_retry_at");
+                self.enter(if later.is_some() { State::RetryPending } else { State::Pending });
+                self.next_retry_at = later;
+            }
+            TaskRetryUndone if matches!(self.state, State::Pending | State::RetryPending) => {
+                self.start_cycle(&event.data, true);
+                self.count(&event.data);
+                self.enter(word(&event.data, "to").and_then(State::from_word).ok_or(wrong)?);
+                self.next_retry_at = instant(&event.data, "next_retry_at");
             }
             TaskRescheduled if self.state.is_open() => {
                 let to = word(&event.data, "to").and_then(State::from_word).unwrap_or(State::RetryPending);

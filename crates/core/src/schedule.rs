@@ -16,7 +16,7 @@ use crate::invalid::Invalid;
 use crate::time::{Millis, Timestamp};
 use crate::words::words;
 
-/// When, as people say it: a cron expression or a span, in a time zone, within bounds.
+/// When, as people say it: a cron expression or a span, in a time zone, or whenever an event is told; within bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,6 +24,9 @@ pub struct Times {
     /// From one instant to the next, counted from `start_at` or else from `anchor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Millis>,
+    /// In place of instants: the type of an event from outside, which may end in `*`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<String>,
     /// A name of the IANA database; UTC where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
@@ -49,7 +52,12 @@ pub struct Calendar {
 #[derive(Clone, Debug)]
 enum Rhythm {
     Cron(Box<Cron>, TimeZone),
-    Every { span: i64, anchor: i64 },
+    Every {
+        span: i64,
+        anchor: i64,
+    },
+    /// It has no instants: somebody tells of an event.
+    Event(String),
 }
 
 words! {
@@ -108,27 +116,31 @@ impl Times {
         {
             faults.push("end_at", "must not come before start_at");
         }
-        let rhythm = match (&self.cron, self.every) {
-            (Some(text), Some(_)) => {
-                if let Err(message) = read_cron(text) {
-                    faults.push("cron", message);
-                }
-                Err(("every", "give either `cron` or `every`".to_owned()))
-            }
-            (None, None) => Err(("cron", "give `cron` or `every`".to_owned())),
-            (Some(text), None) => read_cron(text)
+        let rhythm = match (&self.cron, self.every, &self.event) {
+            (None, None, None) => Err(("cron", "give `cron`, `every` or `event`".to_owned())),
+            (Some(text), None, None) => read_cron(text)
                 .map(|cron| Rhythm::Cron(Box::new(cron), zone.unwrap_or(TimeZone::UTC)))
                 .map_err(|message| ("cron", message)),
-            (None, Some(span)) => read_span(span)
+            (None, Some(span), None) => read_span(span)
                 .map(|span| Rhythm::Every { span, anchor: self.start_at.unwrap_or(self.anchor).0 })
                 .map_err(|message| ("every", message)),
+            (None, None, Some(event)) => {
+                read_event(event).map(|()| Rhythm::Event(event.clone())).map_err(|message| ("event", message))
+            }
+            (cron, every, _) => {
+                if let Some(Err(message)) = cron.as_deref().map(read_cron) {
+                    faults.push("cron", message);
+                }
+                let second = if cron.is_some() && every.is_some() { "every" } else { "event" };
+                Err((second, "give only one of `cron`, `every` and `event`".to_owned()))
+            }
         };
         let rhythm = rhythm.map_err(|(field, message)| faults.push(field, message)).ok();
         let calendar = rhythm.map(|rhythm| Calendar { rhythm, from: self.start_at, to: self.end_at });
         match calendar {
             Some(calendar) if faults.is_empty() => {
                 let begin = self.start_at.unwrap_or(self.anchor);
-                if calendar.rhythm.after(begin - Millis(1)).is_none() {
+                if self.event.is_none() && calendar.rhythm.after(begin - Millis(1)).is_none() {
                     return Err(Invalid::one("cron", "never comes"));
                 }
                 Ok(calendar)
@@ -176,6 +188,17 @@ fn read_span(span: Millis) -> Result<i64, String> {
     i64::try_from(span.0).map_err(|_| "is too long".into())
 }
 
+fn read_event(name: &str) -> Result<(), String> {
+    let known = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-' | ':' | '/');
+    let bare = name.strip_suffix('*').unwrap_or(name);
+    if name.is_empty() || name.len() > MOST_CHARACTERS || !bare.chars().all(known) {
+        return Err(format!(
+            "must be letters, digits, `.`, `_`, `-`, `:` and `/`, {MOST_CHARACTERS} at most, and may end in `*`"
+        ));
+    }
+    Ok(())
+}
+
 fn clip(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -188,6 +211,7 @@ impl Rhythm {
                 let rounds = at.0.saturating_sub(*anchor).div_euclid(*span).saturating_add(1).max(0);
                 rounds.checked_mul(*span).and_then(|past| past.checked_add(*anchor)).map(Timestamp)
             }
+            Rhythm::Event(_) => None,
             Rhythm::Cron(cron, zone) => {
                 let mut found = cron.find_next_occurrence(&whole_second(at, zone), false).ok()?;
                 while !is_meant(cron, &found) {
@@ -205,6 +229,7 @@ impl Rhythm {
                 let rounds = at.0.saturating_sub(*anchor).div_euclid(*span);
                 (rounds >= 0).then(|| Timestamp(anchor.saturating_add(rounds.saturating_mul(*span))))
             }
+            Rhythm::Event(_) => None,
             Rhythm::Cron(cron, zone) => {
                 let mut found = cron.find_previous_occurrence(&whole_second(at, zone), true).ok()?;
                 while !is_meant(cron, &found) {
@@ -252,6 +277,21 @@ impl Calendar {
     pub fn until(&self, at: Timestamp) -> Option<Timestamp> {
         let end = self.to.map_or(at, |to| at.min(to));
         self.rhythm.until(end).filter(|last| self.from.is_none_or(|from| *last >= from))
+    }
+
+    /// Whether an event of that type, told at that instant, lets it fire.
+    pub fn listens_to(&self, event: &str, at: Timestamp) -> bool {
+        let Rhythm::Event(wanted) = &self.rhythm else { return false };
+        let is_wanted = wanted.strip_suffix('*').map_or(event == wanted, |start| event.starts_with(start));
+        is_wanted && self.from.is_none_or(|from| at >= from) && !self.is_over(at)
+    }
+
+    /// Whether nothing can come after `at`.
+    pub fn is_over(&self, at: Timestamp) -> bool {
+        match self.rhythm {
+            Rhythm::Event(_) => self.to.is_some_and(|to| at > to),
+            _ => self.after(at).is_none(),
+        }
     }
 
     /// The next few instants after `at`.

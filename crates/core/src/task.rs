@@ -290,6 +290,15 @@ pub struct Task {
 }
 
 words! {
+    /// Priorities that have a name; any number between them will do as well.
+    pub enum Priority {
+        High = 100 "high",
+        Normal = 0 "normal",
+        Low = -100 "low",
+    }
+}
+
+words! {
     /// Who asked for the attempt that a task is at. A first one is nobody's retry.
     pub enum RetryKind {
         Automatic = 0 "automatic",
@@ -309,6 +318,11 @@ impl RetryKind {
 }
 
 impl Task {
+    /// A lone task of the flow stands for executions of a workflow, each of its runs for one (E8).
+    pub fn stands_for_executions(&self) -> bool {
+        self.execution.is_none() && self.lane.executor == Executor::Flow
+    }
+
     /// A task as it is created: everything zero, `submitted_at` now.
     pub fn new(id: TaskId, lane: Arc<Lane>, now: Timestamp) -> Task {
         Task {

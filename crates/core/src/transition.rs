@@ -1,10 +1,12 @@
-//! The transition table T1–T28, and the only way to make a change: a value that says from what, to what, and what happened.
+//! The transition table T1–T29, and the only way to make a change: a value that says from what, to what, and what happened.
 //!
 //! A `Transition` has no public constructor. What the table does not allow cannot be built, so it cannot be stored.
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::event::{AttemptOutcome, EventKind, Record};
+use crate::operation::Was;
 use crate::reason::Reason;
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
@@ -14,11 +16,12 @@ use crate::time::{Millis, Timestamp};
 #[rustfmt::skip]
 pub enum Line {
     T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18, T19, T20, T22, T23, T24, T25, T26,
-    T27, T28,
+    T27, T28, T29,
 }
 
 impl Line {
     /// From which states this line leads to which. T1, T2 and T26 create, T21 says that there is no way, T28 changes nothing.
+    /// T29 is not in the model: it takes back what T19 did and nobody has started (docs/decisions/0004).
     ///
     /// `paused` stands beside the active states where a run that was under way when its task was paused may still end
     /// (model §3.1, notes); the task then stays paused unless it is over.
@@ -41,7 +44,7 @@ impl Line {
             Line::T16 => (&[Waiting, Pending, RetryPending, Claimed, Running], &[Paused]),
             Line::T17 => (&[Paused], &[Waiting, Pending, RetryPending, Claimed, Running]),
             Line::T18 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Canceled]),
-            Line::T19 => (&[Failed, Dead, RetryPending, Claimed, Running], &[Pending]),
+            Line::T19 => (&[Failed, Dead, RetryPending, Claimed, Running], &[Pending, RetryPending]),
             Line::T20 => (&[Claimed, Running, Paused], &[RetryPending, Dead, Failed, Paused]),
             Line::T22 => (&[Running, Paused], &[RetryPending, Paused, Dead]),
             Line::T23 => (&[Running, Paused], &[Pending, Paused]),
@@ -49,6 +52,7 @@ impl Line {
             Line::T25 => (&[Claimed, Running, Paused], &[Paused]),
             Line::T27 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Dead]),
             Line::T28 => (&[Canceled], &[Canceled]),
+            Line::T29 => (&[Pending, RetryPending], &[Failed, Dead, RetryPending]),
         };
         froms.contains(&from) && tos.contains(&to)
     }
@@ -150,6 +154,13 @@ impl<'a> Change<'a> {
 
     pub fn event(&mut self, kind: EventKind) {
         self.record.events.push(kind);
+    }
+
+    /// What it means for the executions that the task stands for (E9), beside what it means for the task.
+    pub fn event_of_executions(&mut self, kind: EventKind) {
+        if self.before.stands_for_executions() {
+            self.event(kind);
+        }
     }
 
     pub fn data(&mut self, data: Value) {
@@ -257,6 +268,8 @@ pub struct Act {
     pub key: Option<String>,
     /// The name of the request that asked for it.
     pub request: Option<String>,
+    /// The bulk operation that it is a part of.
+    pub operation: Option<Uuid>,
 }
 
 impl Act {
@@ -270,6 +283,9 @@ impl Act {
         let mut data = data;
         if let (Value::Object(fields), Some(note)) = (&mut data, &self.note) {
             fields.insert("note".into(), note.as_str().into());
+        }
+        if let (Value::Object(fields), Some(operation)) = (&mut data, self.operation) {
+            fields.insert("operation".into(), operation.to_string().into());
         }
         change.data(data);
     }
@@ -472,6 +488,9 @@ fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     let line = if task.state == State::RetryPending { Line::T15 } else { Line::T27 };
     change.event(if line == Line::T15 { EventKind::TaskRetryExhausted } else { EventKind::TaskExpired });
     change.event(EventKind::TaskFailed);
+    if line == Line::T15 {
+        change.event_of_executions(EventKind::ExecutionRetryExhausted);
+    }
     change.end(line, State::Dead, Reason::Expired)
 }
 
@@ -537,19 +556,24 @@ pub fn cancel(task: &Task, reason: Reason, act: &Act, now: Timestamp) -> Result<
     change.end(Line::T18, State::Canceled, reason)
 }
 
-/// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
-pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
-    manual_retry_with(task, keep_counters, None, act, now)
+/// How a task is to be tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Again {
+    /// Goes on counting where the last cycle stopped.
+    pub keep_counters: bool,
+    /// Of the payload that was edited for it.
+    pub payload_version: Option<u32>,
+    /// Not before then.
+    pub at: Option<Timestamp>,
 }
 
-/// The same, with the version of the payload that was edited for it.
-pub fn manual_retry_with(
-    task: &Task,
-    keep_counters: bool,
-    payload_version: Option<u32>,
-    act: &Act,
-    now: Timestamp,
-) -> Result<Transition, Rejection> {
+/// T19: a person asks for another try. A scheduled retry is superseded, a stuck run is given up.
+pub fn manual_retry(task: &Task, keep_counters: bool, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    manual_retry_with(task, Again { keep_counters, ..Again::default() }, act, now)
+}
+
+/// The same in detail. One whose time is still to come waits for it as any retry does.
+pub fn manual_retry_with(task: &Task, again: Again, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
     let now = task.time(now);
     if task.state.is_active() && !is_stuck(task, now) {
         return Err(Rejection::WrongState { state: task.state, verb: "retried" });
@@ -558,9 +582,10 @@ pub fn manual_retry_with(
     if task.state.is_active() {
         change.end_attempt(AttemptOutcome::Lost);
     }
-    change.new_cycle(keep_counters);
+    let later = again.at.filter(|at| *at > now);
+    change.new_cycle(again.keep_counters);
     change.after.start_at = None;
-    change.after.next_retry_at = None;
+    change.after.next_retry_at = later;
     change.after.hold = None;
     change.after.reason = None;
     // The error is in the history; the new cycle has none yet (F2-8).
@@ -568,17 +593,43 @@ pub fn manual_retry_with(
     change.after.fingerprint = None;
     change.after.ended_at = None;
     change.after.started_at = None;
-    // When the run that is given up was ready stays told as it was.
-    change.record.ready_at = change.record.ready_at.or(Some(now));
     change.event(EventKind::TaskManualRetry);
-    change.event(EventKind::TaskReady);
+    if later.is_none() {
+        // When the run that is given up was ready stays told as it was.
+        change.record.ready_at = change.record.ready_at.or(Some(now));
+        change.event(EventKind::TaskReady);
+    }
     let cycle = change.after.cycle;
-    let mut data = json!({"cycle": cycle, "from": task.state.word(), "keep_counters": keep_counters});
-    if let (Some(version), Value::Object(fields)) = (payload_version, &mut data) {
-        fields.insert("payload_version".into(), version.into());
+    let mut data = json!({"cycle": cycle, "from": task.state.word(), "keep_counters": again.keep_counters});
+    if let Value::Object(fields) = &mut data {
+        fields.extend(again.payload_version.map(|version| ("payload_version".to_owned(), version.into())));
+        fields.extend(later.map(|at| ("next_retry_at".to_owned(), at.to_rfc3339().into())));
     }
     act.mark(&mut change, data);
-    change.finish(Line::T19, State::Pending, "retried")
+    change.finish(Line::T19, if later.is_some() { State::RetryPending } else { State::Pending }, "retried")
+}
+
+/// T29: a retry by hand that has not started is taken back, and the task is what it was before.
+pub fn undo_retry(task: &Task, was: &Was, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    if !was.may_come_back(task) {
+        return Err(Rejection::WrongState { state: task.state, verb: "put back" });
+    }
+    let mut change = Change::of(task, now);
+    was.restore(&mut change.after);
+    change.record.cycle = was.cycle;
+    change.record.attempt = was.counters.attempt;
+    change.event(EventKind::TaskRetryUndone);
+    let counters = was.counters;
+    let mut data = json!({
+        "to": was.state.word(), "cycle": was.cycle, "attempt": counters.attempt, "lost": counters.lost,
+        "throttled": counters.throttled, "snoozed": counters.snoozed,
+    });
+    if let Value::Object(fields) = &mut data {
+        fields.extend(was.reason.map(|reason| ("reason".to_owned(), reason.word().into())));
+        fields.extend(was.next_retry_at.map(|at| ("next_retry_at".to_owned(), at.to_rfc3339().into())));
+    }
+    act.mark(&mut change, data);
+    change.finish(Line::T29, was.state, "put back")
 }
 
 /// E7: a task of an execution that goes on waits for its needs again, with a new cycle where its own was used up.
@@ -625,6 +676,18 @@ pub fn reschedule(task: &Task, to: Timestamp, act: &Act, now: Timestamp) -> Resu
     change.event(EventKind::TaskRescheduled);
     act.mark(&mut change, json!({"to": state.word(), "next_retry_at": at.to_rfc3339()}));
     change.finish(Line::T24, state, "rescheduled")
+}
+
+/// T24: nothing holds a retry any more; its own time stands.
+pub fn let_go(task: &Task, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let Some(at) = task.next_retry_at.filter(|_| task.state == State::RetryPending && task.hold.is_some()) else {
+        return Err(Rejection::NotDue);
+    };
+    let mut change = Change::of(task, task.time(now));
+    change.after.hold = None;
+    change.event(EventKind::TaskRescheduled);
+    act.mark(&mut change, json!({"to": State::RetryPending.word(), "next_retry_at": at.to_rfc3339()}));
+    change.finish(Line::T24, State::RetryPending, "let go")
 }
 
 /// T28: a report for a canceled task changes nothing, and is remembered.

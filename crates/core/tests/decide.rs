@@ -1,12 +1,11 @@
 //! The decision, step by step (model §3.2): each row is a policy, a failure, and the verdict with its reason.
 
-mod common;
-
 use comeback_core::guard::GuardView;
 use comeback_core::*;
 use comeback_core::{decide, explain, transition};
-use common::*;
 use serde_json::{Value, json};
+
+use crate::common::{self, *};
 
 struct Expect {
     state: State,
@@ -278,6 +277,31 @@ fn rules_go_first_and_the_first_match_wins() {
     let last = end(&snapshot, End::Failed(status(503)), now);
     assert_eq!((last.after().state, last.after().reason), (State::Dead, Some(Reason::Attempts)));
     assert_eq!(last.after().counters.attempt, 2);
+}
+
+/// What a person said of errors that look the same stands above what the policy thinks of them, and of those only.
+#[test]
+fn what_a_person_said_of_an_error_goes_before_the_policy() {
+    let policy = json!({"max_retries": 1, "ignore": ["404"], "rules": [{"match": {"status": 500}, "then": "retry"}]});
+    let decided = |class: Class, failure: Failure| {
+        let mut snapshot = running(Some(native(policy.clone())));
+        let group = comeback_core::fingerprint::fingerprint(&snapshot.task.lane.kind, &failure);
+        snapshot.guard.reclassified = Some(std::sync::Arc::new([(group, class)].into()));
+        let other = end(&snapshot, End::Failed(error("something else")), T0);
+        assert_eq!(other.after().reason, None, "others are not concerned: {:?}", other.record().decision);
+        let change = end(&snapshot, End::Failed(failure), T0);
+        let matched = change.record().decision.as_ref().and_then(|decision| decision.matched.clone());
+        assert_eq!(matched, Some(format!("errors[{}]", comeback_core::filter::fingerprint_to_hex(group))));
+        change
+    };
+    let final_now = decided(Class::Final, status(500));
+    assert_eq!((final_now.after().state, final_now.after().reason), (State::Failed, Some(Reason::Reclassified)));
+    assert_eq!(final_now.after().class, Some(Class::Final));
+    let retried = decided(Class::Retryable, status(404));
+    assert_eq!((retried.after().state, retried.after().counters.attempt), (State::RetryPending, 1));
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis::from_secs(9))), ..status(404) };
+    let waits = decided(Class::RateLimited, limited);
+    assert_eq!((waits.after().counters.throttled, waits.after().counters.attempt), (1, 0));
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! The future as it will be, and policies in words.
 
-mod common;
-
 use comeback_core::explain;
 use comeback_core::forecast::{RunTimes, forecast};
 use comeback_core::transition;
 use comeback_core::*;
-use common::*;
 use serde_json::json;
+
+use crate::common::{self, *};
 
 #[test]
 fn the_forecast_is_what_then_happens() {

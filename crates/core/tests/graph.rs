@@ -1,14 +1,13 @@
 //! Neighbours: what one task's end does to the others, and what it must never do.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::common::*;
 
 use comeback_core::graph::{Halt, Working};
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
-use common::*;
 use serde_json::json;
 use uuid::Uuid;
 

@@ -1,11 +1,10 @@
 //! Policies that are allowed and seldom meant: what is said about each, and that good ones are left alone.
 
-mod common;
-
 use comeback_core::lint::lint;
 use comeback_core::*;
-use common::*;
 use serde_json::{Value, json};
+
+use crate::common::*;
 
 fn codes(policy: Option<&Policy>) -> Vec<&'static str> {
     lint(policy, &PolicyLimits::default(), T0).iter().map(|advice| advice.code).collect()

@@ -2,15 +2,14 @@
 //!
 //! The reference knows one policy (fixed delay, no jitter), keeps plain numbers and has no events.
 
-mod common;
-
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 use comeback_core::{Task, decide};
-use common::*;
 use proptest::prelude::*;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 use serde_json::json;
+
+use crate::common::*;
 
 const MAX_RETRIES: u32 = 2;
 const MAX_LOST: u32 = 1;

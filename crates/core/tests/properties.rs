@@ -1,16 +1,15 @@
 //! What holds for every policy and every history, searched for by chance.
 
-mod common;
-
 use comeback_core::filter::Filter;
 use comeback_core::replay::{Replayed, replay};
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 use comeback_core::{backoff, decide, dialect, expression, graph};
-use common::*;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use uuid::Uuid;
+
+use crate::common::*;
 
 fn any_policy() -> impl Strategy<Value = Value> {
     let strategy = prop_oneof![

@@ -1,9 +1,9 @@
 //! The shared vectors: what every dialect's policy does, run through the decision itself.
 
-mod common;
-
 use comeback_core::{Class, Dialect, Failure, Millis, State};
 use serde_json::Value;
+
+use crate::common;
 
 fn vectors() -> Vec<Value> {
     serde_json::from_str(include_str!("vectors.json")).expect("the vectors are JSON")

@@ -8,6 +8,7 @@ use comeback_core::{Task, TaskId, Timestamp, Transition, Verdict};
 use comeback_store::{StoreError, Stored};
 
 use crate::Core;
+use crate::guards::Guarded;
 use crate::road::{Verb, Wish};
 
 /// The accounts of the tasks that are decided about at one moment.
@@ -15,6 +16,7 @@ use crate::road::{Verb, Wish};
 pub(crate) struct Budgets {
     views: HashMap<(String, String), BudgetView>,
     tasks: HashMap<TaskId, (String, String, u32)>,
+    pub guarded: Guarded,
 }
 
 impl Budgets {
@@ -27,6 +29,7 @@ impl Budgets {
 
     /// A retry that was just decided; the next of the same account finds it booked.
     pub fn book(&mut self, change: &Transition) -> Option<Booking> {
+        self.guarded.book(change);
         let retries = change.record().decision.as_ref().is_some_and(|decision| decision.verdict == Verdict::Retry);
         let view = self.of(change.after()).filter(|_| retries)?;
         let booking = view.booking(change.after())?;
@@ -37,7 +40,7 @@ impl Budgets {
 
 impl Core {
     pub(crate) async fn budgets(&self, wishes: &[(usize, Wish)], now: Timestamp) -> Result<Budgets, StoreError> {
-        let mut budgets = Budgets::default();
+        let mut budgets = Budgets { guarded: self.guarded(wishes).await?, ..Budgets::default() };
         for (_, wish) in wishes {
             if let (Verb::End(_), Some(stored)) = (&wish.verb, &wish.seen)
                 && stored.task.metered

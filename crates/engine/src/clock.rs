@@ -21,22 +21,37 @@ pub trait Clock: Send + Sync {
     /// Takes over how far the store's clock is ahead of the process's (model A3). Clocks of their own ignore it.
     fn follow(&self, _offset_millis: i64) {}
 
+    /// Where following would take this clock at once, when that is more than a correction (R-I21).
+    fn step(&self, _offset_millis: i64) -> Option<Step> {
+        None
+    }
+
     /// How much real time a span of this clock takes, for waits that callers asked for in real time.
     fn is_real(&self) -> bool {
         true
     }
 }
 
+/// Somebody set the store's clock. One that was set back is not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// A clock that is off by more was set by somebody.
+const STEP: i64 = 2_000;
+
 /// A clock that is behind by less than this is waited for.
 const EVENED_OUT: i64 = 1_000;
 
-/// The machine's clock, anchored once and carried on by a clock that nobody can set.
+/// The machine's clock, anchored once and carried on by a clock that nobody can set and that goes on while the machine sleeps.
 ///
 /// A clock that is set ahead is followed, by `follow`, which the loops call. One that is set back is not: time would stand
 /// still for as long, and with it every retry and every lease. Small differences are evened out either way.
 pub struct SystemClock {
     anchor_wall: i64,
-    anchor: Instant,
+    anchor: i64,
     offset: AtomicI64,
     last: AtomicI64,
 }
@@ -45,7 +60,7 @@ impl SystemClock {
     pub fn new() -> Arc<SystemClock> {
         Arc::new(SystemClock {
             anchor_wall: wall_millis(),
-            anchor: Instant::now(),
+            anchor: awake_and_asleep(),
             offset: AtomicI64::new(0),
             last: AtomicI64::new(i64::MIN),
         })
@@ -61,7 +76,13 @@ impl SystemClock {
     }
 
     fn local(&self) -> i64 {
-        self.anchor_wall + i64::try_from(self.anchor.elapsed().as_millis()).unwrap_or(i64::MAX)
+        self.anchor_wall + (awake_and_asleep() - self.anchor)
+    }
+
+    fn step_to(&self, wall: i64, offset_millis: i64) -> Option<Step> {
+        let from = self.local() + self.offset.load(Ordering::Relaxed);
+        let to = wall + offset_millis;
+        ((to - from).abs() > STEP).then_some(Step { from: Timestamp(from), to: Timestamp(to) })
     }
 }
 
@@ -78,6 +99,10 @@ impl Clock for SystemClock {
 
     fn follow(&self, offset_millis: i64) {
         self.follow_wall(wall_millis(), offset_millis);
+    }
+
+    fn step(&self, offset_millis: i64) -> Option<Step> {
+        self.step_to(wall_millis(), offset_millis)
     }
 }
 
@@ -151,6 +176,19 @@ pub fn wall_now() -> Timestamp {
     Timestamp(wall_millis())
 }
 
+/// Milliseconds since the machine started, those included in which it slept.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn awake_and_asleep() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn awake_and_asleep() -> i64 {
+    static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+    i64::try_from(START.elapsed().as_millis()).unwrap_or(i64::MAX)
+}
+
 fn wall_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
@@ -179,6 +217,20 @@ mod tests {
         assert_eq!(clock.offset.load(Ordering::Relaxed), 0, "it runs on at its own pace");
         clock.follow_wall(clock.local() - 500, 0);
         assert!(clock.offset.load(Ordering::Relaxed) < 0, "a little is evened out");
+    }
+
+    /// R-I21: what is evened out is no step, in either direction.
+    #[test]
+    fn a_clock_that_somebody_set_is_noticed() {
+        let clock = SystemClock::new();
+        let off_by = |millis: i64| clock.step_to(clock.local() + millis, 0).map(|step| step.to.0 - step.from.0);
+        assert_eq!(off_by(1_500), None);
+        assert_eq!(off_by(-1_500), None);
+        for days in [14, -14] {
+            let set = days * 86_400_000;
+            let step = off_by(set).unwrap();
+            assert!((step - set).abs() < 100, "{step}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What an engine is told when it starts. Everything has a limit.
 
 use comeback_core::{Millis, PolicyLimits};
+use comeback_store::Loop;
 
 use crate::executors::Kinds;
 use crate::{Limits, Watching};
@@ -21,6 +22,8 @@ pub struct EngineConfig {
     pub retention: Option<Millis>,
     /// How often loops look even when nothing told them to.
     pub safety_interval: Millis,
+    /// Those that look at other times than that. One that otherwise only looks when somebody asks, `repair`, looks by itself then.
+    pub periods: Vec<(Loop, Millis)>,
     /// Who is told of attempts.
     pub watching: Watching,
     /// Makes ids repeatable.
@@ -28,6 +31,25 @@ pub struct EngineConfig {
     /// Commits that may be under way side by side.
     pub report_lanes: usize,
 }
+
+impl EngineConfig {
+    /// How often a loop looks in any case; nothing where only somebody who asks makes it look.
+    pub fn period(&self, name: Loop) -> Option<Millis> {
+        let given = self.periods.iter().rev().find(|(it, _)| *it == name).map(|(_, period)| *period);
+        given.or(match name {
+            Loop::Prune => Some(PRUNE_EVERY),
+            _ if name.is_asked_for() => None,
+            _ => Some(self.safety_interval),
+        })
+    }
+
+    /// Whether a loop works by itself at all.
+    pub fn is_driven(&self, name: Loop) -> bool {
+        !name.is_asked_for() || name == Loop::Repair && self.period(name).is_some()
+    }
+}
+
+const PRUNE_EVERY: Millis = Millis::from_secs(30);
 
 /// Which executors there are. A task for another one is refused by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,9 +70,30 @@ impl Default for EngineConfig {
             stuck_after: Millis::from_secs(1_800),
             retention: None,
             safety_interval: Millis::from_secs(1),
+            periods: Vec::new(),
             watching: Watching::default(),
             id_seed: None,
             report_lanes: 2,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S2-49 to S2-52, S2-102.
+    #[test]
+    fn each_loop_has_a_period_and_repair_only_where_one_was_given() {
+        let usual = EngineConfig::default();
+        assert_eq!(usual.stuck_after, Millis::from_secs(30 * 60), "S2-103");
+        assert_eq!(usual.period(Loop::Reap), Some(Millis::from_secs(1)));
+        assert_eq!((usual.period(Loop::Repair), usual.is_driven(Loop::Repair)), (None, false));
+        let periods = vec![(Loop::Reap, Millis::from_secs(300)), (Loop::Repair, Millis::from_secs(30))];
+        let given = EngineConfig { periods, ..usual };
+        assert_eq!(given.period(Loop::Reap), Some(Millis::from_secs(300)));
+        assert_eq!(given.period(Loop::Retries), Some(Millis::from_secs(1)));
+        assert_eq!((given.period(Loop::Repair), given.is_driven(Loop::Repair)), (Some(Millis::from_secs(30)), true));
+        assert!(!given.is_driven(Loop::Dispatch));
     }
 }

@@ -13,20 +13,26 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+pub mod alerts;
 mod budgets;
 mod cache;
+mod changes;
+mod classes;
 mod combine;
 mod commands;
 mod config;
 pub mod executors;
 pub mod flow;
+mod guards;
 pub mod hooks;
 mod ids;
 mod limits;
 mod loops;
+mod operations;
 mod road;
 pub mod schedules;
 mod spec;
+pub mod subscriptions;
 mod tally;
 mod wake;
 mod watch;
@@ -39,16 +45,24 @@ use std::sync::Arc;
 use comeback_core::{Invalid, Rejection, State};
 use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError, Unfunded};
 
-pub use clock::{Clock, ScaledClock, SystemClock, VirtualClock};
+pub use changes::{DependencyChange, Heard};
+pub use clock::{Clock, ScaledClock, Step, SystemClock, VirtualClock};
 pub use comeback_store as store;
+pub use commands::bulk::{Bulk, OperationView, Preview, Which};
 pub use commands::change::Deed;
+pub use commands::cleanup::Cleanup;
+pub use commands::dependencies::{DependencyView, Turn};
+pub use commands::describe::Describe;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
+pub use commands::loops::Preview as PausePreview;
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
 pub use commands::retry::{Edited, ManualRetry, Retried};
-pub use commands::rules::{CARRIED, RuleView, may_be_held};
+pub use commands::rules::{CARRIED, HeldBy, RuleView, may_be_held};
 pub use commands::settle::Settle;
+pub use commands::stuck::{Action, PutRight, lost_by};
 pub use commands::submit::SubmitAnswer;
+pub use commands::subscription::{Again, Redelivered};
 pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
 pub use limits::Limits;
@@ -67,8 +81,15 @@ pub(crate) struct Core {
     pub alarms: wake::Alarms,
     pub cache: cache::Cache,
     pub tallies: tally::Tallies,
+    pub guards: guards::Guards,
+    pub classes: classes::Classes,
     /// When somebody last asked for work, by this instance's clock.
     pub asked_at: std::sync::atomic::AtomicI64,
+    /// Until then nobody is declared lost or out of time (`loops/time.rs`).
+    pub losses_from: std::sync::atomic::AtomicI64,
+    /// How far those who follow the feed have looked.
+    pub looked: subscriptions::follow::Looked,
+    pub counted: alerts::look::Counted,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -115,9 +136,15 @@ impl Engine {
             alarms: wake::Alarms::default(),
             cache: cache::Cache::new(200_000),
             tallies: tally::Tallies::default(),
+            guards: guards::Guards::default(),
+            classes: classes::Classes::default(),
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
+            losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
+            looked: subscriptions::follow::Looked::default(),
+            counted: alerts::look::Counted::default(),
             workflows: std::sync::OnceLock::new(),
         });
+        core.learn_classes().await?;
         let combiners = Arc::new(commands::Combiners::start(&core));
         Ok(Engine { core, combiners, loops: Arc::default() })
     }
@@ -180,6 +207,10 @@ pub enum CommandError {
     KeyTaken,
     #[error("this takes {required} credits, and {available} are available")]
     InsufficientCredits { required: i64, available: i64 },
+    #[error("a workflow that is {state} cannot be {verb}")]
+    WrongWorkflowState { state: comeback_core::workflow::WorkflowState, verb: &'static str },
+    #[error("an operation that is {state} cannot be {verb}")]
+    WrongOperationState { state: comeback_core::operation::OperationState, verb: &'static str },
     #[error("its open tasks have reserved {0} credits")]
     AccountInUse(i64),
     #[error(transparent)]

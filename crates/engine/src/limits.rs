@@ -22,6 +22,10 @@ pub struct Limits {
     pub leases_per_request: u32,
     pub longest_lease: Millis,
     pub needs_per_task: usize,
+    /// Of one subscription: beyond these no more are made until some have ended.
+    pub waiting_deliveries: usize,
+    /// Of one namespace; those that were not seen for longest are forgotten.
+    pub error_groups: usize,
 }
 
 impl Default for Limits {
@@ -38,6 +42,8 @@ impl Default for Limits {
             leases_per_request: 5_000,
             longest_lease: Millis::from_secs(3_600),
             needs_per_task: 10_000,
+            waiting_deliveries: 10_000,
+            error_groups: 10_000,
         }
     }
 }
@@ -56,6 +62,8 @@ impl Limits {
             "name_bytes" => &mut self.name_bytes,
             "note_bytes" => &mut self.note_bytes,
             "needs_per_task" => &mut self.needs_per_task,
+            "waiting_deliveries" => &mut self.waiting_deliveries,
+            "error_groups" => &mut self.error_groups,
             "leases_per_request" => {
                 self.leases_per_request = u32::try_from(number()?).map_err(|_| format!("{value} is too many"))?;
                 return Ok(());
@@ -80,6 +88,8 @@ impl Limits {
         "name_bytes",
         "note_bytes",
         "needs_per_task",
+        "waiting_deliveries",
+        "error_groups",
         "leases_per_request",
         "longest_lease",
     ];

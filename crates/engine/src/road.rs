@@ -8,18 +8,20 @@ use std::time::{Duration, Instant};
 
 use comeback_core::graph::Halt;
 use comeback_core::guard::GuardView;
+use comeback_core::operation::{Action, Mark, Was};
 use comeback_core::payload::NewPayload;
-use comeback_core::transition::{self, Act};
+use comeback_core::transition::{self, Act, Again};
 use comeback_core::{
     Audit, Commit, Did, Edge, ExecutionId, Executor, Lane, Millis, Outcome, Reason, Rejection, Snapshot, State, Task,
     TaskId, Timestamp, Transition, Working, decide,
 };
 use comeback_core::{admission, audit};
 use comeback_store::{
-    Applied, Behalf, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Unfunded, Used,
+    Applied, Behalf, Following, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Unfunded, Used,
 };
 
 use crate::budgets::Budgets;
+use crate::commands::audit::log_retries;
 use crate::{Core, Query};
 
 /// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
@@ -37,10 +39,31 @@ pub(crate) enum Verb {
     Cancel(Act),
     Pause(Act),
     Resume(Act),
-    Reschedule { to: Timestamp, act: Act },
-    Snooze { by: Millis, act: Act },
-    Retry { keep_counters: bool, edit: Option<Edit>, act: Act },
-    HookStarted { lease_number: u32 },
+    Reschedule {
+        to: Timestamp,
+        act: Act,
+    },
+    Snooze {
+        by: Millis,
+        act: Act,
+    },
+    /// What held it lets it go. That was done to something else, and is written down there.
+    LetGo(Act),
+    Retry {
+        keep_counters: bool,
+        at: Option<Timestamp>,
+        edit: Option<Edit>,
+        act: Act,
+    },
+    /// Takes back what a bulk operation did, if nothing has come of it yet.
+    Undo {
+        action: Action,
+        was: Box<Was>,
+        act: Act,
+    },
+    HookStarted {
+        lease_number: u32,
+    },
     Gate(Gate),
 }
 
@@ -68,8 +91,9 @@ impl Verb {
     /// Who is behind it, where a person or a program acts from outside.
     pub(crate) fn act(&self) -> Option<&Act> {
         match self {
-            Verb::Cancel(act) | Verb::Pause(act) | Verb::Resume(act) => Some(act),
+            Verb::Cancel(act) | Verb::Pause(act) | Verb::Resume(act) | Verb::LetGo(act) => Some(act),
             Verb::Reschedule { act, .. } | Verb::Snooze { act, .. } | Verb::Retry { act, .. } => Some(act),
+            Verb::Undo { act, .. } => Some(act),
             Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => None,
         }
     }
@@ -81,6 +105,13 @@ impl Verb {
         Some(NewPayload { task: after.id, edited, last_run, payload, at: now, by })
     }
 
+    /// The step of a bulk operation that it is.
+    fn mark(&self, before: &Task) -> Option<Mark> {
+        let operation = self.act()?.operation?;
+        let was = (!matches!(self, Verb::Undo { .. })).then(|| Was::of(before));
+        Some(Mark { operation, task: before.id, was })
+    }
+
     /// What is written down of it, and who is behind it.
     fn done(&self) -> Option<(Did, &Act)> {
         let did = match self {
@@ -90,7 +121,14 @@ impl Verb {
             Verb::Reschedule { .. } => Did::TaskReschedule,
             Verb::Snooze { .. } => Did::TaskSnooze,
             Verb::Retry { .. } => Did::TaskRetry,
-            Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => return None,
+            Verb::Undo { action, .. } => match action {
+                Action::Retry => Did::TaskRetryUndo,
+                Action::Cancel => return None,
+                Action::Pause => Did::TaskResume,
+                Action::Resume => Did::TaskPause,
+                Action::Reschedule => Did::TaskReschedule,
+            },
+            Verb::LetGo(_) | Verb::End(_) | Verb::Expire | Verb::HookStarted { .. } | Verb::Gate(_) => return None,
         };
         Some((did, self.act()?))
     }
@@ -193,12 +231,20 @@ impl Core {
         }
     }
 
-    fn decide(&self, verb: &Verb, stored: &Stored, budgets: &Budgets, now: Timestamp) -> Result<Transition, Rejection> {
+    pub(crate) fn decide(
+        &self,
+        verb: &Verb,
+        stored: &Stored,
+        budgets: &Budgets,
+        now: Timestamp,
+    ) -> Result<Transition, Rejection> {
         let task = &stored.task;
         match verb {
             Verb::End(outcome) => {
                 let mut snapshot = self.snapshot(stored);
                 snapshot.guard.budget = budgets.of(task);
+                snapshot.guard.dependency = budgets.guarded.of(task);
+                snapshot.guard.reclassified = self.classes.of(&task.lane);
                 decide::decide(&snapshot, outcome, now)
             }
             Verb::Expire => transition::expire(task, stored.hard_deadline, now),
@@ -207,10 +253,13 @@ impl Core {
             Verb::Resume(act) => transition::resume(task, act, now),
             Verb::Reschedule { to, act } => transition::reschedule(task, *to, act, now),
             Verb::Snooze { by, act } => transition::reschedule(task, now + *by, act, now),
-            Verb::Retry { keep_counters, edit, act } => {
-                let version = edit.as_ref().map(|edit| edit.edited + 1);
-                transition::manual_retry_with(task, *keep_counters, version, act, now)
+            Verb::LetGo(act) => transition::let_go(task, act, now),
+            Verb::Retry { keep_counters, at, edit, act } => {
+                let payload_version = edit.as_ref().map(|edit| edit.edited + 1);
+                let again = Again { keep_counters: *keep_counters, payload_version, at: *at };
+                transition::manual_retry_with(task, again, act, now)
             }
+            Verb::Undo { action, was, act } => undo(task, *action, was, act, now),
             Verb::HookStarted { lease_number } if *lease_number != task.lease_number => Err(Rejection::LeaseLost),
             Verb::HookStarted { .. } => transition::hook_started(task, self.config.stuck_after, now),
             Verb::Gate(_) if !task.is_at_its_gate() => Err(Rejection::NotDue),
@@ -227,6 +276,9 @@ impl Core {
         if let Verb::Retry { edit: Some(edit), .. } = verb {
             (was["payload_version"], is["payload_version"]) = (edit.edited.into(), (edit.edited + 1).into());
         }
+        if let Some(operation) = act.operation {
+            is["operation"] = operation.to_string().into();
+        }
         let entry = Audit::new(self.ids.act(now), now, did, after.id.to_string(), act);
         Some(entry.within(&before.lane.namespace).changed(Some(was), Some(is)))
     }
@@ -241,6 +293,7 @@ impl Core {
             left = self.round(left, behind, &mut answers).await?;
             rounds += 1;
         }
+        self.tell_guards().await;
         Ok(answers.into_iter().map(|answer| answer.unwrap_or(Met::Stale)).collect())
     }
 
@@ -283,7 +336,9 @@ impl Core {
                         let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
                         let edited = wish.verb.edited(change.after(), now);
                         let booking = budgets.book(&change);
+                        let mark = wish.verb.mark(&stored.task);
                         let mut plan = Plan::lone(index, wish, change);
+                        plan.commit.marks.extend(mark);
                         plan.commit.bookings.extend(booking);
                         plan.commit.audit.extend(noted);
                         plan.commit.payloads.extend(edited);
@@ -308,6 +363,11 @@ impl Core {
         }
         plans.retain(|plan| !plan.items.is_empty());
         if plans.is_empty() {
+            return Ok(again);
+        }
+        if !self.reserve(&budgets.guarded, now).await? {
+            let items = plans.into_iter().flat_map(|plan| plan.items);
+            again.extend(items.map(|(index, wish, _)| (index, wish)));
             return Ok(again);
         }
         for plan in &mut plans {
@@ -420,7 +480,10 @@ impl Core {
         Ok(left)
     }
 
-    async fn load_one_by_one(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
+    pub(crate) async fn load_one_by_one(
+        &self,
+        ids: &[TaskId],
+    ) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
         let mut found = Vec::with_capacity(ids.len());
         for id in ids {
             found.push(match self.store.load(&[*id]).await {
@@ -458,6 +521,7 @@ impl Core {
             let (mut noted, mut payloads): (Vec<Audit>, Vec<NewPayload>) = Default::default();
             // What is tried in vain books nothing.
             let (mut bookings, mut tried) = (Vec::new(), budgets.clone());
+            let mut marks = Vec::new();
             for (index, wish) in &wishes {
                 let seen = stored.get(&wish.task).zip(working.task(wish.task));
                 let Some(stored) = seen.map(|(stored, task)| Stored { task: task.clone(), ..stored.clone() }) else {
@@ -479,6 +543,7 @@ impl Core {
                 let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
                 let edited = wish.verb.edited(change.after(), now);
                 let booking = tried.book(&change);
+                let mark = wish.verb.mark(&stored.task);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
                     Verb::Gate(Gate::Open) => working.open_gate(wish.task, now),
@@ -499,6 +564,7 @@ impl Core {
                         noted.extend(entry);
                         payloads.extend(edited);
                         bookings.extend(booking);
+                        marks.extend(mark);
                     }
                     Err(Halt::Rejected(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
@@ -521,7 +587,7 @@ impl Core {
                 None => {
                     let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
                     (plan.commit.audit, plan.commit.payloads) = (noted, payloads);
-                    plan.commit.bookings = bookings;
+                    (plan.commit.bookings, plan.commit.marks) = (bookings, marks);
                     *budgets = tried;
                     return Ok(Plan { spawn, ..plan });
                 }
@@ -532,7 +598,10 @@ impl Core {
     /// After a commit: whoever waits for this work is told, and the alarms are set.
     pub(crate) fn tell(&self, commit: &Commit) {
         self.tallies.count(commit);
+        self.guards.note(commit);
+        log_retries(&commit.audit);
         self.config.watching.stored(commit);
+        self.tell_outside();
         if commit.execution.as_ref().is_some_and(|write| write.after.state.is_terminal()) {
             self.ring(Loop::Flow);
         }
@@ -543,6 +612,15 @@ impl Core {
         }
         let tasks = commit.writes.iter().map(|write| &write.after).inspect(|task| self.set_alarms(task));
         self.tell_of(tasks.filter(|task| task.state == State::Pending && !task.execution_paused));
+    }
+
+    /// Something happened: whoever follows the feed looks, where anybody does.
+    pub(crate) fn tell_outside(&self) {
+        for (sort, name) in [(Following::Subscriptions, Loop::Tell), (Following::Alerts, Loop::Alerts)] {
+            if self.looked.anybody(sort) {
+                self.ring(name);
+            }
+        }
     }
 
     /// Whoever waits for these is told, here and on other instances.
@@ -583,6 +661,21 @@ impl Core {
         if let Some(at) = task.expires_at {
             self.alarms.deadlines.at(at);
         }
+    }
+}
+
+/// Back to what a task was before an operation came. A retry comes back as long as nobody has started it; anything else only if it
+/// was the last that happened. A cancel is for good.
+fn undo(task: &Task, action: Action, was: &Was, act: &Act, now: Timestamp) -> Result<Transition, Rejection> {
+    let is_last = was.is_one_behind(task) && !was.parked;
+    match action {
+        Action::Retry => transition::undo_retry(task, was, act, now),
+        Action::Pause if is_last => transition::resume(task, act, now),
+        Action::Resume if is_last => transition::pause(task, act, now),
+        Action::Reschedule if is_last => {
+            transition::reschedule(task, was.next_retry_at.or(was.start_at).unwrap_or(now), act, now)
+        }
+        _ => Err(Rejection::WrongState { state: task.state, verb: "put back" }),
     }
 }
 

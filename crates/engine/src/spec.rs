@@ -364,6 +364,7 @@ impl TaskSpec {
             ("key", &self.key),
             ("name", &self.name),
             ("queue", &self.queue),
+            ("dependency", &self.dependency),
             ("dedupe_key", &self.dedupe_key),
             ("external_id", &self.external_id),
             ("traceparent", &self.traceparent),
@@ -373,8 +374,8 @@ impl TaskSpec {
                 name(field, text);
             }
         }
-        if !(-1_000..=1_000).contains(&self.priority) {
-            faults.push(format!("{at}priority"), "must be between -1000 and 1000");
+        if let Some(fault) = priority_fault(self.priority) {
+            faults.push(format!("{at}priority"), fault);
         }
         if self.payload.as_ref().is_some_and(|json| json.text().len() > limits.payload_bytes) {
             faults.push(format!("{at}payload"), format!("may have {} bytes at most", limits.payload_bytes));
@@ -409,9 +410,6 @@ impl TaskSpec {
     }
 
     fn refuse_what_is_not_built(&self, at: &str, config: &EngineConfig, faults: &mut Invalid) {
-        if self.dependency.is_some() {
-            faults.push(format!("{at}dependency"), "is not available in this version");
-        }
         if let Some(Err(part)) = self.hooks.as_ref().map(hooks::check) {
             faults.absorb(&format!("{at}hooks"), part);
         }
@@ -585,6 +583,11 @@ fn find_cycle(count: usize, edges: impl Iterator<Item = (usize, usize)>) -> Opti
     Some(cycle)
 }
 
+/// What is wrong with a priority.
+pub(crate) fn priority_fault(priority: i32) -> Option<&'static str> {
+    (!(-1_000..=1_000).contains(&priority)).then_some("must be between -1000 and 1000")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -643,17 +646,13 @@ mod tests {
     #[test]
     fn what_is_not_built_is_refused_by_name() {
         let spec = TaskSpec {
-            dependency: Some("psp".into()),
             account: Some("acme".into()),
             cost: Some(1),
             hooks: Some(json!({"end": [], "success": [{"url": "ftp://x"}]}).into()),
             executor: ExecutorSpec::Http(json!({}).into()),
             ..TaskSpec::new("k")
         };
-        assert_eq!(
-            faults(spec),
-            ["account", "cost", "dependency", "hooks.end", "hooks.success[0].url", "executor.type"]
-        );
+        assert_eq!(faults(spec), ["account", "cost", "hooks.end", "hooks.success[0].url", "executor.type"]);
     }
 
     #[test]

@@ -26,6 +26,10 @@ pub struct Alarms {
     /// Has no time of its own: it is rung when there is something.
     pub flow: Alarm,
     pub schedules: Alarm,
+    pub operations: Alarm,
+    /// The same: rung when something happened that somebody outside may want to hear of.
+    pub tell: Alarm,
+    pub alerts: Alarm,
 }
 
 struct Waiter {
@@ -47,15 +51,6 @@ impl Waiter {
             self.notify.notify_one();
         }
         taken
-    }
-
-    /// Whether both would be offered the same tasks.
-    fn is_like(&self, other: &ClaimRequest) -> bool {
-        let own = &self.request;
-        own.namespace == other.namespace
-            && own.executor == other.executor
-            && own.queues == other.queues
-            && own.kinds == other.kinds
     }
 }
 
@@ -103,7 +98,7 @@ impl Wake {
         let waiting = self.waiting.lock();
         let mut seen: Vec<&Waiter> = Vec::new();
         for waiter in waiting.iter() {
-            if !seen.iter().any(|other| other.is_like(&waiter.request)) {
+            if !seen.iter().any(|other| other.request.is_like(&waiter.request)) {
                 seen.push(waiter);
                 waiter.tell(1);
             }
@@ -124,7 +119,7 @@ impl Drop for Place {
         let mut waiting = self.wake.waiting.lock();
         waiting.retain(|waiter| !Arc::ptr_eq(waiter, &self.waiter));
         let mut unheard = if self.heard { 0 } else { self.waiter.told_of.load(Ordering::Relaxed) };
-        for next in waiting.iter().filter(|next| next.is_like(&self.waiter.request)) {
+        for next in waiting.iter().filter(|next| next.request.is_like(&self.waiter.request)) {
             unheard -= next.tell(unheard);
             if unheard == 0 {
                 break;

@@ -290,7 +290,7 @@ impl Caller {
     /// Who to write down for an act: what the caller says, else its key.
     pub fn act(&self, by: Option<String>, note: Option<String>) -> Act {
         let by = by.or_else(|| self.key.clone());
-        Act { by, note, key: self.key.clone(), request: self.request.clone() }
+        Act { by, note, key: self.key.clone(), request: self.request.clone(), operation: None }
     }
 }
 

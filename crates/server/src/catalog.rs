@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use comeback_core::workflow::{self, Items, Mode, Problems, Source};
-use comeback_core::{Invalid, PolicyLimits};
+use comeback_core::workflow::{self, Items, Mode, Origin, Problems, Source};
+use comeback_core::{Dialect, Invalid, Lane, PolicyLimits, Priority};
 use comeback_engine::executors::Kinds;
 use comeback_engine::flow::{self, Each, Plan, Workflows};
 use comeback_engine::{Engine, ExecutionSpec, Need, TaskSpec};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::shared::{Bound, Shared};
 use crate::wire::read_part;
-use crate::wire::task::{Context, Policies, TaskIn};
+use crate::wire::task::{Context, Policies, TaskIn, read_dialect};
 
 pub struct Catalog {
     limits: PolicyLimits,
@@ -182,46 +182,79 @@ fn sees(step: &workflow::Step, names: &BTreeSet<&str>, bare_names: bool) -> Vec<
     named.filter(|name| names.contains(name.as_str())).collect()
 }
 
-/// A workflow as it was understood, with where each field of a step comes from.
-pub fn shown(workflow: &workflow::Workflow) -> Value {
-    let step = |step: &workflow::Step| {
-        let mut shown = step.task.clone();
-        let mut put = |name: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                shown.insert(name.into(), value);
-            }
-        };
-        let needs: Vec<Value> = step
-            .needs
-            .iter()
-            .map(|need| json!({"step": need.step, "when": need.when.word(), "on_unmet": need.on_unmet.word()}))
-            .collect();
-        put("needs", Some(needs.into()));
-        put("if", step.condition.clone().map(Value::String));
-        put("output", step.output.clone());
-        put("foreach", step.foreach.as_ref().map(foreach_shown));
-        put(
-            "workflow",
-            step.call.as_ref().map(|call| json!({"path": call.workflow, "version": call.version, "input": call.input})),
-        );
-        let origins: Map<String, Value> =
-            step.origins.iter().map(|(field, origin)| (field.clone(), origin.word().into())).collect();
-        shown.insert("name".into(), step.name.clone().into());
-        shown.insert("origins".into(), Value::Object(origins));
-        Value::Object(shown)
+/// A step as it was understood, with where each field comes from.
+fn step_shown(step: &workflow::Step, given: &[(&'static str, Value, Origin)]) -> Value {
+    let mut shown = step.task.clone();
+    let mut put = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            shown.insert(name.into(), value);
+        }
     };
-    json!({
-        "name": workflow.name,
-        "description": workflow.description,
-        "input": workflow.input,
-        "retry": workflow.retry,
-        "labels": workflow.labels,
-        "output": workflow.output,
-        "fail_fast": workflow.fail_fast,
-        "dead_end_cancel": workflow.dead_end_cancel,
-        "is_playbook": workflow.is_playbook,
-        "steps": workflow.steps.iter().map(step).collect::<Vec<_>>(),
-    })
+    let needs: Vec<Value> = step
+        .needs
+        .iter()
+        .map(|need| json!({"step": need.step, "when": need.when.word(), "on_unmet": need.on_unmet.word()}))
+        .collect();
+    put("needs", Some(needs.into()));
+    put("if", step.condition.clone().map(Value::String));
+    put("output", step.output.clone());
+    put("foreach", step.foreach.as_ref().map(foreach_shown));
+    put(
+        "workflow",
+        step.call.as_ref().map(|call| json!({"path": call.workflow, "version": call.version, "input": call.input})),
+    );
+    let mut origins: Map<String, Value> =
+        step.origins.iter().map(|(field, origin)| (field.clone(), origin.word().into())).collect();
+    origins.extend(given.iter().map(|(field, _, origin)| ((*field).to_owned(), origin.word().into())));
+    let given: Map<String, Value> =
+        given.iter().map(|(field, value, _)| ((*field).to_owned(), value.clone())).collect();
+    shown.insert("name".into(), step.name.clone().into());
+    shown.insert("origins".into(), Value::Object(origins));
+    shown.insert("given".into(), Value::Object(given));
+    Value::Object(shown)
+}
+
+impl Catalog {
+    /// A workflow as it was understood, with where each field of a step comes from.
+    pub fn shown(&self, namespace: &str, workflow: &workflow::Workflow) -> Value {
+        let context = self.context(namespace);
+        let step = |step: &workflow::Step| step_shown(step, &self.given(&context, step));
+        json!({
+            "name": workflow.name,
+            "description": workflow.description,
+            "input": workflow.input,
+            "retry": workflow.retry,
+            "labels": workflow.labels,
+            "output": workflow.output,
+            "fail_fast": workflow.fail_fast,
+            "dead_end_cancel": workflow.dead_end_cancel,
+            "is_playbook": workflow.is_playbook,
+            "steps": workflow.steps.iter().map(step).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What neither a step nor its workflow says: the policy of its kind, and what holds where nobody says anything.
+    fn given(&self, context: &Context<'_>, step: &workflow::Step) -> Vec<(&'static str, Value, Origin)> {
+        let kind = step.task.get("kind").and_then(Value::as_str).unwrap_or(&step.name);
+        let of_kind = match context.bound.get(kind) {
+            Some((text, dialect)) => {
+                let dialect = read_dialect(Some(dialect)).unwrap_or(Dialect::Native);
+                self.policies.read(text, dialect, &self.limits).ok().map(|policy| policy.map(|it| it.to_json()))
+            }
+            None => self.kinds.retry(context.namespace, kind).map(|policy| Some(policy.to_json())),
+        };
+        let retry = match of_kind {
+            Some(policy) => (policy.unwrap_or(Value::Bool(false)), Origin::Kind),
+            None => (Value::Bool(false), Origin::Server),
+        };
+        let lane = Lane::default();
+        let all = [
+            ("retry", retry.0, retry.1),
+            ("queue", lane.queue.as_str().into(), Origin::Server),
+            ("priority", Priority::Normal.code().into(), Origin::Server),
+        ];
+        all.into_iter().filter(|(field, ..)| !step.task.contains_key(*field)).collect()
+    }
 }
 
 fn foreach_shown(foreach: &workflow::Foreach) -> Value {

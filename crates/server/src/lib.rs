@@ -5,6 +5,7 @@
 pub mod auth;
 mod catalog;
 mod compat;
+mod counted;
 mod gate;
 mod once;
 pub mod openapi;
@@ -59,6 +60,7 @@ pub struct App {
     instances: Shared<Instances>,
     workers: Workers,
     gate: Gate,
+    counted: counted::Counted,
     /// Who is told of requests.
     pub(crate) requests: Option<Listener>,
     /// How many more streams of events may be open.
@@ -123,6 +125,7 @@ impl App {
             instances: Shared::new("instances"),
             workers: Workers::default(),
             gate: Gate::new(gate),
+            counted: counted::Counted::default(),
             requests,
             streams: Arc::new(Semaphore::new(STREAMS)),
             keyed_acts: tokio::sync::Mutex::default(),

@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// Shared by all servers on one database, so that a worker may talk to any of them.
 #[derive(Clone)]
 pub struct Tokens {
-    key: [u8; 32],
+    /// With the key taken in; each proof goes on from a copy.
+    begun: Hmac<Sha256>,
 }
 
 /// Task, number, proof.
@@ -20,7 +21,10 @@ const LENGTH: usize = 16 + 4 + 16;
 
 impl Tokens {
     pub fn new(key: [u8; 32]) -> Tokens {
-        Tokens { key }
+        // As long as a block, which is what a shorter key is filled up to.
+        let mut block = [0; 64];
+        block[..32].copy_from_slice(&key);
+        Tokens { begun: Hmac::<Sha256>::new(&block.into()) }
     }
 
     /// Good in this namespace only.
@@ -49,10 +53,7 @@ impl Tokens {
     }
 
     fn proof(&self, about: &[u8], namespace: &str) -> [u8; 16] {
-        // As long as a block, which is what a shorter key is filled up to.
-        let mut key = [0; 64];
-        key[..32].copy_from_slice(&self.key);
-        let mut mac = Hmac::<Sha256>::new(&key.into());
+        let mut mac = self.begun.clone();
         mac.update(about);
         mac.update(namespace.as_bytes());
         let whole = mac.finalize().into_bytes();

@@ -14,8 +14,23 @@ struct File {
 include!(concat!(env!("OUT_DIR"), "/ui.rs"));
 
 /// First parts of the addresses of its pages; `ui/src/shell/pages.ts` has the same ones, and a test there compares them.
-const PAGES: &[&str] =
-    &["admin", "executions", "playground", "rules", "schedules", "t", "tasks", "upcoming", "workers", "workflows", "x"];
+const PAGES: &[&str] = &[
+    "admin",
+    "analytics",
+    "e",
+    "errors",
+    "executions",
+    "guards",
+    "playground",
+    "rules",
+    "schedules",
+    "t",
+    "tasks",
+    "upcoming",
+    "workers",
+    "workflows",
+    "x",
+];
 
 /// Nothing from elsewhere, nothing inline.
 const SECURITY: &str =
@@ -24,8 +39,14 @@ const SECURITY: &str =
 /// The index names its parts relative to this, so that it works behind any prefix.
 const BASE: &str = "<base href=\"./\"";
 
+/// Where seed 001 has its screen of batches, and where ours is, from there.
+const VIEW: (&str, &str) = ("/view", "executions");
+
 /// What no route answers: a file or a page of the dashboard, or nothing.
 pub async fn answer(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    if method == Method::GET && uri.path() == VIEW.0 {
+        return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, VIEW.1)]).into_response();
+    }
     let found = matches!(method, Method::GET | Method::HEAD).then(|| find(uri.path())).flatten();
     let Some((file, depth)) = found else { return Problem::not_found("route").into_response() };
     if headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == file.tag.as_bytes()) {
@@ -109,6 +130,15 @@ mod tests {
             assert!(text.contains(&format!("<base href={base}")), "{path}: {text}");
             assert!(!text.contains("<style") && !text.contains(" style=") && !text.contains("<script>"), "{path}");
         }
+    }
+
+    /// F1-15.
+    #[tokio::test]
+    async fn the_view_of_batches_leads_to_the_dashboard() {
+        let response = answer(Method::GET, Uri::from_static("/view"), HeaderMap::new()).await;
+        assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
+        assert_eq!(response.headers()[header::LOCATION], "executions", "behind any prefix");
+        assert!(find("/executions").is_some());
     }
 
     #[tokio::test]

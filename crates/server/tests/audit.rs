@@ -84,6 +84,8 @@ async fn every_act_leaves_one_line() {
     let linked = json!({"tasks": [{"kind": "a"}, {"kind": "a"}], "execution": {}});
     let execution = house.done("POST", "/tasks", linked).await["execution_id"].as_str().expect("an id").to_owned();
     let viewer = house.done("POST", "/keys", json!({"role": "viewer"})).await["id"].as_str().expect("an id").to_owned();
+    let group =
+        house.done("GET", "/errors", Value::Null).await["items"][0]["fingerprint"].as_str().expect("one").to_owned();
     let schedule = json!({"cron": "0 0 * * *", "task": {"kind": "nightly"}});
     let acts = [
         ("POST", format!("/tasks/{task}/pause"), json!({"note": "wait", "requested_by": "ana"}), "task.pause"),
@@ -98,6 +100,7 @@ async fn every_act_leaves_one_line() {
         ("POST", "/admin/loops/reap/pause".into(), json!({"note": "deploy"}), "loop.pause"),
         ("POST", "/admin/loops/reap/resume".into(), json!({}), "loop.resume"),
         ("POST", "/admin/tasks/process-stuck".into(), json!({}), "stuck.process"),
+        ("POST", "/admin/tasks/process-failed".into(), json!({"note": "after the mend"}), "failed.process"),
         ("POST", "/clock/advance".into(), json!({"by": "1s"}), "clock.advance"),
         ("PUT", "/rules/r".into(), json!({"max_running": 5}), "rule.put"),
         ("DELETE", "/rules/r".into(), Value::Null, "rule.delete"),
@@ -111,6 +114,22 @@ async fn every_act_leaves_one_line() {
         ("DELETE", "/policies/k".into(), Value::Null, "policy.unbind"),
         ("PUT", "/accounts/acme".into(), json!({"credits": 5}), "account.put"),
         ("DELETE", "/accounts/acme".into(), Value::Null, "account.delete"),
+        ("PUT", "/dependencies/psp".into(), json!({"breaker": {}}), "dependency.put"),
+        ("POST", "/dependencies/psp/open".into(), json!({"for": "1h", "note": "they move"}), "dependency.open"),
+        ("POST", "/dependencies/psp/healthy".into(), json!({}), "dependency.healthy"),
+        ("POST", "/dependencies/psp/close".into(), json!({}), "dependency.close"),
+        (
+            "POST",
+            "/dependencies/psp/maintenance".into(),
+            json!({"to": "2100-01-01T00:00:00Z"}),
+            "dependency.maintenance",
+        ),
+        ("DELETE", "/dependencies/psp".into(), Value::Null, "dependency.delete"),
+        ("POST", format!("/errors/{group}"), json!({"action": "resolve"}), "error.resolve"),
+        ("POST", format!("/errors/{group}"), json!({"action": "ignore"}), "error.ignore"),
+        ("POST", format!("/errors/{group}"), json!({"action": "open"}), "error.open"),
+        ("POST", format!("/errors/{group}"), json!({"action": "classify", "class": "final"}), "error.classify"),
+        ("POST", format!("/errors/{group}"), json!({"action": "note", "note": "seen"}), "error.note"),
         ("POST", "/keys".into(), json!({"role": "viewer", "name": "reader"}), "key.create"),
         ("DELETE", format!("/keys/{viewer}"), Value::Null, "key.revoke"),
     ];
@@ -228,4 +247,11 @@ async fn automatic_and_manual_retries_are_told_apart() {
     let attempts = house.done("GET", &format!("/tasks/{id}/attempts"), Value::Null).await;
     let kinds: Vec<&Value> = attempts["items"].as_array().expect("a page").iter().map(|it| &it["retry_kind"]).collect();
     assert_eq!(kinds, [&Value::Null, &json!("automatic"), &json!("manual")]);
+    // From the newest back, page by page.
+    let newest = house.done("GET", &format!("/tasks/{id}/attempts?newest=true&limit=2"), Value::Null).await;
+    assert_eq!((&newest["items"][0]["run"], &newest["items"][1]["run"]), (&json!(3), &json!(2)));
+    let cursor = newest["next_cursor"].as_str().expect("there is more");
+    let rest = format!("/tasks/{id}/attempts?newest=true&limit=2&cursor={cursor}");
+    let rest = house.done("GET", &rest, Value::Null).await;
+    assert_eq!((&rest["items"][0]["run"], &rest["next_cursor"]), (&json!(1), &Value::Null));
 }

@@ -36,7 +36,8 @@ impl Bad {
     pub fn new(operation: &str) -> Bad {
         let Route { method, path, .. } = route(operation).clone();
         let address = path.replace("{id}", TASK).replace("{name}", "reap").replace("{kind}", "k");
-        let address = address.replace("{path}", "w").replace("{version}", "1");
+        let address =
+            address.replace("{path}", "w").replace("{version}", "1").replace("{fingerprint}", "00000000000000ff");
         Bad { method, address, headers: Vec::new(), body: Bytes::new(), problem: None, path: None }
     }
 
@@ -61,11 +62,14 @@ impl Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
         self.address = self.address.replace("/schedules/reap", &format!("/schedules/{part}"));
-        if let Some(before) =
-            self.address.strip_suffix("reap").filter(|it| it.ends_with("/rules/") || it.ends_with("/accounts/"))
+        if let Some(before) = self
+            .address
+            .strip_suffix("reap")
+            .filter(|it| ["/rules/", "/accounts/", "/dependencies/", "/alerts/"].iter().any(|end| it.ends_with(end)))
         {
             self.address = format!("{before}{part}");
         }
+        self.address = self.address.replace("/errors/00000000000000ff", &format!("/errors/{part}"));
         if self.address.ends_with("/policies/k") {
             self.address = format!("/api/v1/policies/{part}");
         }

@@ -54,17 +54,79 @@ async fn whoever_is_silent_is_gone() {
     assert_eq!(names(&one, "/admin/workers", "name").await, ["ours"]);
 }
 
-/// S2-113: every loop by its name; what the contract names and does not run here is refused and not feigned.
+/// S2-113, S2-116: every loop by its name, and every sort of work by the name that job schedulers have for it.
 #[tokio::test]
-async fn loops_are_listed_and_none_is_feigned() {
+async fn loops_are_listed_and_paused_by_the_sort_of_their_work() {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
     let listed = names(&app, "/admin/loops", "name").await;
-    let expected = ["retries", "starts", "reap", "timeout", "expire", "flow", "prune", "schedule", "dispatch", "hooks"];
-    assert_eq!(listed, expected);
-    let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": ["FAILED_JOBS"]})).await;
+    let driven =
+        ["retries", "starts", "reap", "timeout", "expire", "flow", "prune", "schedule", "subscriptions", "alerts"];
+    assert_eq!(listed, [&driven[..], &["dispatch", "hooks", "repair", "operations"]].concat());
+    let types = json!({"types": ["STUCK_JOBS", "FAILED_JOBS"], "duration": "30m"});
+    let (status, paused) = send(&app, "POST", "/admin/retry-scheduler/pause", types).await;
+    assert_eq!(status, 200, "{paused}");
+    let names: Vec<&str> = paused["items"]
+        .as_array()
+        .expect("loops")
+        .iter()
+        .filter(|it| it["paused"] == true && it["resumes_at"] == "2027-01-15T08:30:00.000Z")
+        .filter_map(|it| it["name"].as_str())
+        .collect();
+    assert_eq!(names, ["reap", "repair"]);
+    let (status, problem) = send(&app, "POST", "/admin/retry-scheduler/pause", json!({"types": ["ODD_JOBS"]})).await;
     assert_eq!((status, &problem["errors"][0]["path"]), (400, &json!("types[0]")), "{problem}");
-    assert!(problem["detail"].as_str().is_some_and(|text| text.contains("FAILED_JOBS")), "{problem}");
+}
+
+/// F2-9: what is stuck is listed with why, and processed with what became of each and why.
+#[tokio::test]
+async fn what_is_stuck_is_processed_and_each_is_told_of() {
+    let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+    let clock = VirtualClock::new(Timestamp(1_800_000_000_000));
+    let app = instance("one", store, clock.clone()).await;
+    let id = |made: &Value| made["tasks"][0]["id"].as_str().expect("an id").to_owned();
+    let retried = id(&send(&app, "POST", "/tasks", json!({"kind": "again", "retry": 3})).await.1);
+    let failed = id(&send(&app, "POST", "/tasks", json!({"kind": "once"})).await.1);
+    send(&app, "POST", "/leases", json!({"worker": "w", "limit": 2, "lease": "10s"})).await;
+    clock.advance(Millis::from_secs(11));
+    let (_, stuck) = send(&app, "GET", "/admin/tasks/stuck", Value::Null).await;
+    assert_eq!(stuck["items"][0]["reason"], "lease_expired", "{stuck}");
+    let (status, same) = send(&app, "POST", "/admin/tasks/stuck", json!({})).await;
+    assert_eq!((status, &same), (200, &stuck), "X2-9: the same list");
+    let (_, still) = send(&app, "GET", "/admin/tasks/stuck", Value::Null).await;
+    assert_eq!(still, stuck, "X2-9: and nothing was started by it");
+    send(&app, "POST", "/admin/loops/reap/pause", json!({})).await;
+    let (_, held) = send(&app, "POST", "/admin/tasks/process-stuck", json!({})).await;
+    assert_eq!((&held["skipped"], &held["tasks"][0]["reason"]), (&json!(2), &json!("the loop is paused")), "{held}");
+    send(&app, "POST", "/admin/loops/reap/resume", json!({})).await;
+    let (_, done) = send(&app, "POST", "/admin/tasks/process-stuck", json!({})).await;
+    let counts = ["processed", "retried", "failed", "skipped"].map(|name| done[name].as_u64());
+    assert_eq!(counts, [Some(2), Some(1), Some(1), Some(0)], "{done}");
+    let of = |id: &str| done["tasks"].as_array().expect("tasks").iter().find(|it| it["task_id"] == *id).expect("it");
+    assert_eq!((&of(&retried)["action"], &of(&retried)["reason"]), (&json!("RETRIED"), &json!("lost_retry")));
+    assert_eq!((&of(&failed)["action"], &of(&failed)["reason"]), (&json!("MARKED_FAILED"), &json!("on_lost_fail")));
+    let (_, nothing) = send(&app, "GET", "/admin/tasks/stuck", Value::Null).await;
+    assert_eq!(nothing["items"], json!([]));
+}
+
+/// Before a loop is paused one can see what that would delay, and what of that would be too late.
+#[tokio::test]
+async fn what_a_pause_would_delay_is_told_before_it_begins() {
+    let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+    let app = instance("one", store, VirtualClock::new(Timestamp(1_800_000_000_000))).await;
+    for (delay, deadline) in [("5m", "1h"), ("10m", "20m"), ("2h", "3h")] {
+        send(&app, "POST", "/tasks", json!({"kind": "k", "delay": delay, "deadline": deadline})).await;
+    }
+    let (_, told) = send(&app, "GET", "/admin/loops/promote/preview?duration=30m", Value::Null).await;
+    assert_eq!(told["until"], "2027-01-15T08:30:00.000Z", "{told}");
+    assert_eq!(told["loops"][1], json!({"name": "starts", "delayed": 2, "past_deadline": 1}));
+    assert_eq!(told["loops"][0], json!({"name": "retries", "delayed": 0, "past_deadline": 0}));
+    let (_, all) = send(&app, "GET", "/admin/loops/starts/preview", Value::Null).await;
+    assert_eq!((&all["until"], &all["loops"][0]["delayed"]), (&Value::Null, &json!(3)));
+    let (status, _) = send(&app, "GET", "/admin/loops/starts/preview?duration=soon", Value::Null).await;
+    assert_eq!(status, 400);
+    let (_, loops) = send(&app, "GET", "/admin/loops", Value::Null).await;
+    assert!(loops["items"].as_array().expect("loops").iter().all(|it| it["paused"] == false), "nothing was paused");
 }
 
 /// While dispatch is paused nobody gets work, and whoever waits for it gets it when somebody resumes.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use comeback_core::admission::Limit;
+use comeback_core::admission::{Limit, Rule};
 use comeback_core::{Lane, Policy, dialect};
 use parking_lot::{Mutex, RwLock};
 use sha2::{Digest, Sha256};
@@ -22,6 +22,8 @@ pub struct Dictionary {
     rules: RwLock<Arc<RuleBook>>,
     /// How often a lane was left alone because a rule had no room.
     pub held: AtomicU64,
+    /// The same because of a dependency.
+    pub held_back: AtomicU64,
 }
 
 /// More than this are not remembered by where they are.
@@ -173,6 +175,19 @@ impl Dictionary {
         let inner = self.inner.read();
         let shares = |lane: &Lane| lane.limits.iter().any(|limit| keys.contains(&limit.key));
         inner.ruled.iter().filter(|(_, lane)| shares(lane)).map(|(id, lane)| (*id, lane.clone())).collect()
+    }
+
+    /// The lanes whose tasks are under a dependency.
+    pub fn under(&self, namespace: &str, dependency: &str) -> Vec<i32> {
+        let named = |lane: &Lane| lane.limits.iter().any(|limit| limit.key.dependency() == Some(dependency));
+        let inner = self.inner.read();
+        let ruled = inner.ruled.iter().filter(|(_, lane)| lane.namespace == namespace && named(lane));
+        ruled.map(|(id, _)| *id).collect()
+    }
+
+    pub fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        let is_it = |rule: &Rule| rule.is_guard() && rule.matcher.dependency.as_deref() == Some(dependency);
+        self.rules.read().of(namespace).iter().any(is_it)
     }
 
     /// Where somebody may start when one of this lane no longer runs. One that was leased before a rule came says nothing of it.

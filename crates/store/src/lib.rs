@@ -8,14 +8,17 @@
 mod accounts;
 mod audit;
 mod check;
+mod dependencies;
 mod dictionary;
 mod events;
+mod operations;
 mod page;
 mod place;
 mod query;
 mod row;
 mod rules;
 mod schema;
+mod stats;
 mod types;
 
 pub mod postgres;
@@ -24,24 +27,30 @@ pub mod sqlite;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::budget::Booked;
+use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
-use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::stats::Fold;
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use uuid::Uuid;
 
 pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
+pub use dependencies::Dependency;
+pub use operations::{Marked, Operation, Started};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use schema::{SCHEMA_VERSION, SchemaState};
 pub use sqlite::{BackupProgress, SqliteOptions, SqliteStore};
+pub use stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 pub use types::*;
 
 /// A database that remembers tasks.
@@ -93,6 +102,10 @@ pub trait Store: Send + Sync {
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
 
+    /// The clock was set ahead: leases that ran out in between are held after it for as long as they had left before it, and the runs
+    /// under them may go on as long. Done twice it does no more than once. Answers how many those were.
+    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError>;
+
     /// Adds to what active tasks have counted, all or nothing; a sign of life too. Each task is named once. Answers which of them were
     /// active.
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError>;
@@ -106,6 +119,9 @@ pub trait Store: Send + Sync {
     /// When the next time of each sort comes.
     async fn next_due(&self) -> Result<NextDue, StoreError>;
 
+    /// How much is due before an instant.
+    async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError>;
+
     /// When the next retry after this instant is due.
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
@@ -118,6 +134,16 @@ pub trait Store: Send + Sync {
     /// One task with everything that is known of it.
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError>;
 
+    /// What a task is labelled with and how urgent it is, in place of what was said before. Nothing where its labels are no longer
+    /// those that the change names, or where it has ended and cannot be more urgent.
+    async fn describe(
+        &self,
+        id: TaskId,
+        change: &Description,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError>;
+
     /// The payloads of a task before they were edited, oldest first; none where nobody did.
     async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError>;
 
@@ -126,6 +152,9 @@ pub trait Store: Send + Sync {
 
     /// The records of a task or an execution, oldest first, from an event number on.
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError>;
+
+    /// The runs of a task that have ended, newest first, before an event number.
+    async fn runs_before(&self, id: TaskId, before: u32, limit: u32) -> Result<Vec<Record>, StoreError>;
 
     /// How these leases ended: the record of each that did, as long as its task is remembered.
     async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError>;
@@ -170,27 +199,39 @@ pub trait Store: Send + Sync {
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError>;
 
-    /// A schedule by its name.
-    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError>;
+    /// A follower by its name.
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError>;
 
-    /// Schedules behind `after`, in the order of their names.
-    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError>;
-
-    /// Schedules of all namespaces whose time has come, the longest overdue first.
-    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError>;
-
-    /// Stores a schedule, if the version that it names is still the one there is (0 where there is none yet), together with
-    /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.
-    async fn put_schedule(
+    /// Followers behind `after`, in the order of their names.
+    async fn followers(
         &self,
-        schedule: &Schedule,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError>;
+
+    /// Followers of all namespaces whose time has come, the longest overdue first.
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError>;
+
+    /// Stores a follower, if the version that it names is still the one there is (0 where there is none yet), together with
+    /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.
+    async fn put_follower(
+        &self,
+        follower: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError>;
 
-    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError>;
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
@@ -205,6 +246,9 @@ pub trait Store: Send + Sync {
 
     /// Deletes what ended before `before`, at most `limit` tasks, of an execution all; open work is never touched.
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError>;
+
+    /// How many tasks `prune` would delete, were it asked until there are no more.
+    async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError>;
 
     /// Pauses a loop until an instant, or resumes it. Holds on every instance as soon as it is acknowledged.
     async fn set_pause(
@@ -251,6 +295,9 @@ pub trait Store: Send + Sync {
     /// How often claims of this process left a lane alone because a rule had no room.
     fn held_by_rules(&self) -> u64;
 
+    /// The same because of a dependency.
+    fn held_by_dependencies(&self) -> u64;
+
     /// The lanes in which somebody may start when one of this lane no longer runs; none where no rule is.
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>>;
 
@@ -288,11 +335,119 @@ pub trait Store: Send + Sync {
     /// Only where no open task has reserved any of it.
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
 
+    /// A dependency by its name, as it stands.
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError>;
+
+    /// Dependencies behind `after`, in the order of their names.
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError>;
+
+    /// Dependencies of all namespaces about which time has changed something, the longest ago first.
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError>;
+
+    /// When time next changes something about one of them.
+    async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
+
+    /// Stores a dependency, if the version that it names is still the one there is (0 where there is none yet). Claims heed it for
+    /// the tasks that its rule puts under it, and count in it what they take.
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError>;
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
+
+    /// Stores a dependency as `put_dependency` does and, in the same commit, moves the deadlines of open tasks that are under it
+    /// (model A14): those behind the instant, by the span.
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError>;
+
+    /// Whether tasks that name this are under a dependency, as far as this process knows.
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool;
+    /// The tasks that a filter finds at one moment, oldest first, so many at most.
+    async fn matching(
+        &self,
+        namespace: &str,
+        filter: &Filter,
+        now: Timestamp,
+        most: u32,
+    ) -> Result<Vec<TaskId>, StoreError>;
+
+    /// Stores a bulk operation with the tasks it is about, once under its key.
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError>;
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError>;
+
+    /// Newest first, from before one of them.
+    async fn operations(&self, namespace: &str, before: Option<Uuid>, limit: u32)
+    -> Result<Vec<Operation>, StoreError>;
+
+    /// Those of all namespaces that somebody is to go on with, the longest overdue first.
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError>;
+
+    /// Stores how far an operation has come, if the version that it names is still the one there is. Nothing happens on behalf of
+    /// a loop that is paused.
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
+    /// The tasks of an operation from one place to before another.
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError>;
+
+    /// Which of these tasks an operation has changed, and how they were before.
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError>;
+
     /// Writes down an act that is no write of this store, or more than one.
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;
 
     /// What was done from outside, newest first.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError>;
+
+    /// What happened since the statistics were last added to, a stretch at a time.
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError>;
+
+    /// Adds what a stretch came to and moves on behind it, both or neither. Whether it did: somebody else may have been quicker.
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError>;
+
+    /// Sums of what attempts came to.
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError>;
+
+    /// Keeps old sums less fine, and forgets the oldest, what was booked in months that are over, and of each namespace the error
+    /// groups beyond so many. Whether there is more to do of it.
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError>;
+
+    /// Error groups, those that were seen last first.
+    async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError>;
+
+    async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError>;
+
+    /// What somebody does to a group; nothing where there is none. The audit says who, and is told how it was and how it is.
+    async fn put_group(
+        &self,
+        namespace: &str,
+        fingerprint: i64,
+        deed: &Deed,
+        audit: &Audit,
+        now: Timestamp,
+    ) -> Result<Option<Group>, StoreError>;
+
+    /// What people said that errors are, by namespace and fingerprint.
+    async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError>;
+
+    /// How many open tasks failed last with each of these errors.
+    async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError>;
 
     /// How far this database's clock is ahead of the process's, in milliseconds; nothing when the process's clock counts.
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError>;

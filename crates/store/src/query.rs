@@ -5,13 +5,18 @@
 use std::collections::HashSet;
 
 use comeback_core::filter::{Compare, NumberField, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
-use comeback_core::{AttemptOutcome, State};
+use comeback_core::{AttemptOutcome, Lane, State};
 use uuid::Uuid;
 
 use crate::ListQuery;
 use crate::dictionary::Dictionary;
 use crate::page::ListCursor;
 use crate::types::{Listed, Listing};
+
+mod ways;
+
+use ways::{Due, Way};
+pub use ways::{FEW, Plan, Shortcut};
 
 /// A value to be bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +36,8 @@ pub trait Words {
     fn id_text(&self, column: &str) -> String;
     /// The text under a name in stored JSON.
     fn member(&self, json: &str, name: &str) -> String;
+    /// A table under another name, to be read through this index.
+    fn indexed(&self, table: &str, index: &str) -> String;
 }
 
 /// Which half of the tasks a statement is about.
@@ -42,6 +49,8 @@ pub enum Half {
 
 /// A list statement for one half: `o` is its row, `t` the body.
 pub struct Statement {
+    /// The tables.
+    pub from: String,
     pub condition: String,
     pub order: String,
     /// The sort key as one 64-bit expression.
@@ -49,56 +58,143 @@ pub struct Statement {
     pub binds: Vec<Bind>,
 }
 
-/// Nothing when no task of this half can match.
-pub fn statement(
-    words: &dyn Words,
-    dictionary: &Dictionary,
-    namespace: &str,
-    query: &ListQuery,
-    half: Half,
-) -> Option<Statement> {
-    let number = dictionary.namespace(namespace)?;
-    let mut builder = Builder { words, dictionary, namespace, half, now: query.now.0, binds: Vec::new() };
-    let mut conditions = vec![format!("t.namespace = {number}")];
-    for term in &query.filter.terms {
-        match builder.term(term) {
-            Truth::Always => {}
-            Truth::Never => return None,
-            Truth::When(condition) => conditions.push(condition),
-        }
+impl Statement {
+    /// Which tasks are on the page and by what they are sorted. Everything else is read of those only.
+    pub fn page(&self, limit: u32) -> String {
+        let Statement { from, condition, order, key, .. } = self;
+        format!(
+            "(select o.id, cast({key} as bigint) as sort_key from {from} where {condition} order by {order} limit {limit}) p"
+        )
     }
-    let (key, descending) = sort_key(query.sort, half);
-    if let Some(after) = query.after {
-        let key_mark = builder.bind(Bind::Int(after.key));
-        let id_mark = builder.bind(Bind::Uuid(after.id));
-        let sign = if descending { "<" } else { ">" };
-        conditions.push(match query.sort {
-            Sort::Submitted | Sort::SubmittedDesc => format!("o.id {sign} {id_mark} and {key_mark} = {key_mark}"),
-            _ => format!("({key}, o.id) {sign} ({key_mark}, {id_mark})"),
-        });
-    }
-    let direction = if descending { "desc" } else { "asc" };
-    let order = match (query.sort, half) {
-        (Sort::Submitted | Sort::SubmittedDesc, _) | (Sort::Due, Half::Done) => format!("o.id {direction}"),
-        _ => format!("{key} {direction}, o.id {direction}"),
-    };
-    Some(Statement { condition: conditions.join(" and "), order, key, binds: builder.binds })
 }
 
-/// Ids are made in the order of submission, so their order is that order.
-fn sort_key(sort: Sort, half: Half) -> (String, bool) {
-    match (sort, half) {
-        (Sort::SubmittedDesc, _) => ("t.submitted_at".into(), true),
-        (Sort::Submitted, _) => ("t.submitted_at".into(), false),
-        (Sort::Due, Half::Open) => (format!("coalesce(o.due, {})", i64::MAX), false),
-        (Sort::Due, Half::Done) => (i64::MAX.to_string(), false),
-        (Sort::Updated, _) => ("o.updated_at".into(), true),
-        (Sort::Priority, _) => ("(0 - t.priority)".into(), false),
+/// A list that somebody asks for, of one half.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    pub words: &'a dyn Words,
+    pub dictionary: &'a Dictionary,
+    pub namespace: &'a str,
+    pub query: &'a ListQuery,
+    pub half: Half,
+    /// The dependencies that let nothing start.
+    pub closed: &'a [String],
+}
+
+/// Whether somebody asks for what is held, which dependencies have a say in.
+pub fn asks_for_held(query: &ListQuery) -> bool {
+    let is_held = |test: &StateTest| *test == StateTest::Held;
+    query.filter.terms.iter().any(|term| matches!(&term.test, Test::State(tests) if tests.iter().any(is_held)))
+}
+
+impl Question<'_> {
+    /// Nothing when no task of this half can match.
+    pub fn whole(&self) -> Option<Statement> {
+        self.through(&Way::whole())
+    }
+
+    /// The same of what lies on a way.
+    fn through(&self, way: &Way) -> Option<Statement> {
+        let Question { query, half, .. } = *self;
+        let number = self.dictionary.namespace(self.namespace)?;
+        let mut builder = Builder { question: *self, now: query.now.0, binds: Vec::new() };
+        let mut conditions = vec![format!("t.namespace = {number}")];
+        conditions.extend(way.condition.clone().map(String::from));
+        if let Some(lanes) = self.lanes() {
+            if lanes.is_empty() {
+                return None;
+            }
+            conditions.push(list(way.lane(), lanes.into_iter()));
+        }
+        for term in query.filter.terms.iter().filter(|term| term.negated || asked_lane(&term.test).is_none()) {
+            match builder.term(term) {
+                Truth::Always => {}
+                Truth::Never => return None,
+                Truth::When(condition) => conditions.push(condition),
+            }
+        }
+        let key = Key::of(query.sort, half, way.due);
+        conditions.extend(query.after.and_then(|after| builder.beyond(after, &key)));
+        let direction = if is_descending(query.sort) { "desc" } else { "asc" };
+        let (order, key) = match key {
+            Key::Id(key) => (format!("o.id {direction}"), key.to_owned()),
+            Key::Same(key) => (format!("o.id {direction}"), key.to_string()),
+            Key::Own(key) => (format!("{key} {direction}, o.id {direction}"), key),
+        };
+        let from = way.tables(self.words, half);
+        Some(Statement { from, condition: conditions.join(" and "), order, key, binds: builder.binds })
+    }
+
+    /// Kinds, queues and dependencies are in the dictionary: which lanes they mean is known before the question is asked. Nothing
+    /// where no term is about them.
+    fn lanes(&self) -> Option<Vec<i64>> {
+        let terms = self.query.filter.terms.iter().filter(|term| !term.negated);
+        let asked: Vec<_> = terms.filter_map(|term| asked_lane(&term.test)).collect();
+        (!asked.is_empty()).then(|| self.lanes_that(|lane| asked.iter().all(|asked| asked.is_of(lane))))
+    }
+
+    fn lanes_that(&self, wanted: impl Fn(&Lane) -> bool) -> Vec<i64> {
+        let found = self.dictionary.lanes_where(|lane| lane.namespace == self.namespace && wanted(lane));
+        found.iter().map(|(id, _)| i64::from(*id)).collect()
+    }
+
+    /// The lanes of those that could start but for what they need.
+    fn closed_lanes(&self) -> Vec<i64> {
+        let is_closed = |name: &str| self.closed.iter().any(|closed| closed == name);
+        self.lanes_that(|lane| lane.limits.iter().filter_map(|limit| limit.key.dependency()).any(is_closed))
+    }
+}
+
+/// By what a list is sorted.
+enum Key {
+    /// Ids are made in the order of submission, so their order is that order.
+    Id(&'static str),
+    /// It is the same for all.
+    Same(i64),
+    Own(String),
+}
+
+impl Key {
+    fn of(sort: Sort, half: Half, due: Due) -> Key {
+        match (sort, half, due) {
+            (Sort::Submitted | Sort::SubmittedDesc, ..) => Key::Id("t.submitted_at"),
+            (Sort::Due, Half::Done, _) | (Sort::Due, _, Due::None) => Key::Same(i64::MAX),
+            (Sort::Due, _, Due::Set) => Key::Own("o.due".into()),
+            (Sort::Due, _, Due::Unknown) => Key::Own(format!("coalesce(o.due, {})", i64::MAX)),
+            (Sort::Updated, ..) => Key::Own("o.updated_at".into()),
+            (Sort::Priority, ..) => Key::Own("(0 - t.priority)".into()),
+        }
     }
 }
 
 fn is_descending(sort: Sort) -> bool {
     matches!(sort, Sort::SubmittedDesc | Sort::Updated)
+}
+
+/// What a term says about lanes.
+struct AskedLane<'a> {
+    field: &'a TextField,
+    any: &'a [Pattern],
+}
+
+fn asked_lane(test: &Test) -> Option<AskedLane<'_>> {
+    match test {
+        Test::Text { field: field @ (TextField::Kind | TextField::Queue | TextField::Dependency), any } => {
+            Some(AskedLane { field, any })
+        }
+        _ => None,
+    }
+}
+
+impl AskedLane<'_> {
+    fn is_of(&self, lane: &Lane) -> bool {
+        let text = match self.field {
+            TextField::Kind => Some(&lane.kind),
+            TextField::Queue => Some(&lane.queue),
+            _ => lane.dependency.as_ref(),
+        };
+        let is_it = |text: &String, p: &Pattern| if p.prefix { text.starts_with(&p.text) } else { *text == p.text };
+        text.is_some_and(|text| self.any.iter().any(|pattern| is_it(text, pattern)))
+    }
 }
 
 /// The first of what was found, and where to go on if there is more.
@@ -127,19 +223,30 @@ enum Truth {
 }
 
 struct Builder<'a> {
-    words: &'a dyn Words,
-    dictionary: &'a Dictionary,
-    namespace: &'a str,
-    half: Half,
+    question: Question<'a>,
     now: i64,
     binds: Vec<Bind>,
 }
 
 impl Builder<'_> {
     fn bind(&mut self, value: Bind) -> String {
-        let mark = self.words.mark(self.binds.len() + 1, &value);
+        let mark = self.question.words.mark(self.binds.len() + 1, &value);
         self.binds.push(value);
         mark
+    }
+
+    /// What comes after a place in the order.
+    fn beyond(&mut self, after: ListCursor, key: &Key) -> Option<String> {
+        let sign = if is_descending(self.question.query.sort) { "<" } else { ">" };
+        match key {
+            Key::Same(key) if after.key < *key => None,
+            Key::Id(_) | Key::Same(_) => Some(format!("o.id {sign} {}", self.bind(Bind::Uuid(after.id)))),
+            Key::Own(key) => {
+                let key_mark = self.bind(Bind::Int(after.key));
+                let id_mark = self.bind(Bind::Uuid(after.id));
+                Some(format!("({key}, o.id) {sign} ({key_mark}, {id_mark})"))
+            }
+        }
     }
 
     fn term(&mut self, term: &Term) -> Truth {
@@ -175,7 +282,7 @@ impl Builder<'_> {
                 Truth::When(format!("{column} {} {mark}", sign(*compare)))
             }
             Test::Time { field, compare, at } => {
-                let column = match (field, self.half) {
+                let column = match (field, self.question.half) {
                     (TimeField::Due, Half::Done) => return Truth::Never,
                     (TimeField::Due, Half::Open) => "o.due",
                     (TimeField::Submitted, _) => "t.submitted_at",
@@ -189,7 +296,7 @@ impl Builder<'_> {
     }
 
     fn states(&self, tests: &[StateTest]) -> Truth {
-        let half = self.half;
+        let half = self.question.half;
         let in_half = |state: State| state.is_open() == (half == Half::Open);
         let mut codes: Vec<i64> = Vec::new();
         let mut others: Vec<String> = Vec::new();
@@ -200,7 +307,11 @@ impl Builder<'_> {
                     others.push(format!("(o.state = 4 and o.hold = 0 and coalesce(o.held_until, 0) <= {})", self.now))
                 }
                 (StateTest::Held, Half::Open) => {
-                    others.push(format!("(o.state = 5 or o.hold = 1 or coalesce(o.held_until, 0) > {})", self.now))
+                    others.push(format!("(o.state = 5 or o.hold = 1 or coalesce(o.held_until, 0) > {})", self.now));
+                    let closed = self.question.closed_lanes();
+                    if !closed.is_empty() {
+                        others.push(format!("(o.state = 1 and {})", list("o.lane", closed.into_iter())));
+                    }
                 }
                 (StateTest::Recovered, Half::Done) => {
                     others.push("(o.state = 6 and o.first_failed_at is not null)".into());
@@ -216,20 +327,22 @@ impl Builder<'_> {
 
     fn text(&mut self, field: &TextField, any: &[Pattern]) -> Truth {
         match field {
-            TextField::Kind => self.lanes(any, |lane| Some(&lane.kind)),
-            TextField::Queue => self.lanes(any, |lane| Some(&lane.queue)),
-            TextField::Dependency => self.lanes(any, |lane| lane.dependency.as_ref()),
+            TextField::Kind | TextField::Queue | TextField::Dependency => {
+                let asked = AskedLane { field, any };
+                let lanes = self.question.lanes_that(|lane| asked.is_of(lane));
+                if lanes.is_empty() { Truth::Never } else { numbers("o.lane", lanes.into_iter()) }
+            }
             TextField::Name => self.column("t.name", any),
             TextField::Key => self.column("t.key", any),
             TextField::Account => self.column("t.account", any),
             TextField::ExternalId => self.column("t.external_id", any),
-            TextField::Verdict if self.half == Half::Open => Truth::Never,
+            TextField::Verdict if self.question.half == Half::Open => Truth::Never,
             TextField::Verdict => {
-                let verdict = format!("({})", verdict(self.words, self.half));
+                let verdict = format!("({})", verdict(self.question.words, self.question.half));
                 self.column(&verdict, any)
             }
             TextField::Worker => self.column(
-                match self.half {
+                match self.question.half {
                     Half::Open => "o.worker",
                     Half::Done => {
                         "(select h.worker from history h where h.subject = o.id and h.worker is not null
@@ -240,22 +353,10 @@ impl Builder<'_> {
             ),
             TextField::Label(name) => {
                 let mark = self.bind(Bind::Text(name.clone()));
-                let label = self.words.label(&mark);
+                let label = self.question.words.label(&mark);
                 self.column(&label, any)
             }
         }
-    }
-
-    /// Kinds, queues and dependencies are in the dictionary: which lanes they mean is known before the question is asked.
-    fn lanes(&self, any: &[Pattern], of: impl Fn(&comeback_core::Lane) -> Option<&String>) -> Truth {
-        let wanted =
-            |text: &String| any.iter().any(|p| if p.prefix { text.starts_with(&p.text) } else { *text == p.text });
-        let lanes =
-            self.dictionary.lanes_where(|lane| lane.namespace == self.namespace && of(lane).is_some_and(&wanted));
-        if lanes.is_empty() {
-            return Truth::Never;
-        }
-        Truth::When(list("t.lane", lanes.iter().map(|(id, _)| i64::from(*id))))
     }
 
     fn column(&mut self, column: &str, any: &[Pattern]) -> Truth {
@@ -263,7 +364,11 @@ impl Builder<'_> {
             .iter()
             .map(|pattern| {
                 let mark = self.bind(Bind::Text(pattern.text.clone()));
-                if pattern.prefix { self.words.starts_with(column, &mark) } else { format!("{column} = {mark}") }
+                if pattern.prefix {
+                    self.question.words.starts_with(column, &mark)
+                } else {
+                    format!("{column} = {mark}")
+                }
             })
             .collect();
         Truth::When(format!("({})", tests.join(" or ")))
@@ -273,12 +378,12 @@ impl Builder<'_> {
         let mark = self.bind(Bind::Text(word.to_lowercase()));
         let bare: String = word.to_lowercase().chars().filter(|c| *c != '-').collect();
         let id_mark = self.bind(Bind::Text(bare));
-        let last_error = last_error(self.words);
+        let last_error = last_error(self.question.words);
         Truth::When(format!(
             "({} or {} or {})",
-            self.words.contains(&self.words.id_text("t.id"), &id_mark),
-            self.words.contains("coalesce(t.name, '')", &mark),
-            self.words.contains(&format!("coalesce({last_error}, '')"), &mark),
+            self.question.words.contains(&self.question.words.id_text("t.id"), &id_mark),
+            self.question.words.contains("coalesce(t.name, '')", &mark),
+            self.question.words.contains(&format!("coalesce({last_error}, '')"), &mark),
         ))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use comeback_core::admission::{self, Admission, Key, Limit, Part, Rule, Used};
-use comeback_core::{Commit, Lane};
+use comeback_core::{Commit, Executor, Lane};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -50,12 +50,20 @@ impl RuleBook {
     }
 
     /// The lane as it should be for such a task; nothing where it is that already.
-    fn lane(&self, lane: &Lane, labels: &BTreeMap<String, String>, carries: &[String]) -> Option<Arc<Lane>> {
+    fn lane(
+        &self,
+        lane: &Lane,
+        labels: &BTreeMap<String, String>,
+        carries: &[String],
+        executor: Option<&str>,
+    ) -> Option<Arc<Lane>> {
         let rules = self.of(&lane.namespace);
         if rules.is_empty() && lane.limits.is_empty() {
             return None;
         }
-        let limits = admission::limits(rules, lane, labels, carries);
+        let is_asked = lane.executor == Executor::Http && lane.dependency.is_none() && rules.iter().any(Rule::is_guard);
+        let url = executor.filter(|_| is_asked).and_then(url_of).unwrap_or_default();
+        let limits = admission::limits(rules, lane, labels, carries, &admission::hosts(&url));
         (limits != lane.limits).then(|| Arc::new(Lane { limits, ..lane.clone() }))
     }
 
@@ -64,7 +72,9 @@ impl RuleBook {
         let mut placed = Cow::Borrowed(submissions);
         for (i, submission) in submissions.iter().enumerate() {
             for (j, new) in submission.tasks.iter().enumerate() {
-                if let Some(lane) = self.lane(&new.task.lane, &new.body.labels, &new.body.rules) {
+                if let Some(lane) =
+                    self.lane(&new.task.lane, &new.body.labels, &new.body.rules, new.body.executor.as_deref())
+                {
                     placed.to_mut()[i].tasks[j].task.lane = lane;
                 }
             }
@@ -76,6 +86,15 @@ impl RuleBook {
     pub fn admission(&self, namespace: &str) -> Admission {
         Admission::new(self.of(namespace))
     }
+}
+
+/// Where a call goes, as its settings say.
+fn url_of(executor: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Settings {
+        url: String,
+    }
+    serde_json::from_str::<Settings>(executor).ok().map(|settings| settings.url)
 }
 
 pub const SETTLED: &str = "select generation = settled from rule_state";
@@ -97,9 +116,19 @@ pub fn unused<'a>(dictionary: &Dictionary, namespace: &str, names: &'a [String],
 
 /// Leaves out the lanes in which nobody may start.
 pub fn only_with_room(lanes: &mut Vec<(i32, Arc<Lane>)>, admission: &Admission, dictionary: &Dictionary) {
-    let all = lanes.len();
-    lanes.retain(|(_, lane)| admission.room(&lane.limits) > 0);
-    dictionary.held.fetch_add((all - lanes.len()) as u64, Ordering::Relaxed);
+    let (mut held, mut held_back) = (0, 0);
+    lanes.retain(|(_, lane)| {
+        if admission.room(&lane.limits) > 0 {
+            return true;
+        }
+        match admission.may_start(&lane.limits, 0) {
+            Err(refusal) if refusal.key.dependency().is_some() => held_back += 1,
+            _ => held += 1,
+        }
+        false
+    });
+    dictionary.held.fetch_add(held, Ordering::Relaxed);
+    dictionary.held_back.fetch_add(held_back, Ordering::Relaxed);
 }
 
 /// A claim's view of the lanes that it may serve.
@@ -175,6 +204,8 @@ pub enum Whose {
     Ended(Vec<Uuid>),
     /// The open tasks of an execution.
     Execution(Uuid),
+    /// A task, if it is open.
+    Task(Uuid),
 }
 
 /// What says to which lane a task belongs.
@@ -183,17 +214,18 @@ pub struct Belongs {
     pub lane: i32,
     labels: BTreeMap<String, String>,
     carries: Vec<String>,
+    executor: Option<String>,
 }
 
 impl Belongs {
-    pub fn new(id: Uuid, lane: i32, labels: Option<&str>, rules: Option<&str>) -> Belongs {
-        Belongs { id, lane, labels: labels_from_json(labels), carries: names_from_json(rules) }
+    pub fn new(id: Uuid, lane: i32, labels: Option<&str>, rules: Option<&str>, executor: Option<String>) -> Belongs {
+        Belongs { id, lane, labels: labels_from_json(labels), carries: names_from_json(rules), executor }
     }
 
     /// The lane it should be in, and whether that is another one.
     pub fn lane(&self, dictionary: &Dictionary, book: &RuleBook) -> Result<(Arc<Lane>, bool), StoreError> {
         let lane = dictionary.lane(self.lane).ok_or_else(|| corrupt(format!("lane {}", self.lane)))?;
-        Ok(match book.lane(&lane, &self.labels, &self.carries) {
+        Ok(match book.lane(&lane, &self.labels, &self.carries, self.executor.as_deref()) {
             Some(other) => (other, true),
             None => (lane, false),
         })

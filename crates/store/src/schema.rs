@@ -3,7 +3,7 @@
 use crate::StoreError;
 
 /// The newest schema this build knows.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 10;
 
 /// How far a database is behind this build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,8 +19,11 @@ impl SchemaState {
         if found > SCHEMA_VERSION {
             return Err(StoreError::Schema(newer_schema(found)));
         }
-        let pending = migrations.iter().filter(|it| i64::from(it.version()) > i64::from(found));
-        Ok(SchemaState { found, pending: pending.map(ToString::to_string).collect() })
+        let mut pending: Vec<&refinery::Migration> =
+            migrations.iter().filter(|it| i64::from(it.version()) > i64::from(found)).collect();
+        // They come in the order of their names, in which 12 is before 2.
+        pending.sort_by_key(|it| it.version());
+        Ok(SchemaState { found, pending: pending.iter().map(ToString::to_string).collect() })
     }
 
     /// A check reads what this build writes, and nothing older.

@@ -112,6 +112,8 @@ pub enum FiredBy {
     Cron = 0,
     /// Somebody asked for it.
     Manual = 1,
+    /// An event was told that it waits for.
+    Event = 2,
 }
 
 impl FiredBy {
@@ -119,6 +121,7 @@ impl FiredBy {
         match self {
             FiredBy::Cron => "cron",
             FiredBy::Manual => "manual",
+            FiredBy::Event => "event",
         }
     }
 
@@ -128,7 +131,8 @@ impl FiredBy {
     }
 
     pub(crate) fn from_code(code: i16) -> FiredBy {
-        if code == FiredBy::Manual.code() { FiredBy::Manual } else { FiredBy::Cron }
+        let of = [FiredBy::Manual, FiredBy::Event].into_iter().find(|by| by.code() == code);
+        of.unwrap_or(FiredBy::Cron)
     }
 }
 
@@ -207,6 +211,15 @@ impl ClaimRequest {
     pub(crate) fn may_call(&self) -> bool {
         matches!(self.executor, Executor::Hook | Executor::Http)
     }
+
+    /// Whether both would be offered the same tasks.
+    pub fn is_like(&self, other: &ClaimRequest) -> bool {
+        self.namespace == other.namespace
+            && self.executor == other.executor
+            && self.queues == other.queues
+            && self.kinds == other.kinds
+            && self.without_calls == other.without_calls
+    }
 }
 
 /// A task as it is stored, with its policy.
@@ -216,6 +229,14 @@ pub struct Stored {
     pub policy_id: Option<i32>,
     pub policy: Option<Arc<Policy>>,
     pub hard_deadline: bool,
+}
+
+/// What is said of a task otherwise than before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Description {
+    /// As they were, and as they are from now on.
+    pub labels: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
+    pub priority: Option<i16>,
 }
 
 /// A task that was just leased, with what its worker needs.
@@ -348,14 +369,52 @@ pub struct NextDue {
     /// Since when somebody has stood at a gate.
     pub gate: Option<Timestamp>,
     pub schedule: Option<Timestamp>,
+    pub operation: Option<Timestamp>,
+    /// Alerts that are only to be looked at whenever something happens are due since the beginning of time, and not told here.
+    pub alert: Option<Timestamp>,
 }
 
 impl NextDue {
     pub fn earliest(&self) -> Option<Timestamp> {
-        [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate, self.schedule]
-            .into_iter()
-            .flatten()
-            .min()
+        let tasks = [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate];
+        tasks.into_iter().chain([self.schedule, self.operation, self.alert]).flatten().min()
+    }
+}
+
+/// How many are due before an instant, overdue ones included, by what waits for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DueBefore {
+    pub retries: u64,
+    pub starts: u64,
+    pub leases: u64,
+    pub timeouts: u64,
+    pub deadlines: u64,
+    pub schedules: u64,
+    /// Ready for somebody to take them, whenever that is.
+    pub ready: u64,
+    /// Of the retries and the first starts, those whose deadline comes before that instant.
+    pub late_retries: u64,
+    pub late_starts: u64,
+}
+
+impl DueBefore {
+    pub(crate) const QUERY: &'static str = "select
+           (select count(*) from task_open where state = 4 and hold = 0 and due < $1),
+           (select count(*) from task_open where state = 0 and hold = 0 and due is not null and due < $1),
+           (select count(*) from task_open where lease_expires is not null and lease_expires < $1),
+           (select count(*) from task_open where timeout_at is not null and timeout_at < $1),
+           (select count(*) from task_open where expires_at is not null
+             and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) and expires_at < $1),
+           (select count(*) from schedule where due is not null and due < $1),
+           (select count(*) from task_open where state = 1 and hold = 0),
+           (select count(*) from task_open where state = 4 and hold = 0 and due < $1 and expires_at <= $1),
+           (select count(*) from task_open where state = 0 and hold = 0 and due is not null and due < $1
+             and expires_at <= $1)";
+
+    pub(crate) fn read(counts: [i64; 9]) -> DueBefore {
+        let [retries, starts, leases, timeouts, deadlines, schedules, ready, late_retries, late_starts] =
+            counts.map(i64::cast_unsigned);
+        DueBefore { retries, starts, leases, timeouts, deadlines, schedules, ready, late_retries, late_starts }
     }
 }
 
@@ -447,9 +506,33 @@ pub struct Document {
     pub at: Timestamp,
 }
 
-/// What starts by itself: what was asked for and how far it has come, both as JSON text.
+/// What goes on by itself. Each sort has a table of its own, so names of different sorts do not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Following {
+    /// Instants that come.
+    Schedules,
+    /// The feed, for somebody outside.
+    Subscriptions,
+    /// The feed, until there is too much of something.
+    Alerts,
+}
+
+impl Following {
+    pub const ALL: [Following; 3] = [Following::Schedules, Following::Subscriptions, Following::Alerts];
+
+    pub(crate) const fn table(self) -> &'static str {
+        match self {
+            Following::Schedules => "schedule",
+            Following::Subscriptions => "subscription",
+            Following::Alerts => "alert",
+        }
+    }
+}
+
+/// What goes on by itself: what was asked for and how far it has come, both as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct Follower {
+    pub sort: Following,
     pub namespace: String,
     pub name: String,
     /// Counts the changes of the row.
@@ -758,16 +841,24 @@ loops! {
     Prune "prune",
     /// Starts what is scheduled.
     Schedule "schedule",
+    /// Makes deliveries of what subscriptions want to hear of.
+    Tell "subscriptions",
+    /// Fires and resolves alerts.
+    Alerts "alerts",
     /// Hands out work, to workers and to the executors of the servers.
     Dispatch "dispatch",
     /// Hands out the calls of hooks.
     Hooks "hooks",
+    /// Retries what failed and could be retried, when somebody asks for it.
+    Repair "repair",
+    /// Works off bulk operations.
+    Operations "operations",
 }
 
 impl Loop {
     /// Whether it has no turns of its own: it happens whenever somebody asks for work.
     pub fn is_asked_for(self) -> bool {
-        matches!(self, Loop::Dispatch | Loop::Hooks)
+        matches!(self, Loop::Dispatch | Loop::Hooks | Loop::Repair)
     }
 }
 

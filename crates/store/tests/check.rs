@@ -46,6 +46,7 @@ async fn live(store: Arc<dyn Store>) {
     let (mut submission, _, _) = w.new_execution(&["a", "b"], &["a>b"]);
     submission.execution.as_mut().expect("an execution").execution.dead_end_cancel = true;
     w.submit_one(submission).await;
+    w.depend("psp", json!({"gate": {}})).await;
     w.fund("acme", 5).await;
     w.submit(vec![w.metered("paid", "acme", 2)]).await;
     // Two that have nothing to do with each other, one after the other: the last two rows of the feed.
@@ -88,6 +89,9 @@ const DAMAGES: &[(&str, &str)] = &[
     ("account", "update account set reserved = 3"),
     ("account", "delete from account"),
     ("account", "update task_open set hooked = 2 where state = 4"),
+    ("dependency", "delete from rule"),
+    ("follower", "insert into subscription values (999, 'a', 1, null, '{}', '{}', 0, 0)"),
+    ("follower", "insert into alert select min(id), 'a', 1, null, '{}', '', 0, 0 from namespace"),
     ("dedupe", "delete from dedupe"),
     ("dedupe", "update dedupe set key = 'another'"),
     ("dedupe", "update task_open set dedupe = 1"),

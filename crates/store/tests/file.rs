@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use comeback_core::{End, State, TaskId};
-use comeback_store::conformance::World;
+use comeback_store::conformance::{World, migration};
 use comeback_store::{Applied, SqliteOptions, SqliteStore, Store, StoreError};
 
 fn open(path: &Path) -> Result<SqliteStore, StoreError> {
@@ -21,7 +21,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Runs one test of this file again in a process of its own.
 fn in_another_process(test: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", test, "--nocapture"]).env("COMEBACK_CHILD_FILE", path);
+    command.args(["--exact", &format!("file::{test}"), "--nocapture"]).env("COMEBACK_CHILD_FILE", path);
     command
 }
 
@@ -94,6 +94,64 @@ fn what_was_stored_is_there_after_a_restart() {
         assert_eq!(w.state(id).await, State::RetryPending);
         w.check_log(id).await;
     });
+}
+
+/// A file as an older schema would hold it: the rows of the newest, as far as that one has columns for them.
+fn older_copy(newest: &Path, older: &Path, version: i32) {
+    let connection = rusqlite::Connection::open(older).expect("opens");
+    for number in 1..=version {
+        connection.execute_batch(&migration::sql("sqlite", number)).expect("it runs");
+    }
+    connection.execute("attach ?1 as newest", [newest.to_string_lossy()]).expect("attached");
+    let texts = |sql: &str| -> Vec<String> {
+        let mut statement = connection.prepare(sql).expect("prepared");
+        let rows = statement.query_map((), |row| row.get(0)).expect("rows");
+        rows.collect::<Result<_, _>>().expect("texts")
+    };
+    let history = texts("select sql from newest.sqlite_master where name = 'refinery_schema_history'").remove(0);
+    connection.execute_batch(&history).expect("a history");
+    let filled = format!(
+        "insert into refinery_schema_history select * from newest.refinery_schema_history where version <= {version}"
+    );
+    connection.execute_batch(&filled).expect("filled");
+    for table in texts(
+        "select name from main.sqlite_master where type = 'table' and name not like 'sqlite%' and name not like 'refinery%'",
+    ) {
+        let columns = texts(&format!("select name from pragma_table_info('{table}')")).join(", ");
+        let copy = format!("insert or replace into main.{table} ({columns}) select {columns} from newest.{table}");
+        connection.execute_batch(&copy).unwrap_or_else(|error| panic!("{table}: {error}"));
+    }
+}
+
+/// S1-90: whatever a migration adds, tasks that were there before go on as if they had been written today.
+#[test]
+fn a_migration_changes_nothing_about_the_rows_that_exist() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let newest = folder.path().join("newest.db");
+    let (ids, began) = runtime().block_on(async {
+        let w = World::new(Arc::new(open(&newest).expect("opens")));
+        (migration::rows(&w).await, w.now())
+    });
+    let told = |path: &Path| {
+        runtime().block_on(async {
+            let w = World::new(Arc::new(open(path).expect("opens")));
+            migration::told(&w, &ids, began).await
+        })
+    };
+    let copies: Vec<_> = (1..=comeback_store::SCHEMA_VERSION)
+        .map(|version| {
+            let path = folder.path().join(format!("{version}.db"));
+            older_copy(&newest, &path, version);
+            (version, path)
+        })
+        .collect();
+    let expected = told(&newest);
+    for (version, path) in copies {
+        assert_eq!(told(&path), expected, "from schema {version}");
+        runtime().block_on(async {
+            comeback_store::conformance::holds_together(&comeback_store::Place::File(path)).await;
+        });
+    }
 }
 
 /// R-I1, R-I2: killed at any moment, the file holds everything that was acknowledged and nothing by halves.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use comeback_core::dependency::How;
 use comeback_core::filter::Filter;
 use comeback_core::transition::{self, Act};
 use comeback_core::{Class, End, Failure, Millis, TaskId, Trigger};
-use comeback_store::conformance::{World, postgres::Database};
+use comeback_store::conformance::{World, migration, postgres::Database};
 use comeback_store::{
-    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, Store, Submission,
-    Submitted,
+    Applied, ClaimRequest, Due, Idempotency, Place, PostgresOptions, PostgresStore, Promote, SCHEMA_VERSION, Store,
+    Submission, Submitted,
 };
 use serde_json::json;
 
@@ -140,7 +141,7 @@ fn a_policy_is_known_whenever_its_number_was_committed() {
 
 /// The most that ran at once, by what workers of four instances saw who all want everything at the same moments.
 async fn storm(database: &Database, without_locks: bool) -> u64 {
-    const TASKS: usize = 240;
+    const ROUNDS: usize = 40;
     let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for _ in 0..4 {
         let options = PostgresOptions { count_without_locks: without_locks, ..options(database) };
@@ -153,26 +154,28 @@ async fn storm(database: &Database, without_locks: bool) -> u64 {
         new.body.labels = [("db".to_owned(), "main".to_owned())].into();
         new
     };
-    w.submit((0..TASKS).map(|n| on_main(n % 3)).collect()).await;
-    let (running, most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    w.submit((0..ROUNDS * 32).map(|n| on_main(n % 3)).collect()).await;
+    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let together = Arc::new(tokio::sync::Barrier::new(2 * stores.len()));
     let mut workers = Vec::new();
     for store in stores.iter().chain(&stores) {
         let (store, now) = (store.clone(), w.now());
-        let (running, most, done) = (running.clone(), most.clone(), done.clone());
+        let (running, most, together) = (running.clone(), most.clone(), together.clone());
         let w = w.clone();
         workers.push(tokio::spawn(async move {
-            while done.load(Ordering::SeqCst) < TASKS as u64 {
+            // All claim at one moment and nobody ends anything before all have: what is counted then is what runs.
+            for _ in 0..ROUNDS {
+                together.wait().await;
                 let claimed = store.claim(&[w.request(4)], now).await.expect("claims").remove(0);
-                // Counted late and given up early: what is seen here is never more than what really ran.
-                let count = claimed.len() as u64;
-                most.fetch_max(running.fetch_add(count, Ordering::SeqCst) + count, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                for it in claimed {
-                    running.fetch_sub(1, Ordering::SeqCst);
-                    let ended = w.decide(&it.stored, End::Succeeded { result: None });
-                    assert_eq!(store.apply(&[ended.into()], None, now).await.expect("ends"), [Applied::Done]);
-                    done.fetch_add(1, Ordering::SeqCst);
-                }
+                running.fetch_add(claimed.len() as u64, Ordering::SeqCst);
+                together.wait().await;
+                most.fetch_max(running.load(Ordering::SeqCst), Ordering::SeqCst);
+                together.wait().await;
+                running.fetch_sub(claimed.len() as u64, Ordering::SeqCst);
+                let ends: Vec<_> =
+                    claimed.iter().map(|it| w.decide(&it.stored, End::Succeeded { result: None }).into()).collect();
+                let applied = store.apply(&ends, None, now).await.expect("ends");
+                assert!(applied.iter().all(|it| *it == Applied::Done), "{applied:?}");
             }
         }));
     }
@@ -317,4 +320,102 @@ fn two_instances_make_what_was_absent_once() {
         }
         database.drop().await;
     });
+}
+
+/// Three instances ask at the same moment, again and again: no more canaries go than are allowed, no more of a wave, and no more run
+/// at once.
+#[test]
+fn what_a_dependency_allows_holds_over_all_instances() {
+    run(|database| async move {
+        let worlds = [
+            World::new(instance(&database).await),
+            World::new(instance(&database).await),
+            World::new(instance(&database).await),
+        ];
+        let w = &worlds[0];
+        let breaker = json!({"failures": 1, "open": "1s", "canaries": 4, "first_wave": 8, "wave": "1s"});
+        w.depend("psp", json!({"breaker": breaker, "concurrency": {"min": 10, "max": 10}})).await;
+        w.submit((0..60).map(|_| w.depending("pay", "psp")).collect()).await;
+        let ask = |n: usize, now| {
+            let (store, request) = (worlds[n % 3].store.clone(), w.request(1 + (n % 4) as u32));
+            tokio::spawn(async move { store.claim(&[request], now).await.expect("claims").remove(0).len() })
+        };
+        let all_ask = async |now| {
+            let asked: Vec<_> = (0..24).map(|n| ask(n, now)).collect();
+            let mut started = 0;
+            for it in asked {
+                started += it.await.expect("no panic");
+            }
+            started
+        };
+        w.seen("psp", How::Failed, 1).await;
+        assert_eq!(all_ask(w.now()).await, 0, "open");
+        w.pass(1_000);
+        assert_eq!(all_ask(w.now()).await, 4, "so many canaries");
+        w.seen("psp", How::Answered, 4).await;
+        assert_eq!(all_ask(w.now()).await, 1, "the beginning of a wave");
+        w.pass(999);
+        assert_eq!(all_ask(w.now()).await, 5, "ten run at once, and no more");
+        database.drop().await;
+    });
+}
+
+/// S1-90: whatever a migration adds, tasks that were there before go on as if they had been written today.
+#[test]
+fn a_migration_changes_nothing_about_the_rows_that_exist() {
+    run(|newest| async move {
+        let w = World::new(instance(&newest).await);
+        let (ids, began) = (migration::rows(&w).await, w.now());
+        drop(w);
+        let mut copies = Vec::new();
+        for version in 1..=SCHEMA_VERSION {
+            let copy = newest.copy().await;
+            bring_back(&copy, version).await;
+            copies.push((version, copy));
+        }
+        let expected = migration::told(&World::new(instance(&newest).await), &ids, began).await;
+        for (version, copy) in copies {
+            let w = World::new(instance(&copy).await);
+            assert_eq!(migration::told(&w, &ids, began).await, expected, "from schema {version}");
+            comeback_store::conformance::holds_together(&Place::Server(options(&copy))).await;
+            copy.drop().await;
+        }
+        newest.drop().await;
+    });
+}
+
+/// A database as an older schema would hold it: the same rows, as far as that one has columns for them.
+async fn bring_back(database: &Database, version: i32) {
+    let client = database.connect().await;
+    let run = async |sql: String| client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    // Without what guards the rows: neither the order of the tables nor an audit that stays is what this is about.
+    run("set session_replication_role = replica; alter schema comeback rename to newest; create schema comeback;
+         set search_path = comeback"
+        .into())
+    .await;
+    for number in 1..=version {
+        run(migration::sql("postgres", number)).await;
+    }
+    let tables = "select c.table_name::text, string_agg(quote_ident(c.column_name::text), ', ')
+                  from information_schema.columns c where c.table_schema = 'comeback' group by 1";
+    let tables = client.query(tables, &[]).await.expect("reads");
+    for (table, columns) in tables.iter().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1))) {
+        run(format!(
+            "delete from {table}; insert into {table} ({columns}) overriding system value select {columns} from newest.{table}"
+        ))
+        .await;
+    }
+    let numbered = "select table_name::text, column_name::text from information_schema.columns
+                    where table_schema = 'comeback' and pg_get_serial_sequence(table_name, column_name) is not null";
+    for row in client.query(numbered, &[]).await.expect("reads") {
+        let (table, column): (String, String) = (row.get(0), row.get(1));
+        let newest = format!("select coalesce(max({column}), 0) + 1 from {table}");
+        run(format!("select setval(pg_get_serial_sequence('{table}', '{column}'), ({newest}), false)")).await;
+    }
+    run(format!(
+        "create table refinery_schema_history (like newest.refinery_schema_history including all);
+         insert into refinery_schema_history select * from newest.refinery_schema_history where version <= {version};
+         drop schema newest cascade"
+    ))
+    .await;
 }

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::RETRY_AFTER;
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use crate::worker::{Lease, Leases};
 
 /// What the server says when it says no (RFC 9457).
 #[derive(Clone, Debug, Deserialize)]
@@ -125,6 +129,12 @@ impl Client {
         self.post("/api/v1/leases", request).await
     }
 
+    /// The same, as a worker reads it.
+    pub async fn leases<T: Serialize + ?Sized>(&self, request: &T) -> Result<Vec<Lease>, Error> {
+        let leased: Leases = self.post_for("/api/v1/leases", request).await?;
+        Ok(leased.leases)
+    }
+
     pub async fn heartbeat(&self, leases: &[String], extend_secs: u64) -> Result<Value, Error> {
         self.post("/api/v1/leases/heartbeat", &json!({"leases": leases, "extend": extend_secs})).await
     }
@@ -144,6 +154,12 @@ impl Client {
 
     pub async fn post<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
         self.send(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// A post whose answer is read as what it is.
+    pub async fn post_for<A: DeserializeOwned, T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<A, Error> {
+        let answer = self.answer(self.request(Method::POST, path).json(body)).await?;
+        serde_json::from_slice(&answer).map_err(|error| Error::Nonsense(error.to_string()))
     }
 
     pub async fn put<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
@@ -182,14 +198,17 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Value, Error> {
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        let response = self.judge(response).await?;
-        let status = response.status();
-        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
-        if status == StatusCode::NO_CONTENT || body.is_empty() {
+        let body = self.answer(request).await?;
+        if body.is_empty() {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&body).map_err(|error| Error::Nonsense(error.to_string()))
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Bytes, Error> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let response = self.judge(response).await?;
+        response.bytes().await.map_err(|error| self.unreachable(&error))
     }
 
     async fn judge(&self, response: Response) -> Result<Response, Error> {

@@ -20,4 +20,4 @@ mod reports;
 mod worker;
 
 pub use client::{Client, Error, Problem};
-pub use worker::{Outcome, Task, Worker};
+pub use worker::{Lease, Outcome, Task, Worker};

@@ -38,6 +38,22 @@ pub struct Task {
     pub traceparent: Option<String>,
 }
 
+/// A task, and the right to run it once.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Lease {
+    /// What the run is reported by.
+    #[serde(rename = "lease")]
+    pub token: String,
+    #[serde(default)]
+    pub expires_at: Option<String>,
+    pub task: Task,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Leases {
+    pub leases: Vec<Lease>,
+}
+
 /// How a run ended, as the server wants to hear it.
 #[derive(Clone, Debug)]
 pub struct Outcome(Value);
@@ -147,7 +163,7 @@ impl Worker {
             });
             let leased = tokio::select! {
                 () = &mut stop => break,
-                leased = worker.client.lease(&request) => leased,
+                leased = worker.client.leases(&request) => leased,
             };
             let leased = match leased {
                 Ok(leased) => leased,
@@ -159,10 +175,7 @@ impl Worker {
                     }
                 }
             };
-            for item in leased["leases"].as_array().into_iter().flatten() {
-                let token = item["lease"].as_str().unwrap_or_default().to_owned();
-                let task: Task =
-                    serde_json::from_value(item["task"].clone()).map_err(|error| Error::Nonsense(error.to_string()))?;
+            for Lease { token, task, .. } in leased {
                 let permit = room.clone().acquire_owned().await.map_err(|_| Error::Usage("closed".into()))?;
                 let Some(handler) = worker.handlers.get(&task.kind).cloned() else { continue };
                 let (reports, held_by_task, name) = (reports.clone(), held.clone(), token.clone());

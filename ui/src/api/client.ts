@@ -56,7 +56,7 @@ export async function ask<T>(method: string, path: string, { query, body, signal
   const sent = headers();
   if (body !== undefined) sent['content-type'] = 'application/json';
   // An act that is asked again by a click too many happens once.
-  if (method === 'POST' && path !== 'policies/simulate') sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  if (method === 'POST' && !['policies/simulate', 'alerts/backtest'].includes(path)) sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
   let answer: Response;
   try {
     answer = await fetch(address(path, query), {

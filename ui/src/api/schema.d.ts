@@ -176,8 +176,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Say how a hook's task ended, or how far it has come
-         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life.
+         * Say how a hook's task ended, how far it has come, or what its labels and priority are
+         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels may be given to any task, whoever runs it, and a priority to any that is open.
          */
         patch: operations["settleTask"];
         trace?: never;
@@ -442,7 +442,11 @@ export interface paths {
         /** A page of what happened */
         get: operations["listEvents"];
         put?: never;
-        post?: never;
+        /**
+         * Tell of an event from outside
+         * @description Every schedule that waits for events of this type fires. The same `id` starts nothing twice; where there is none, the idempotency key is it.
+         */
+        post: operations["tellEvent"];
         delete?: never;
         options?: never;
         head?: never;
@@ -458,7 +462,7 @@ export interface paths {
         };
         /**
          * What happens, as server-sent events
-         * @description The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing.
+         * @description The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing. What becomes of dependencies is told in between as it happens, as `dependency.opened` and the like, without a cursor.
          */
         get: operations["followEvents"];
         put?: never;
@@ -631,6 +635,106 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/workflows/{path}/activate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take it into use
+         * @description Whatever starts it does so again.
+         */
+        post: operations["activateWorkflow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workflows/{path}/deactivate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take it out of use
+         * @description Its schedules are `stopped`, and nobody can start it.
+         */
+        post: operations["deactivateWorkflow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workflows/{path}/pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let nothing start it for a while
+         * @description Its schedules are `paused`, and nobody can start it; what was begun goes on.
+         */
+        post: operations["pauseWorkflow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workflows/{path}/resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Go on after a pause
+         * @description From now on: what its schedules let pass is not made up for.
+         */
+        post: operations["resumeWorkflow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workflows/{path}/rollback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * An older version again
+         * @description Its text becomes the newest version; the versions in between stay.
+         */
+        post: operations["rollbackWorkflow"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/executions": {
         parameters: {
             query?: never;
@@ -658,6 +762,43 @@ export interface paths {
         };
         /** An execution with its tasks and edges */
         get: operations["getExecution"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/executions/{id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The log of an execution */
+        get: operations["listExecutionEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/executions/{id}/context": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What its steps can see
+         * @description The input, what each step left, and the way that it has gone so far.
+         */
+        get: operations["getExecutionContext"];
         put?: never;
         post?: never;
         delete?: never;
@@ -749,7 +890,7 @@ export interface paths {
         put?: never;
         /**
          * Make a schedule
-         * @description By cron or by spans, in a time zone, it starts a workflow or a task. Each instant fires once, however many servers there are. What it starts is checked beforehand.
+         * @description By cron or by spans, in a time zone, or whenever an event is told, it starts a workflow or a task. Each instant fires once, however many servers there are. What it starts is checked beforehand.
          */
         post: operations["createSchedule"];
         delete?: never;
@@ -918,6 +1059,462 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/dependencies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Dependencies, and how they stand */
+        get: operations["listDependencies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/dependencies/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A dependency, and how it stands */
+        get: operations["getDependency"];
+        /**
+         * Say what holds tasks back that need it
+         * @description Tasks name what they need (`dependency`); a call needs its host. A part that is not named is off, and `{}` switches it on as it is meant to be used. Holding costs no attempt, and how it stands stays as it is.
+         */
+        put: operations["putDependency"];
+        post?: never;
+        /**
+         * Forget a dependency
+         * @description What it held may start.
+         */
+        delete: operations["deleteDependency"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/dependencies/{name}/open": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let nothing start that needs it
+         * @description For so long, or until it is closed.
+         */
+        post: operations["openDependency"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/dependencies/{name}/close": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Let everything start at once
+         * @description With `for`, it does not open by itself for so long. What was held back may start at once: `healthy` is gentler.
+         */
+        post: operations["closeDependency"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/dependencies/{name}/healthy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say that it is well again
+         * @description For health checks and deployments: those who wait follow in waves, oldest first, without waiting for a canary.
+         */
+        post: operations["dependencyIsHealthy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/dependencies/{name}/maintenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Announce work on it
+         * @description Nothing that needs it starts between the two instants, and deadlines that lie behind its beginning wait for its end.
+         */
+        post: operations["announceMaintenance"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/stats/retries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What retrying came to
+         * @description Sums of attempts that are over, told apart by one of the things that are known of them. Kept for 400 days: by the quarter of an hour, after 3 days by the hour, after 35 days by the day; what happened a moment ago is in them. A retry that succeeded is useful and one that failed or was lost is wasted; one that was told to wait is neither. A success is told beside the error that it overcame.
+         */
+        get: operations["getRetryStats"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/errors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Errors that look the same, in groups
+         * @description Those that were seen last come first. `series` counts them by the hour over the last day, oldest first. Their tasks are found by the filter that each names.
+         */
+        get: operations["listErrors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/errors/{fingerprint}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A group of errors, and whether trying again helped */
+        get: operations["getError"];
+        put?: never;
+        /**
+         * Say something of a group of errors
+         * @description `resolve`: it is mended, and marked `regressed` when there is another. `ignore`: for a while or for good. `open`: as it was. `classify`: from now on such errors are of this class, whatever a policy thinks of them; `policy` gives that back to the policies. `note`: only the note.
+         */
+        post: operations["changeError"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tasks/bulk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Do one thing to many tasks
+         * @description A filter is asked once, now; what comes later is not touched. `dry_run` says what would be done and what not, and why. Otherwise an operation is begun, which is worked off in the background, each task once.
+         */
+        post: operations["bulkTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Bulk operations, newest first */
+        get: operations["listOperations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A bulk operation and how far it has come */
+        get: operations["getOperation"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations/{id}/abort": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Leave the rest as it is
+         * @description Once this is answered, nothing of the operation happens any more.
+         */
+        post: operations["abortOperation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/operations/{id}/undo": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Take back what has not started
+         * @description A retry that still waits goes back to what the task was; a pause is resumed. A cancel is for good.
+         */
+        post: operations["undoOperation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Subscriptions, by id */
+        get: operations["listSubscriptions"];
+        put?: never;
+        /**
+         * Tell somebody outside what happens
+         * @description From now on, every event of these types is delivered by a POST that is signed as Standard Webhooks has it (`webhook-id`, `webhook-timestamp`, `webhook-signature`), and tried again until it is answered with a success. 410 disables the subscription. The secret is shown in this answer only.
+         */
+        post: operations["createSubscription"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A subscription, without its secret */
+        get: operations["getSubscription"];
+        /**
+         * Put a subscription in place of the one there is
+         * @description It goes on where the old one stopped; one that was disabled is told again. A new one is answered with its secret.
+         */
+        put: operations["putSubscription"];
+        post?: never;
+        /** Delete a subscription */
+        delete: operations["deleteSubscription"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Sign with another secret
+         * @description Both sign for a day. The new one is shown in this answer only.
+         */
+        post: operations["rotateSubscription"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions/{id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Deliver something to try it out
+         * @description A delivery of the type `subscription.test`; what came of it is in the list of deliveries.
+         */
+        post: operations["testSubscription"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions/{id}/redeliver": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Deliver again: one event, or what was given up */
+        post: operations["redeliver"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/subscriptions/{id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Deliveries, newest first
+         * @description Each is a task: its attempts and answers are at `/tasks/{id}/attempts`.
+         */
+        get: operations["listDeliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alerts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Alerts, by name */
+        get: operations["listAlerts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alerts/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** An alert, and whether it fires */
+        get: operations["getAlert"];
+        /**
+         * Make an alert, or change it
+         * @description It fires when within `window` there are `threshold` events of these types, and is over when there are not. Subscriptions are told of both by `alert.fired` and `alert.resolved`, once however many servers there are; the log is told too.
+         */
+        put: operations["putAlert"];
+        post?: never;
+        /** Delete an alert */
+        delete: operations["deleteAlert"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/alerts/backtest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * When an alert would have fired
+         * @description The same count over what happened in the last 7 days. A filter asks about tasks as they are now. Where `complete` is false there was more than could be looked at, and `to` is as far as it came.
+         */
+        post: operations["backtestAlert"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/stats": {
         parameters: {
             query?: never;
@@ -1026,6 +1623,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/admin/loops/{name}/preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What a pause would delay */
+        get: operations["previewPause"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/admin/loops/{name}/resume": {
         parameters: {
             query?: never;
@@ -1124,7 +1738,11 @@ export interface paths {
         /** Runs whose lease has run out */
         get: operations["listStuckTasks"];
         put?: never;
-        post?: never;
+        /**
+         * The same list
+         * @description For callers of job servers whose check is a POST. It starts nothing.
+         */
+        post: operations["listStuckTasksByPost"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1142,6 +1760,46 @@ export interface paths {
         put?: never;
         /** Reap them now */
         post: operations["reapStuckTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/tasks/process-failed": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retry what failed and could be retried
+         * @description Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that would be retried now; each is guarded by its version. Nothing of it happens by itself.
+         */
+        post: operations["repairFailedTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/cleanup": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Forget what ended long ago
+         * @description Tasks and executions that ended so long ago, in all namespaces, with their history; what is open is never touched. A dry run only counts them.
+         */
+        post: operations["cleanUp"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1828,7 +2486,7 @@ export interface components {
             /** @description Nothing where it concerns all of them. */
             namespace: string | null;
             /** @enum {string} */
-            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "clock.advance" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete";
+            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete";
             /** @description The id or the name of what it was done to. */
             subject: string;
             /** @description Who it was, as they say; else their key. */
@@ -1846,6 +2504,54 @@ export interface components {
             by?: components["schemas"]["Duration"] | null;
             /** @description An instant, or `next`: whatever is due first. */
             to?: string | null;
+        };
+        Alert: {
+            name: string;
+            /** @enum {string} */
+            state: "quiet" | "firing" | "paused";
+            types: string[];
+            filter: string | null;
+            threshold: number;
+            window_ms: number;
+            share: number | null;
+            of: string[] | null;
+            tell: string[];
+            paused: boolean;
+            note: string | null;
+            firing_since: components["schemas"]["Instant"] | null;
+            /** @description How many were within the window when it was last written down. */
+            count: number;
+            /** @description How often it has fired since it counts so. */
+            fired: number;
+            last: components["schemas"]["AlertChange"] | null;
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+        };
+        /** @description An alert that is there by `name`, or one as it might be. */
+        AlertBacktest: {
+            name?: components["schemas"]["Name"] | null;
+            alert?: components["schemas"]["NewAlert"] | null;
+            /** @description How far back; 7 days where nothing is said, and at most. */
+            within?: components["schemas"]["Duration"] | null;
+        };
+        AlertBacktestAnswer: {
+            from: components["schemas"]["Instant"];
+            to: components["schemas"]["Instant"];
+            /** @description How often it would have fired. */
+            fired: number;
+            changes: components["schemas"]["AlertChange"][];
+            /** @description Events of all sorts that were looked at. */
+            events: number;
+            complete: boolean;
+        };
+        AlertChange: {
+            /** @enum {string} */
+            type: "alert.fired" | "alert.resolved";
+            at: components["schemas"]["Instant"];
+            /** @description How many there were then. */
+            count: number;
+            /** @description With what was counted beside them. */
+            of: number;
         };
         AssumedFailure: {
             class?: components["schemas"]["Class"] | null;
@@ -2130,6 +2836,27 @@ export interface components {
             policy: components["schemas"]["Policy"] | false;
             words: string[];
         };
+        /** @description Give either `filter` or `ids`. */
+        Bulk: {
+            action: components["schemas"]["BulkAction"];
+            /** @description As in lists, such as `state:dead kind:payments.*`. */
+            filter?: string | null;
+            ids?: components["schemas"]["Id"][] | null;
+            /** @description Changes nothing. */
+            dry_run?: boolean;
+            /** @description Smears retries, or new due times, evenly over this span. */
+            spread?: components["schemas"]["Duration"] | null;
+            waves?: components["schemas"]["WavesOf"] | null;
+            /** @description Retries go on counting where the last cycle stopped. */
+            keep_counters?: boolean;
+            /** @description Where `reschedule` moves due times to: this, or `delay`. */
+            at?: components["schemas"]["Instant"] | null;
+            delay?: components["schemas"]["Duration"] | null;
+            note?: components["schemas"]["Note"] | null;
+            requested_by?: components["schemas"]["Name"] | null;
+        };
+        /** @enum {string} */
+        BulkAction: "retry" | "cancel" | "pause" | "resume" | "reschedule";
         Call: {
             /** @enum {string} */
             method?: "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD";
@@ -2164,6 +2891,12 @@ export interface components {
                 retry_after?: components["schemas"]["Duration"] | null;
                 code?: string | null;
             }[];
+        };
+        Cleanup: {
+            /** @description A day or more. */
+            older_than: components["schemas"]["Duration"];
+            dry_run?: boolean;
+            note?: components["schemas"]["Note"] | null;
         };
         /** @description Somebody else changed the same thing at the same moment. Look again, then decide again. */
         Conflict: {
@@ -2230,6 +2963,118 @@ export interface components {
             /** @constant */
             error: "DEDUPE_KEY_TAKEN";
         };
+        Delivery: {
+            task_id: components["schemas"]["Id"];
+            /** @description The `webhook-id`. */
+            event: string | null;
+            type: string | null;
+            /** @enum {string} */
+            state: "waiting" | "pending" | "claimed" | "running" | "retry_pending" | "paused" | "succeeded" | "failed" | "dead" | "canceled" | "skipped";
+            attempt: number;
+            /** @description How often the call was made. */
+            tries: number;
+            next_retry_at: components["schemas"]["Instant"] | null;
+            last_error: string | null;
+            created_at: components["schemas"]["Instant"];
+            ended_at: components["schemas"]["Instant"] | null;
+        };
+        /** @enum {string} */
+        DeliveryFormat: "webhook" | "cloudevents";
+        Dependency: {
+            name: string;
+            settings: components["schemas"]["DependencySettings"];
+            breaker: {
+                /** @enum {string} */
+                state: "closed" | "open" | "half_open" | "recovering";
+                since: components["schemas"]["Instant"] | null;
+                /** @description How often it opened without closing in between. */
+                trips: number;
+                by_hand: boolean;
+            };
+            gate_until: components["schemas"]["Instant"] | null;
+            /** @description What keeps all that need it from starting. */
+            blocked: string | null;
+            held_until: components["schemas"]["Instant"] | null;
+            running: number;
+            /** @description How many may run at once, as it is found out. */
+            max_running: number | null;
+            /** @description Of what ended within the window. */
+            succeeded: number;
+            /** @description Of what ended within the window. */
+            failed: number;
+            /** @description How long a run took, on the whole. */
+            latency_ms: number | null;
+            maintenance: {
+                from: components["schemas"]["Instant"];
+                to: components["schemas"]["Instant"];
+                note: string | null;
+            }[];
+            changes: {
+                at: components["schemas"]["Instant"];
+                /** @enum {string} */
+                what: "opened" | "half_open" | "recovering" | "closed" | "gated" | "healthy" | "maintenance" | "shrunk";
+                why: string;
+            }[];
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+        };
+        /** @description Holds everybody while most of what is tried fails. */
+        DependencyBreaker: {
+            /** @description It opens at so many failures within the window, at once where so many fail in a row: 10 where nothing is said. */
+            failures?: number | null;
+            /** @description If they are this part of all that ended: 0.5 where nothing is said. */
+            ratio?: number | null;
+            window?: components["schemas"]["Duration"] | null;
+            open?: components["schemas"]["Duration"] | null;
+            max_open?: components["schemas"]["Duration"] | null;
+            /** @description How many are let through to see: 1 where nothing is said. */
+            canaries?: number | null;
+            /** @description How many follow first: 5 where nothing is said. Each wave is twice the one before. */
+            first_wave?: number | null;
+            wave?: components["schemas"]["Duration"] | null;
+        };
+        /** @description Spreads retries out when they are too many beside first attempts. */
+        DependencyBudget: {
+            /** @description Retries at most so many percent of first attempts: 20. */
+            percent?: number | null;
+            /** @description And so many a second in any case: 1. */
+            floor?: number | null;
+        };
+        /** @description Closes at times that are known beforehand. */
+        DependencyCalendar: {
+            /** @description Times at which nothing starts. */
+            windows?: components["schemas"]["RetryWindow"][] | null;
+            holidays?: string[] | null;
+            /** @description Of the holidays; UTC where nothing is said. */
+            time_zone?: string | null;
+        };
+        /** @description How many run at once: fewer on errors and slow answers, and back. */
+        DependencyConcurrency: {
+            /** @description 1 where nothing is said. */
+            min?: number | null;
+            /** @description 100 where nothing is said. */
+            max?: number | null;
+            target?: components["schemas"]["Duration"] | null;
+        };
+        /** @description One Retry-After holds everybody. */
+        DependencyGate: {
+            max?: components["schemas"]["Duration"] | null;
+            spread?: components["schemas"]["Duration"] | null;
+        };
+        DependencyNote: {
+            note?: components["schemas"]["Note"] | null;
+        };
+        DependencySettings: {
+            gate?: components["schemas"]["DependencyGate"] | null;
+            breaker?: components["schemas"]["DependencyBreaker"] | null;
+            budget?: components["schemas"]["DependencyBudget"] | null;
+            concurrency?: components["schemas"]["DependencyConcurrency"] | null;
+            calendar?: components["schemas"]["DependencyCalendar"] | null;
+        };
+        DependencyTurn: {
+            for?: components["schemas"]["Duration"] | null;
+            note?: components["schemas"]["Note"] | null;
+        };
         /**
          * @description Whose spelling of a policy it is. It is never guessed.
          * @enum {string}
@@ -2262,12 +3107,27 @@ export interface components {
             result?: components["schemas"]["Json"];
             error?: components["schemas"]["Error"] | null;
             stack_trace?: string | null;
+            /** @description As the type says, in whichever words; it may be left out. */
+            status?: components["schemas"]["Name"] | null;
         };
         /** @enum {string} */
         EmittedType: "action_started" | "action_completed" | "action_error" | "action_failed";
         /** @description Only its message, or all that is known. */
         Error: string | components["schemas"]["ErrorFields"];
+        /** @enum {string} */
+        ErrorAction: "open" | "ignore" | "resolve" | "classify" | "note";
+        /** @enum {string} */
+        ErrorClass: "final" | "retryable" | "rate_limited" | "policy";
         ErrorCode: string | number;
+        ErrorDeed: {
+            action: components["schemas"]["ErrorAction"];
+            /** @description How long it is ignored; for good where nothing is said. */
+            for?: components["schemas"]["Duration"] | null;
+            /** @description What such errors are from now on. */
+            class?: components["schemas"]["ErrorClass"] | null;
+            note?: components["schemas"]["Note"] | null;
+            requested_by?: components["schemas"]["Name"] | null;
+        };
         ErrorFields: {
             class?: components["schemas"]["Class"] | null;
             type?: string | null;
@@ -2280,6 +3140,148 @@ export interface components {
             /** @description What the run returned beside the error, for expressions to look at. */
             result?: components["schemas"]["Json"];
         };
+        ErrorGroup: {
+            fingerprint: string;
+            state: components["schemas"]["ErrorState"];
+            state_since: components["schemas"]["Instant"] | null;
+            ignored_until: components["schemas"]["Instant"] | null;
+            /** @description What a person said that such errors are. */
+            reclassified: ("final" | "retryable" | "rate_limited") | null;
+            note: string | null;
+            by: string | null;
+            kind: string;
+            /** @description The message without what varies. */
+            title: string;
+            trigger: ("error" | "timeout" | "start_failed" | "explicit" | "lease_expired" | "stuck" | "canceled" | "upstream") | null;
+            type: string | null;
+            code: string | null;
+            status: number | null;
+            /** @description What the last of them was taken for. */
+            class: ("final" | "retryable" | "rate_limited") | null;
+            /** @description Attempts that ended so. */
+            count: number;
+            /** @description Tasks that came back from it. */
+            recovered: number;
+            /** @description Open tasks that ended so the last time they ran. */
+            open: number;
+            /** @description Retries of the last day that succeeded after it. */
+            helped: components["schemas"]["Rate"];
+            first_seen: components["schemas"]["Instant"];
+            last_seen: components["schemas"]["Instant"];
+            /** @description The last of them. */
+            sample: {
+                at: components["schemas"]["Instant"];
+                task_id: components["schemas"]["Id"];
+                run: number;
+                message: string;
+                stack: string | null;
+            };
+            /** @description How its tasks are found. */
+            filter: string;
+            /** @description How many there were in each hour of the last day, oldest first. */
+            series: number[];
+        };
+        ErrorGroupDetail: {
+            fingerprint: string;
+            state: components["schemas"]["ErrorState"];
+            state_since: components["schemas"]["Instant"] | null;
+            ignored_until: components["schemas"]["Instant"] | null;
+            /** @description What a person said that such errors are. */
+            reclassified: ("final" | "retryable" | "rate_limited") | null;
+            note: string | null;
+            by: string | null;
+            kind: string;
+            /** @description The message without what varies. */
+            title: string;
+            trigger: ("error" | "timeout" | "start_failed" | "explicit" | "lease_expired" | "stuck" | "canceled" | "upstream") | null;
+            type: string | null;
+            code: string | null;
+            status: number | null;
+            /** @description What the last of them was taken for. */
+            class: ("final" | "retryable" | "rate_limited") | null;
+            /** @description Attempts that ended so. */
+            count: number;
+            /** @description Tasks that came back from it. */
+            recovered: number;
+            /** @description Open tasks that ended so the last time they ran. */
+            open: number;
+            /** @description Retries of the last day that succeeded after it. */
+            helped: components["schemas"]["Rate"];
+            first_seen: components["schemas"]["Instant"];
+            last_seen: components["schemas"]["Instant"];
+            /** @description The last of them. */
+            sample: {
+                at: components["schemas"]["Instant"];
+                task_id: components["schemas"]["Id"];
+                run: number;
+                message: string;
+                stack: string | null;
+            };
+            /** @description How its tasks are found. */
+            filter: string;
+            /** @description How many there were in each hour of the last day, oldest first. */
+            series: number[];
+            since: components["schemas"]["Instant"];
+            until: components["schemas"]["Instant"];
+            total: components["schemas"]["RetrySums"];
+            by_attempt: {
+                value: string | null;
+                /** @description That succeeded, failed, were lost or were told to wait. */
+                attempts: number;
+                succeeded: number;
+                failed: number;
+                lost: number;
+                throttled: number;
+                snoozed: number;
+                released: number;
+                canceled: number;
+                /** @description Of those that succeeded, failed or were lost. */
+                success: components["schemas"]["Rate"];
+                /** @description First runs of tasks that ended badly. */
+                first_failures: number;
+                /** @description Retries that succeeded: the useful ones. */
+                recovered: number;
+                retries: number;
+                /** @description Retries that failed or were lost. */
+                wasted: number;
+                /** @description Of the retries, how many were useful. */
+                useful: components["schemas"]["Rate"];
+                /** @description Bad ends after which a retry was scheduled. */
+                retried: number;
+                /** @description Tasks that ran out of retries or of time. */
+                gave_up: number;
+                /** @description Tasks that were not to be retried. */
+                refused: number;
+                /** @description Tasks that were left to a person. */
+                parked: number;
+                /** @description How long retries had to wait. */
+                mean_delay_ms: number | null;
+                /** @description How long attempts ran, all together. */
+                run_ms: number;
+                wasted_ms: number;
+                /** @description What the tasks of retries cost, once per retry. */
+                cost: number;
+                wasted_cost: number;
+                /** @description From the first bad end of a task to its success. */
+                time_to_recover: {
+                    n: number;
+                    mean_ms: number | null;
+                    /** @description Read from buckets: up to 19 % too long, never too short. */
+                    p50_ms: number | null;
+                    p90_ms: number | null;
+                    p95_ms: number | null;
+                    p99_ms: number | null;
+                    buckets: {
+                        up_to_ms: number;
+                        count: number;
+                    }[];
+                };
+                series: components["schemas"]["RetryPoint"][] | null;
+            }[];
+            history: components["schemas"]["RetryPoint"][];
+        };
+        /** @enum {string} */
+        ErrorState: "open" | "ignored" | "resolved" | "regressed";
         Event: {
             id: string;
             namespace: string;
@@ -2297,7 +3299,16 @@ export interface components {
          * @example task.retry_scheduled
          * @enum {string}
          */
-        EventType: "execution.created" | "execution.started" | "execution.succeeded" | "execution.failed" | "execution.canceled" | "execution.paused" | "execution.resumed" | "execution.retry_scheduled" | "execution.retry_exhausted" | "task.created" | "task.ready" | "task.claimed" | "task.lease_expired" | "attempt.started" | "attempt.succeeded" | "attempt.failed" | "task.retry_scheduled" | "task.throttled" | "task.retry_due" | "task.retry_exhausted" | "task.failed" | "task.succeeded" | "task.canceled" | "task.paused" | "task.resumed" | "task.skipped" | "task.stuck_recovered" | "task.manual_retry" | "task.snoozed" | "task.released" | "task.rescheduled" | "task.parked" | "task.expired" | "task.late_result" | "task.reopened";
+        EventType: "execution.created" | "execution.started" | "execution.succeeded" | "execution.failed" | "execution.canceled" | "execution.paused" | "execution.resumed" | "execution.retry_scheduled" | "execution.retry_exhausted" | "task.created" | "task.ready" | "task.claimed" | "task.lease_expired" | "attempt.started" | "attempt.succeeded" | "attempt.failed" | "task.retry_scheduled" | "task.throttled" | "task.retry_due" | "task.retry_exhausted" | "task.failed" | "task.succeeded" | "task.canceled" | "task.paused" | "task.resumed" | "task.skipped" | "task.stuck_recovered" | "task.manual_retry" | "task.snoozed" | "task.released" | "task.rescheduled" | "task.parked" | "task.expired" | "task.late_result" | "task.reopened" | "task.retry_undone";
+        Excluded: {
+            /** @enum {string} */
+            reason: "wrong_state" | "no_credits" | "deadline_passed" | "not_found" | "key_taken" | "conflict" | "damaged" | "started" | "changed" | "definitive";
+            /** @description In which they were, where that is the reason. */
+            state: ("waiting" | "pending" | "claimed" | "running" | "retry_pending" | "paused" | "succeeded" | "failed" | "dead" | "canceled" | "skipped") | null;
+            count: number;
+            /** @description The first of them, five at most. */
+            sample: components["schemas"]["Id"][];
+        };
         Execution: {
             id: components["schemas"]["Id"];
             name: string | null;
@@ -2320,8 +3331,11 @@ export interface components {
             /** @description The run of that task that it is. */
             run: number | null;
             retry_of: components["schemas"]["Id"] | null;
-            /** @description What let the schedule fire that started it. */
-            trigger: ("cron" | "manual") | null;
+            /**
+             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try.
+             * @enum {string}
+             */
+            trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
             schedule: string | null;
             /** @description The instant of the schedule. */
             scheduled_at: components["schemas"]["Instant"] | null;
@@ -2333,10 +3347,18 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             started_at: components["schemas"]["Instant"] | null;
             ended_at: components["schemas"]["Instant"] | null;
+            /** @description From its start to its end. */
+            duration_ms: number | null;
             updated_at: components["schemas"]["Instant"];
             input: unknown;
             /** @description What it came to, where its workflow says so. */
             output: unknown;
+            /** @description The first failure that nobody dealt with, of one that failed. */
+            error: {
+                task_id: components["schemas"]["Id"];
+                key: string | null;
+                failure: components["schemas"]["Failure"] | null;
+            } | null;
             tasks: {
                 id: components["schemas"]["Id"];
                 key: string | null;
@@ -2361,6 +3383,18 @@ export interface components {
             note?: components["schemas"]["Note"] | null;
             requested_by?: components["schemas"]["Name"] | null;
         };
+        ExecutionContext: {
+            execution: Record<string, never>;
+            input: unknown;
+            /** @description By name, each with its `state` and, once it succeeded, its `result`. */
+            steps: Record<string, never>;
+            /** @description The steps that have ended, in the order in which they did. */
+            path: string[];
+            /** @description Whether there are more steps than are shown. */
+            more: boolean;
+        } & {
+            [key: string]: unknown;
+        };
         ExecutionLine: {
             id: components["schemas"]["Id"];
             name: string | null;
@@ -2383,8 +3417,11 @@ export interface components {
             /** @description The run of that task that it is. */
             run: number | null;
             retry_of: components["schemas"]["Id"] | null;
-            /** @description What let the schedule fire that started it. */
-            trigger: ("cron" | "manual") | null;
+            /**
+             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try.
+             * @enum {string}
+             */
+            trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
             schedule: string | null;
             /** @description The instant of the schedule. */
             scheduled_at: components["schemas"]["Instant"] | null;
@@ -2396,6 +3433,8 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             started_at: components["schemas"]["Instant"] | null;
             ended_at: components["schemas"]["Instant"] | null;
+            /** @description From its start to its end. */
+            duration_ms: number | null;
             updated_at: components["schemas"]["Instant"];
         };
         ExecutionRetry: {
@@ -2705,6 +3744,14 @@ export interface components {
         };
         Loop: {
             name: string;
+            /** @description How often it looks in any case; nothing where somebody has to ask. */
+            period_ms: number | null;
+            /** @description When it last looked, on the instance that answers. */
+            looked_at: components["schemas"]["Instant"] | null;
+            /** @description What it has moved on that instance. */
+            moved_total: number;
+            /** @description How often it could not, there. */
+            failed_total: number;
             paused: boolean;
             /** @description Nothing when somebody has to resume it. */
             resumes_at: components["schemas"]["Instant"] | null;
@@ -2712,7 +3759,13 @@ export interface components {
             by: string | null;
         };
         /** @enum {string} */
-        LoopName: "retries" | "starts" | "reap" | "timeout" | "expire" | "flow" | "prune" | "schedule" | "dispatch" | "hooks" | "promote";
+        LoopName: "retries" | "starts" | "reap" | "timeout" | "expire" | "flow" | "prune" | "schedule" | "subscriptions" | "alerts" | "dispatch" | "hooks" | "repair" | "operations" | "promote";
+        Maintenance: {
+            /** @description Now, where it is not said. */
+            from?: components["schemas"]["Instant"] | null;
+            to: components["schemas"]["Instant"];
+            note?: components["schemas"]["Note"] | null;
+        };
         /**
          * @description Statuses, classes of statuses, triggers, classes of errors, codes or types.
          * @example [
@@ -2772,6 +3825,31 @@ export interface components {
             /** @description `skip` where nothing is said. */
             on_unmet?: components["schemas"]["OnUnmet"] | null;
         };
+        /** @description Too many events of some types, of tasks for which a filter holds, within a while. */
+        NewAlert: {
+            /** @description What there may be too many of: types of events, with `*` at the end for all that begin so. */
+            types: string[];
+            /** @description Only events of tasks for which this holds, in the words of `?q=`. */
+            filter?: string | null;
+            /**
+             * Format: int64
+             * @description So many of them are too many.
+             */
+            threshold: number;
+            /** @description Within this: between 10 s and 7 days. */
+            window: components["schemas"]["Duration"];
+            /**
+             * Format: double
+             * @description And only where they are at least this share of themselves and of what `of` names.
+             */
+            share?: number | null;
+            /** @description What the share is of, beside `types`. */
+            of?: string[] | null;
+            /** @description Subscriptions that are told, by id; where none is named, all that want `alert.fired` and `alert.resolved`. */
+            tell?: components["schemas"]["Name"][];
+            paused?: boolean;
+            note?: components["schemas"]["Note"] | null;
+        };
         NewExecution: {
             name?: components["schemas"]["Name"] | null;
             labels?: components["schemas"]["Labels"];
@@ -2829,6 +3907,8 @@ export interface components {
              *     not say.
              */
             capacity?: number | null;
+            /** @description Of the values of `per`, the one of which the fewest run goes first, within a priority. */
+            fair?: boolean;
         };
         /** @description One execution of a workflow. */
         NewRun: {
@@ -2853,10 +3933,12 @@ export interface components {
         NewSchedule: {
             /** @description Needed where the address does not say it. */
             name?: components["schemas"]["Name"] | null;
-            /** @description Minute, hour, day, month and weekday; seconds may stand before them. Give either this or `every`. */
+            /** @description Minute, hour, day, month and weekday; seconds may stand before them. Give this, `every` or `event`. */
             cron?: string | null;
             /** @description The span from one instant to the next, counted from `start_at`, or from when it was made. */
             every?: components["schemas"]["Duration"] | null;
+            /** @description In place of instants: the type of an event that somebody tells (`POST /events`); it may end in `*`. */
+            event?: string | null;
             /** @description A name such as `Europe/Berlin`; UTC where nothing is said. */
             time_zone?: string | null;
             /** @description Nothing is started before this. */
@@ -2870,7 +3952,10 @@ export interface components {
              * @description Of the workflow; the newest at each instant where nothing is said.
              */
             version?: number | null;
-            /** @description For the workflow. Its texts may speak of `scheduled_at`, `schedule` and `trigger`. */
+            /**
+             * @description For the workflow. Its texts may speak of `scheduled_at`, `schedule`, `trigger` and, by an event, `event`; there its data are
+             *     the input where nothing is said.
+             */
             input?: components["schemas"]["Json"];
             /** @description Of the executions. */
             labels?: components["schemas"]["Labels"];
@@ -2888,6 +3973,59 @@ export interface components {
             paused?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
+        /** @description Who is told, and of what. */
+        NewSubscription: {
+            /** @description A name of your own; one is made up where nothing is said. */
+            id?: components["schemas"]["Name"] | null;
+            /** @description Where deliveries go, by POST. */
+            url: string;
+            /**
+             * @description Types of events, with `*` at the end for all that begin so; all of them where nothing is said. Beside the types of `/events`
+             *     there are `alert.fired` and `alert.resolved`, and what a retry goes through by the names `RetryScheduled`, `RetryStarted`,
+             *     `RetrySucceeded` and `RetryFailed`.
+             */
+            types?: string[];
+            /** @description Only events of tasks for which this holds, in the words of `?q=`. */
+            filter?: string | null;
+            /** @description `webhook` for type, timestamp and data; `cloudevents` for CloudEvents 1.0, structured. */
+            format?: components["schemas"]["DeliveryFormat"] | null;
+            /**
+             * @description `whsec_` and 24 to 64 bytes in base64; one is made where nothing is said, and shown once. In place of another, both sign for
+             *     a day.
+             */
+            secret?: string | null;
+            /** @description A policy in place of ours, which tries ten times over three days. */
+            retry?: components["schemas"]["RetryPolicy"];
+            /** @description Nothing is delivered while it is paused; then it goes on where it stopped. */
+            paused?: boolean;
+            note?: components["schemas"]["Note"] | null;
+        };
+        NewSubscriptionSecret: {
+            id: string;
+            /**
+             * @description `disabled` after an answer of 410; `full` while so many deliveries wait that no more are made.
+             * @enum {string}
+             */
+            state: "active" | "full" | "paused" | "disabled";
+            url: string;
+            types: string[];
+            filter: string | null;
+            format: components["schemas"]["DeliveryFormat"];
+            /** @description As it was given; nothing where ours is used. */
+            retry: unknown;
+            paused: boolean;
+            note: string | null;
+            disabled_at: components["schemas"]["Instant"] | null;
+            disabled_reason: string | null;
+            /** @description Deliveries that were made so far. */
+            deliveries: number;
+            /** @description How many secrets sign now: two for a day after a rotation. */
+            secrets: number;
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+            /** @description Shown where one was made. */
+            secret?: string;
+        };
         /** @description One task. Only its kind is needed. */
         NewTask: {
             kind: components["schemas"]["Name"];
@@ -2895,11 +4033,8 @@ export interface components {
             key?: components["schemas"]["Name"] | null;
             name?: components["schemas"]["Name"] | null;
             queue?: components["schemas"]["Name"] | null;
-            /**
-             * Format: int32
-             * @description Higher ones are leased first.
-             */
-            priority?: number;
+            /** @description Higher ones are leased first: a number, or `high` (100), `normal` (0) or `low` (-100). */
+            priority?: components["schemas"]["Priority"] | null;
             /** @description For whoever runs it: 256 KiB at most. */
             payload?: components["schemas"]["Json"];
             executor?: components["schemas"]["Executor"] | null;
@@ -2967,8 +4102,79 @@ export interface components {
         Nothing: Record<string, never>;
         /** @enum {string} */
         OnUnmet: "skip" | "fail";
+        Operation: {
+            /** @description Nothing where it is only tried out. */
+            id: components["schemas"]["Id"] | null;
+            action: components["schemas"]["BulkAction"];
+            /** @enum {string} */
+            state: "running" | "done" | "aborted" | "stopped" | "undoing" | "undone" | "dry_run";
+            filter: string | null;
+            /** @description Tasks it is about. */
+            matched: number;
+            /** @description Those that were not excluded, as far as they were looked at. */
+            eligible: number;
+            excluded: components["schemas"]["Excluded"][];
+            /** @description Of a dry run: the first of those that are eligible. */
+            sample: components["schemas"]["Id"][];
+            /** @description Of a dry run: the credits that would be reserved. */
+            cost: number | null;
+            /** @description Tasks that were changed, each once. */
+            done: number;
+            left: number;
+            /** @description Tasks that were changed back. */
+            undone: number;
+            /** @description What could not be taken back. */
+            kept: components["schemas"]["Excluded"][];
+            spread_ms: number | null;
+            waves: {
+                canary: number;
+                /** @description Of every later one; nothing where each is twice the one before. */
+                size: number | null;
+                pause_ms: number;
+                stop_if: {
+                    failed_over: number;
+                    same_fingerprint: boolean;
+                } | null;
+            } | null;
+            /** @description The one under way. */
+            wave: {
+                /** @description The canary is number 0. */
+                number: number;
+                tasks: number;
+                /** @description When the last of it was dealt with. */
+                sent_at: components["schemas"]["Instant"] | null;
+            } | null;
+            waves_done: {
+                number: number;
+                tasks: number;
+                succeeded: number;
+                failed: number;
+                /** @description Of the failures, those that are alike and most. */
+                alike: number;
+                /** @description Of those. */
+                fingerprint: string | null;
+            }[];
+            requested_by: string | null;
+            note: string | null;
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+            ended_at: components["schemas"]["Instant"] | null;
+        };
+        OperationAct: {
+            note?: components["schemas"]["Note"] | null;
+            requested_by?: components["schemas"]["Name"] | null;
+        };
         /** @enum {string} */
         Outcome: "succeeded" | "failed" | "snoozed" | "released";
+        /** @description Something that happened elsewhere. The body of a delivery as Standard Webhooks has it is one, too. */
+        OutsideEvent: {
+            type: string;
+            id?: components["schemas"]["Name"] | null;
+            /** @description An object is the input of a workflow whose schedule gives none. */
+            data?: components["schemas"]["Json"];
+            /** @description When it happened; when it was told where nothing is said. */
+            timestamp?: components["schemas"]["Instant"] | null;
+        };
         /** @enum {string} */
         Overlap: "allow" | "skip";
         /** @description More is asked of this server at once than it can do, so this request was turned away before anything was done. Reports and heartbeats are let in first. Try again after `Retry-After` seconds. */
@@ -3088,6 +4294,7 @@ export interface components {
             from: components["schemas"]["Instant"];
             to: components["schemas"]["Instant"];
         };
+        Priority: number | ("high" | "normal" | "low");
         QueueAck: {
             /** @constant */
             status: "ok";
@@ -3167,11 +4374,39 @@ export interface components {
         };
         /** @enum {string} */
         QueueStatus: "queued" | "leased" | "completed" | "dead" | "paused" | "cancelled" | "skipped";
+        Rate: {
+            /** @description Nothing where there was none. */
+            rate: number | null;
+            /** @description Of how many. */
+            n: number;
+            /** @description Where the true rate lies with 95 % confidence. */
+            low: number | null;
+            high: number | null;
+        };
         /**
          * @example retry
          * @enum {string}
          */
-        Reason: "succeeded" | "retry" | "rate_limited" | "snoozed" | "released" | "lost_retry" | "no_policy" | "final" | "stop_when" | "ignored" | "not_listed" | "retry_when" | "rule" | "on_lost_fail" | "upstream_failed" | "upstream_unmet" | "condition" | "expression" | "attempts" | "expired" | "lost" | "throttled_out" | "snoozed_out" | "parked" | "canceled" | "dead_end" | "execution_canceled" | "fail_fast" | "manual_retry";
+        Reason: "succeeded" | "retry" | "rate_limited" | "snoozed" | "released" | "lost_retry" | "no_policy" | "final" | "stop_when" | "ignored" | "not_listed" | "retry_when" | "rule" | "on_lost_fail" | "upstream_failed" | "upstream_unmet" | "condition" | "expression" | "reclassified" | "attempts" | "expired" | "lost" | "throttled_out" | "snoozed_out" | "parked" | "canceled" | "dead_end" | "execution_canceled" | "fail_fast" | "manual_retry";
+        /** @description What is to be delivered again: give one of both. */
+        Redelivery: {
+            /** @description The id of an event, or the `webhook-id` that it was delivered under. It is delivered once more, under the same id. */
+            event?: string | null;
+            /** @description Whatever was given up since this instant is tried again, a thousand deliveries at most. */
+            since?: components["schemas"]["Instant"] | null;
+            /** @description The same, as how long ago. */
+            within?: components["schemas"]["Duration"] | null;
+        };
+        Repair: {
+            /**
+             * Format: int32
+             * @description How many failed tasks are looked at, the newest first: 100 where nothing is said.
+             */
+            limit?: number | null;
+            /** @description Only tell what would be done. */
+            dry_run?: boolean;
+            note?: components["schemas"]["Note"] | null;
+        };
         /** @description How one run ended. */
         Report: {
             lease: string;
@@ -3227,6 +4462,17 @@ export interface components {
         };
         /** @enum {string} */
         RetryFrom: "failed" | "start";
+        RetryPoint: {
+            at: components["schemas"]["Instant"];
+            attempts: number;
+            succeeded: number;
+            failed: number;
+            first_failures: number;
+            recovered: number;
+            wasted: number;
+            given_up: number;
+            cost: number;
+        };
         /** @description When and how often a task is tried again. */
         RetryPolicy: components["schemas"]["RetryPolicyFields"] | string | number | boolean | null;
         /** @description Fields may be written in snake, camel and kebab case. Spans may carry their unit in the name, as in `initial_delay_ms` or `max_delay_secs`. Two fields that disagree are refused. */
@@ -3346,12 +4592,130 @@ export interface components {
             updated_at: components["schemas"]["Instant"];
             version: number;
         };
+        RetryStats: {
+            now: components["schemas"]["Instant"];
+            namespace: string;
+            since: components["schemas"]["Instant"];
+            until: components["schemas"]["Instant"];
+            by: components["schemas"]["StatsBy"];
+            bucket_ms: number | null;
+            total: components["schemas"]["RetrySums"];
+            /** @description Of all together; parts in which nothing happened are left out. */
+            series: components["schemas"]["RetryPoint"][] | null;
+            items: {
+                /** @description Nothing where it has none. */
+                value: string | null;
+                /** @description That succeeded, failed, were lost or were told to wait. */
+                attempts: number;
+                succeeded: number;
+                failed: number;
+                lost: number;
+                throttled: number;
+                snoozed: number;
+                released: number;
+                canceled: number;
+                /** @description Of those that succeeded, failed or were lost. */
+                success: components["schemas"]["Rate"];
+                /** @description First runs of tasks that ended badly. */
+                first_failures: number;
+                /** @description Retries that succeeded: the useful ones. */
+                recovered: number;
+                retries: number;
+                /** @description Retries that failed or were lost. */
+                wasted: number;
+                /** @description Of the retries, how many were useful. */
+                useful: components["schemas"]["Rate"];
+                /** @description Bad ends after which a retry was scheduled. */
+                retried: number;
+                /** @description Tasks that ran out of retries or of time. */
+                gave_up: number;
+                /** @description Tasks that were not to be retried. */
+                refused: number;
+                /** @description Tasks that were left to a person. */
+                parked: number;
+                /** @description How long retries had to wait. */
+                mean_delay_ms: number | null;
+                /** @description How long attempts ran, all together. */
+                run_ms: number;
+                wasted_ms: number;
+                /** @description What the tasks of retries cost, once per retry. */
+                cost: number;
+                wasted_cost: number;
+                /** @description From the first bad end of a task to its success. */
+                time_to_recover: {
+                    n: number;
+                    mean_ms: number | null;
+                    /** @description Read from buckets: up to 19 % too long, never too short. */
+                    p50_ms: number | null;
+                    p90_ms: number | null;
+                    p95_ms: number | null;
+                    p99_ms: number | null;
+                    buckets: {
+                        up_to_ms: number;
+                        count: number;
+                    }[];
+                };
+                series: components["schemas"]["RetryPoint"][] | null;
+            }[];
+        };
         RetrySuccessRate: {
             successful: number;
             failed: number;
             total: number;
             /** @description In percent, with two decimals; nothing of nothing. */
             success_rate: number | null;
+        };
+        RetrySums: {
+            /** @description That succeeded, failed, were lost or were told to wait. */
+            attempts: number;
+            succeeded: number;
+            failed: number;
+            lost: number;
+            throttled: number;
+            snoozed: number;
+            released: number;
+            canceled: number;
+            /** @description Of those that succeeded, failed or were lost. */
+            success: components["schemas"]["Rate"];
+            /** @description First runs of tasks that ended badly. */
+            first_failures: number;
+            /** @description Retries that succeeded: the useful ones. */
+            recovered: number;
+            retries: number;
+            /** @description Retries that failed or were lost. */
+            wasted: number;
+            /** @description Of the retries, how many were useful. */
+            useful: components["schemas"]["Rate"];
+            /** @description Bad ends after which a retry was scheduled. */
+            retried: number;
+            /** @description Tasks that ran out of retries or of time. */
+            gave_up: number;
+            /** @description Tasks that were not to be retried. */
+            refused: number;
+            /** @description Tasks that were left to a person. */
+            parked: number;
+            /** @description How long retries had to wait. */
+            mean_delay_ms: number | null;
+            /** @description How long attempts ran, all together. */
+            run_ms: number;
+            wasted_ms: number;
+            /** @description What the tasks of retries cost, once per retry. */
+            cost: number;
+            wasted_cost: number;
+            /** @description From the first bad end of a task to its success. */
+            time_to_recover: {
+                n: number;
+                mean_ms: number | null;
+                /** @description Read from buckets: up to 19 % too long, never too short. */
+                p50_ms: number | null;
+                p90_ms: number | null;
+                p95_ms: number | null;
+                p99_ms: number | null;
+                buckets: {
+                    up_to_ms: number;
+                    count: number;
+                }[];
+            };
         };
         /** @description Every week between two times of day, or once between two instants. */
         RetryWindow: {
@@ -3373,6 +4737,11 @@ export interface components {
         };
         /** @enum {string} */
         Role: "viewer" | "worker" | "submitter" | "operator" | "admin";
+        Rollback: {
+            /** Format: int32 */
+            version: number;
+            note?: components["schemas"]["Note"] | null;
+        };
         Rule: {
             name: string;
             match: {
@@ -3385,6 +4754,8 @@ export interface components {
             per: string[];
             max_running: number | null;
             capacity: number | null;
+            /** @description Who runs least goes first, among the values of `per`. */
+            fair: boolean;
             /** @description Where anything runs. */
             used: {
                 /** @description The values it is kept per, in their order. */
@@ -3403,12 +4774,14 @@ export interface components {
         Schedule: {
             name: string;
             /**
-             * @description `error` where nothing could be started at the last instant, `stopped` where none is to come.
+             * @description `error` where nothing could be started at the last instant, `stopped` where none is to come. It follows its workflow: where that is paused it is `paused`, where that is inactive it is `stopped`.
              * @enum {string}
              */
             state: "initialized" | "active" | "paused" | "stopped" | "error";
             cron: string | null;
             every_ms: number | null;
+            /** @description The type of the events that let it fire, in place of instants. */
+            event: string | null;
             time_zone: string;
             start_at: components["schemas"]["Instant"] | null;
             end_at: components["schemas"]["Instant"] | null;
@@ -3452,24 +4825,35 @@ export interface components {
             scheduled_at: components["schemas"]["Instant"];
             started_at: components["schemas"]["Instant"];
             /** @enum {string} */
-            trigger: "cron" | "manual";
+            trigger: "cron" | "manual" | "event";
             execution_id: components["schemas"]["Id"] | null;
             /** @description A single task, or the one that stands for the execution. */
             task_id: components["schemas"]["Id"] | null;
+        };
+        SecretRotation: {
+            /** @description One is made where nothing is said. */
+            secret?: string | null;
         };
         SeedEvent: {
             event_id: string;
             event_type: components["schemas"]["SeedEventType"];
             execution_id: components["schemas"]["Id"];
+            /** @description The execution whose step called this one. */
+            parent_execution_id: components["schemas"]["Id"] | null;
             queue_id: components["schemas"]["Id"] | null;
             node_id: string | null;
             node_name: string | null;
             node_type: string | null;
             /** @enum {string} */
-            status: "STARTED" | "COMPLETED" | "PENDING" | "FAILED";
+            status: "STARTED" | "RUNNING" | "PAUSED" | "PENDING" | "FAILED" | "COMPLETED";
             timestamp: components["schemas"]["Instant"];
             /** @description In seconds. */
             duration: number | null;
+            /** @description Which round of a loop the step is, counted from 0. */
+            loop: {
+                index: number;
+                item: unknown;
+            } | null;
             worker_id: string | null;
             /** @description Attempts, delays and reasons. */
             context: Record<string, never>;
@@ -3515,6 +4899,15 @@ export interface components {
              * @description Gone wrong since it was last told.
              */
             failures?: number | null;
+            /** @description Labels that get another value, or `null` for those that are taken away. The others stay. */
+            labels?: {
+                [key: string]: string | null;
+            };
+            /**
+             * Format: int32
+             * @description Higher ones are leased first.
+             */
+            priority?: number | null;
         };
         /** @enum {string} */
         SettleStatus: "succeeded" | "failed";
@@ -3567,6 +4960,19 @@ export interface components {
          * @enum {string}
          */
         State: "waiting" | "pending" | "claimed" | "running" | "retry_pending" | "paused" | "succeeded" | "failed" | "dead" | "canceled" | "skipped";
+        /** @enum {string} */
+        StatsBy: "attempt" | "class" | "strategy" | "dependency" | "kind" | "queue" | "fingerprint" | "origin";
+        /** @enum {string} */
+        StatsOrigin: "first" | "automatic" | "manual";
+        StopIf: {
+            /**
+             * Format: double
+             * @description The part of a wave that may fail.
+             */
+            failed_over: number;
+            /** @description Only those count that fail in the same way as most do. */
+            same_fingerprint?: boolean;
+        };
         StoppedBatch: {
             batch_id: components["schemas"]["Id"];
             canceled_waiting: number;
@@ -3587,6 +4993,30 @@ export interface components {
                 duplicate: boolean;
             }[];
             execution_id?: components["schemas"]["Id"];
+        };
+        Subscription: {
+            id: string;
+            /**
+             * @description `disabled` after an answer of 410; `full` while so many deliveries wait that no more are made.
+             * @enum {string}
+             */
+            state: "active" | "full" | "paused" | "disabled";
+            url: string;
+            types: string[];
+            filter: string | null;
+            format: components["schemas"]["DeliveryFormat"];
+            /** @description As it was given; nothing where ours is used. */
+            retry: unknown;
+            paused: boolean;
+            note: string | null;
+            disabled_at: components["schemas"]["Instant"] | null;
+            disabled_reason: string | null;
+            /** @description Deliveries that were made so far. */
+            deliveries: number;
+            /** @description How many secrets sign now: two for a day after a rotation. */
+            secrets: number;
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
         };
         Task: {
             id: components["schemas"]["Id"];
@@ -3619,6 +5049,8 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
+            /** @description Whether its last error may be tried again; true where there was none. */
+            retryable: boolean;
             /**
              * @description Errors that look the same to a person have the same.
              * @example 8c3a90f1d2b47e65
@@ -3710,6 +5142,8 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
+            /** @description Whether its last error may be tried again; true where there was none. */
+            retryable: boolean;
             /**
              * @description Errors that look the same to a person have the same.
              * @example 8c3a90f1d2b47e65
@@ -3731,6 +5165,22 @@ export interface components {
             last_error: {
                 message: string;
             } | null;
+        };
+        ToldEvent: {
+            type: string;
+            id: string | null;
+            schedules: {
+                schedule: string;
+                /**
+                 * @description `repeated`: the same event was told before, and this was started then. `skipped`: what the one before it started is still open.
+                 * @enum {string}
+                 */
+                outcome: "started" | "repeated" | "skipped" | "failed";
+                execution_id: components["schemas"]["Id"] | null;
+                task_id: components["schemas"]["Id"] | null;
+                /** @description Why it failed. */
+                message: string | null;
+            }[];
         };
         /** @description The body is larger than this route takes. Send less in one request. */
         TooLarge: {
@@ -3834,6 +5284,24 @@ export interface components {
             /** @description Where in the filter, in bytes from 0. */
             position?: number;
         };
+        /** @description A few first, and the next ones only when it is known what came of those. */
+        WavesOf: {
+            /**
+             * Format: int32
+             * @description How many are in the first wave.
+             */
+            canary: number;
+            /**
+             * Format: int32
+             * @description How many are in every later one; without it each is twice the one before.
+             */
+            size?: number | null;
+            /** @description Each is twice the one before, which is usual. */
+            double?: boolean | null;
+            /** @description At least so long between a wave and the next. */
+            pause?: components["schemas"]["Duration"] | null;
+            stop_if?: components["schemas"]["StopIf"] | null;
+        };
         /** @enum {string} */
         When: "success" | "failure" | "always";
         WholeBatchTask: {
@@ -3890,11 +5358,13 @@ export interface components {
             error: components["schemas"]["Failure"] | null;
         };
         /** @enum {string} */
-        WorkType: "RETRIES" | "DELAYED_JOBS" | "STUCK_JOBS" | "TIMEOUTS" | "HOOKS" | "SCHEDULES";
+        WorkType: "RETRIES" | "DELAYED_JOBS" | "STUCK_JOBS" | "FAILED_JOBS" | "TIMEOUTS" | "HOOKS" | "SCHEDULES";
         Workflow: {
             path: string;
             version: number;
+            state: components["schemas"]["WorkflowState"];
             created_at: components["schemas"]["Instant"];
+            standing: components["schemas"]["WorkflowStanding"];
             source: string;
             workflow: unknown;
         };
@@ -3922,14 +5392,35 @@ export interface components {
         WorkflowLine: {
             path: string;
             version: number;
+            state: components["schemas"]["WorkflowState"];
             created_at: components["schemas"]["Instant"];
         };
+        WorkflowNote: {
+            note?: components["schemas"]["Note"] | null;
+        };
+        WorkflowStanding: {
+            state: components["schemas"]["WorkflowState"];
+            /** @description Nothing where nobody ever changed it. */
+            since: components["schemas"]["Instant"] | null;
+            note: string | null;
+            by: string | null;
+        };
+        /** @enum {string} */
+        WorkflowState: "active" | "paused" | "inactive";
         WorkflowVersion: {
             path: string;
             version: number;
             created: boolean;
+            /** @description What was changed in a document from before. */
+            warnings: {
+                path: string;
+                message: string;
+                line: number | null;
+                column: number | null;
+                snippet: string | null;
+            }[];
         };
-        /** @description A task or execution in this state cannot do that; `state` says which it is in. */
+        /** @description A task, an execution or a workflow in this state cannot do that; `state` says which it is in. */
         WrongState: {
             /** @constant */
             type: "wrong-state";
@@ -3995,7 +5486,7 @@ export interface components {
          *
          *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
          *
-         *     `wrong-state`: A task or execution in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
          */
         BadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -4045,7 +5536,7 @@ export interface components {
          *
          *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
          *
-         *     `wrong-state`: A task or execution in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
          */
         BatchErrorBadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -4545,7 +6036,7 @@ export interface components {
          *
          *     `validation-failed`: The request can be read but not accepted. `errors` names every fault by its path.
          *
-         *     `wrong-state`: A task or execution in this state cannot do that; `state` says which it is in.
+         *     `wrong-state`: A task, an execution or a workflow in this state cannot do that; `state` says which it is in.
          */
         JobErrorBadRequestOrValidationFailedOrWrongState: {
             headers: {
@@ -5519,6 +7010,7 @@ export interface operations {
                      *             "expires_at": "2026-11-15T13:39:18.932Z"
                      *           },
                      *           "error_class": "final",
+                     *           "retryable": false,
                      *           "fingerprint": "8c3a90f1d2b47e65",
                      *           "deadline_at": "2026-11-15T13:39:18.932Z",
                      *           "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -5659,6 +7151,7 @@ export interface operations {
                      *         "expires_at": "2026-11-15T13:39:18.932Z"
                      *       },
                      *       "error_class": "final",
+                     *       "retryable": false,
                      *       "fingerprint": "8c3a90f1d2b47e65",
                      *       "deadline_at": "2026-11-15T13:39:18.932Z",
                      *       "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -5736,7 +7229,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say how a hook's task ended, or how far it has come */
+            /** @description Say how a hook's task ended, how far it has come, or what its labels and priority are */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -5771,6 +7264,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -5841,6 +7335,8 @@ export interface operations {
                 limit?: number;
                 /** @description Where to go on: `next_cursor` of the page before. */
                 cursor?: string;
+                /** @description The newest first; else the oldest. */
+                newest?: boolean;
             };
             header?: {
                 /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
@@ -6200,6 +7696,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -6339,6 +7836,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -6458,6 +7956,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -6577,6 +8076,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -6696,6 +8196,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -6815,6 +8316,7 @@ export interface operations {
                      *           "expires_at": "2026-11-15T13:39:18.932Z"
                      *         },
                      *         "error_class": "final",
+                     *         "retryable": false,
                      *         "fingerprint": "8c3a90f1d2b47e65",
                      *         "deadline_at": "2026-11-15T13:39:18.932Z",
                      *         "submitted_at": "2026-11-15T13:39:18.932Z",
@@ -7100,6 +8602,61 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    tellEvent: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["OutsideEvent"];
+            };
+        };
+        responses: {
+            /** @description Tell of an event from outside */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "type": "text",
+                     *       "id": "text",
+                     *       "schedules": [
+                     *         {
+                     *           "schedule": "text",
+                     *           "outcome": "started",
+                     *           "execution_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "message": "Service Unavailable"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ToldEvent"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
@@ -7435,6 +8992,7 @@ export interface operations {
                      *         {
                      *           "path": "retry.max_retries",
                      *           "version": 1,
+                     *           "state": "active",
                      *           "created_at": "2026-11-15T13:39:18.932Z"
                      *         }
                      *       ],
@@ -7483,7 +9041,14 @@ export interface operations {
                      * @example {
                      *       "path": "retry.max_retries",
                      *       "version": 1,
+                     *       "state": "active",
                      *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "standing": {
+                     *         "state": "active",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "note": "text",
+                     *         "by": "text"
+                     *       },
                      *       "source": "text",
                      *       "workflow": null
                      *     }
@@ -7504,7 +9069,10 @@ export interface operations {
     };
     putWorkflow: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `true` for a document from before: a strategy that nobody knows becomes `immediate`, with a warning. */
+                import?: boolean;
+            };
             header?: {
                 /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
@@ -7532,7 +9100,16 @@ export interface operations {
                      * @example {
                      *       "path": "retry.max_retries",
                      *       "version": 1,
-                     *       "created": false
+                     *       "created": false,
+                     *       "warnings": [
+                     *         {
+                     *           "path": "retry.max_retries",
+                     *           "message": "Service Unavailable",
+                     *           "line": 0,
+                     *           "column": 0,
+                     *           "snippet": "text"
+                     *         }
+                     *       ]
                      *     }
                      */
                     "application/json": components["schemas"]["WorkflowVersion"];
@@ -7549,7 +9126,16 @@ export interface operations {
                      * @example {
                      *       "path": "retry.max_retries",
                      *       "version": 1,
-                     *       "created": false
+                     *       "created": false,
+                     *       "warnings": [
+                     *         {
+                     *           "path": "retry.max_retries",
+                     *           "message": "Service Unavailable",
+                     *           "line": 0,
+                     *           "column": 0,
+                     *           "snippet": "text"
+                     *         }
+                     *       ]
                      *     }
                      */
                     "application/json": components["schemas"]["WorkflowVersion"];
@@ -7598,6 +9184,7 @@ export interface operations {
                      *         {
                      *           "path": "retry.max_retries",
                      *           "version": 1,
+                     *           "state": "active",
                      *           "created_at": "2026-11-15T13:39:18.932Z"
                      *         }
                      *       ],
@@ -7649,7 +9236,14 @@ export interface operations {
                      * @example {
                      *       "path": "retry.max_retries",
                      *       "version": 1,
+                     *       "state": "active",
                      *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "standing": {
+                     *         "state": "active",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "note": "text",
+                     *         "by": "text"
+                     *       },
                      *       "source": "text",
                      *       "workflow": null
                      *     }
@@ -7749,6 +9343,274 @@ export interface operations {
             503: components["responses"]["Overloaded"];
         };
     };
+    activateWorkflow: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The path of a workflow in the catalog; a slash in it is written `%2F`. */
+                path: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["WorkflowNote"];
+            };
+        };
+        responses: {
+            /** @description Take it into use */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "active",
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "note": "text",
+                     *       "by": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WorkflowStanding"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deactivateWorkflow: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The path of a workflow in the catalog; a slash in it is written `%2F`. */
+                path: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["WorkflowNote"];
+            };
+        };
+        responses: {
+            /** @description Take it out of use */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "active",
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "note": "text",
+                     *       "by": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WorkflowStanding"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    pauseWorkflow: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The path of a workflow in the catalog; a slash in it is written `%2F`. */
+                path: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["WorkflowNote"];
+            };
+        };
+        responses: {
+            /** @description Let nothing start it for a while */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "active",
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "note": "text",
+                     *       "by": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WorkflowStanding"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    resumeWorkflow: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The path of a workflow in the catalog; a slash in it is written `%2F`. */
+                path: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["WorkflowNote"];
+            };
+        };
+        responses: {
+            /** @description Go on after a pause */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "state": "active",
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "note": "text",
+                     *       "by": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WorkflowStanding"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    rollbackWorkflow: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The path of a workflow in the catalog; a slash in it is written `%2F`. */
+                path: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Rollback"];
+            };
+        };
+        responses: {
+            /** @description An older version again */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "path": "retry.max_retries",
+                     *       "version": 1,
+                     *       "created": false,
+                     *       "warnings": [
+                     *         {
+                     *           "path": "retry.max_retries",
+                     *           "message": "Service Unavailable",
+                     *           "line": 0,
+                     *           "column": 0,
+                     *           "snippet": "text"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WorkflowVersion"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     listExecutions: {
         parameters: {
             query?: {
@@ -7797,7 +9659,7 @@ export interface operations {
                      *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *           "run": 1,
                      *           "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *           "trigger": "cron",
+                     *           "trigger": "api",
                      *           "schedule": "text",
                      *           "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *           "total": 0,
@@ -7806,6 +9668,7 @@ export interface operations {
                      *           "created_at": "2026-11-15T13:39:18.932Z",
                      *           "started_at": "2026-11-15T13:39:18.932Z",
                      *           "ended_at": "2026-11-15T13:39:18.932Z",
+                     *           "duration_ms": 0,
                      *           "updated_at": "2026-11-15T13:39:18.932Z"
                      *         }
                      *       ],
@@ -7865,7 +9728,7 @@ export interface operations {
                     "application/json": components["schemas"]["Started"];
                 };
             };
-            400: components["responses"]["BadRequestOrValidationFailed"];
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
@@ -7914,7 +9777,7 @@ export interface operations {
                      *       "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *       "run": 1,
                      *       "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *       "trigger": "cron",
+                     *       "trigger": "api",
                      *       "schedule": "text",
                      *       "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *       "total": 0,
@@ -7923,9 +9786,17 @@ export interface operations {
                      *       "created_at": "2026-11-15T13:39:18.932Z",
                      *       "started_at": "2026-11-15T13:39:18.932Z",
                      *       "ended_at": "2026-11-15T13:39:18.932Z",
+                     *       "duration_ms": 0,
                      *       "updated_at": "2026-11-15T13:39:18.932Z",
                      *       "input": null,
                      *       "output": null,
+                     *       "error": {
+                     *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "key": "cbk_5f0c1d2e3a4b_secret",
+                     *         "failure": {
+                     *           "trigger": "error"
+                     *         }
+                     *       },
                      *       "tasks": [
                      *         {
                      *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
@@ -7950,6 +9821,114 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Execution"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listExecutionEvents: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of an execution. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The log of an execution */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "type": "task.retry_scheduled",
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "execution_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "seq": 0,
+                     *           "run": 1,
+                     *           "attempt": 0,
+                     *           "data": {}
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["LogEvent"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getExecutionContext: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of an execution. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What its steps can see */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "execution": {},
+                     *       "input": null,
+                     *       "steps": {},
+                     *       "path": [
+                     *         "retry.max_retries"
+                     *       ],
+                     *       "more": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ExecutionContext"];
                 };
             };
             400: components["responses"]["BadRequestOrValidationFailed"];
@@ -8006,7 +9985,7 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *         "trigger": "cron",
+                     *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *         "total": 0,
@@ -8015,6 +9994,7 @@ export interface operations {
                      *         "created_at": "2026-11-15T13:39:18.932Z",
                      *         "started_at": "2026-11-15T13:39:18.932Z",
                      *         "ended_at": "2026-11-15T13:39:18.932Z",
+                     *         "duration_ms": 0,
                      *         "updated_at": "2026-11-15T13:39:18.932Z"
                      *       }
                      *     }
@@ -8080,7 +10060,7 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *         "trigger": "cron",
+                     *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *         "total": 0,
@@ -8089,6 +10069,7 @@ export interface operations {
                      *         "created_at": "2026-11-15T13:39:18.932Z",
                      *         "started_at": "2026-11-15T13:39:18.932Z",
                      *         "ended_at": "2026-11-15T13:39:18.932Z",
+                     *         "duration_ms": 0,
                      *         "updated_at": "2026-11-15T13:39:18.932Z"
                      *       }
                      *     }
@@ -8154,7 +10135,7 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *         "trigger": "cron",
+                     *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *         "total": 0,
@@ -8163,6 +10144,7 @@ export interface operations {
                      *         "created_at": "2026-11-15T13:39:18.932Z",
                      *         "started_at": "2026-11-15T13:39:18.932Z",
                      *         "ended_at": "2026-11-15T13:39:18.932Z",
+                     *         "duration_ms": 0,
                      *         "updated_at": "2026-11-15T13:39:18.932Z"
                      *       }
                      *     }
@@ -8228,7 +10210,7 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
-                     *         "trigger": "cron",
+                     *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
                      *         "total": 0,
@@ -8237,6 +10219,7 @@ export interface operations {
                      *         "created_at": "2026-11-15T13:39:18.932Z",
                      *         "started_at": "2026-11-15T13:39:18.932Z",
                      *         "ended_at": "2026-11-15T13:39:18.932Z",
+                     *         "duration_ms": 0,
                      *         "updated_at": "2026-11-15T13:39:18.932Z"
                      *       }
                      *     }
@@ -8291,6 +10274,7 @@ export interface operations {
                      *           "state": "initialized",
                      *           "cron": "text",
                      *           "every_ms": 0,
+                     *           "event": "text",
                      *           "time_zone": "text",
                      *           "start_at": "2026-11-15T13:39:18.932Z",
                      *           "end_at": "2026-11-15T13:39:18.932Z",
@@ -8384,6 +10368,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8470,6 +10455,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8559,6 +10545,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8618,6 +10605,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8744,6 +10732,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8837,6 +10826,7 @@ export interface operations {
                      *       "state": "initialized",
                      *       "cron": "text",
                      *       "every_ms": 0,
+                     *       "event": "text",
                      *       "time_zone": "text",
                      *       "start_at": "2026-11-15T13:39:18.932Z",
                      *       "end_at": "2026-11-15T13:39:18.932Z",
@@ -8936,7 +10926,7 @@ export interface operations {
                     "application/json": components["schemas"]["ScheduleRun"];
                 };
             };
-            400: components["responses"]["BadRequestOrValidationFailed"];
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
@@ -8983,6 +10973,7 @@ export interface operations {
                      *           ],
                      *           "max_running": 0,
                      *           "capacity": 0,
+                     *           "fair": false,
                      *           "used": [
                      *             {
                      *               "per": [],
@@ -9046,6 +11037,7 @@ export interface operations {
                      *       ],
                      *       "max_running": 0,
                      *       "capacity": 0,
+                     *       "fair": false,
                      *       "used": [
                      *         {
                      *           "per": [
@@ -9110,6 +11102,7 @@ export interface operations {
                      *       ],
                      *       "max_running": 0,
                      *       "capacity": 0,
+                     *       "fair": false,
                      *       "used": [
                      *         {
                      *           "per": [
@@ -9376,6 +11369,2662 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
+    listDependencies: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Dependencies, and how they stand */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "settings": {},
+                     *           "breaker": {
+                     *             "state": "closed",
+                     *             "since": "2026-11-15T13:39:18.932Z",
+                     *             "trips": 0,
+                     *             "by_hand": false
+                     *           },
+                     *           "gate_until": "2026-11-15T13:39:18.932Z",
+                     *           "blocked": "text",
+                     *           "held_until": "2026-11-15T13:39:18.932Z",
+                     *           "running": 0,
+                     *           "max_running": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "latency_ms": 0,
+                     *           "maintenance": [
+                     *             {
+                     *               "from": "2026-11-15T13:39:18.932Z",
+                     *               "to": "2026-11-15T13:39:18.932Z",
+                     *               "note": "text"
+                     *             }
+                     *           ],
+                     *           "changes": [
+                     *             {
+                     *               "at": "2026-11-15T13:39:18.932Z",
+                     *               "what": "opened",
+                     *               "why": "text"
+                     *             }
+                     *           ],
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Dependency"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getDependency: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A dependency, and how it stands */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    putDependency: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DependencySettings"];
+            };
+        };
+        responses: {
+            /** @description Say what holds tasks back that need it */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deleteDependency: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Forget a dependency */
+            204: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    openDependency: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DependencyTurn"];
+            };
+        };
+        responses: {
+            /** @description Let nothing start that needs it */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    closeDependency: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DependencyTurn"];
+            };
+        };
+        responses: {
+            /** @description Let everything start at once */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    dependencyIsHealthy: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DependencyNote"];
+            };
+        };
+        responses: {
+            /** @description Say that it is well again */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    announceMaintenance: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a dependency. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Maintenance"];
+            };
+        };
+        responses: {
+            /** @description Announce work on it */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "settings": {},
+                     *       "breaker": {
+                     *         "state": "closed",
+                     *         "since": "2026-11-15T13:39:18.932Z",
+                     *         "trips": 0,
+                     *         "by_hand": false
+                     *       },
+                     *       "gate_until": "2026-11-15T13:39:18.932Z",
+                     *       "blocked": "text",
+                     *       "held_until": "2026-11-15T13:39:18.932Z",
+                     *       "running": 0,
+                     *       "max_running": 0,
+                     *       "succeeded": 0,
+                     *       "failed": 0,
+                     *       "latency_ms": 0,
+                     *       "maintenance": [
+                     *         {
+                     *           "from": "2026-11-15T13:39:18.932Z",
+                     *           "to": "2026-11-15T13:39:18.932Z",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "what": "opened",
+                     *           "why": "text"
+                     *         }
+                     *       ],
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Dependency"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getRetryStats: {
+        parameters: {
+            query?: {
+                /** @description What to tell apart: the number of the attempt where nothing is said. */
+                by?: components["schemas"]["StatsBy"];
+                /** @description How far to look back: 7 days where nothing is said. Not with `since`. */
+                within?: components["schemas"]["Duration"];
+                /** @description From the part of time that this instant is in. */
+                since?: components["schemas"]["Instant"];
+                /** @description Before this instant; now where nothing is said. */
+                until?: components["schemas"]["Instant"];
+                /** @description Adds a series with parts of time of this length, in whole quarters of an hour. */
+                bucket?: components["schemas"]["Duration"];
+                /** @description Only of this kind. */
+                kind?: string;
+                /** @description Only of this queue. */
+                queue?: string;
+                /** @description Only of those that depend on this. */
+                dependency?: string;
+                /** @description Only of policies with this strategy; `none` where there is no policy. */
+                strategy?: string;
+                /** @description Only errors of this class, and what overcame them. */
+                class?: components["schemas"]["Class"];
+                /** @description Only errors of this group, and what overcame them. */
+                fingerprint?: string;
+                /** @description Only attempts of this number. */
+                attempt?: number;
+                /** @description Only `first` attempts, `automatic` retries or `manual` ones. */
+                origin?: components["schemas"]["StatsOrigin"];
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What retrying came to */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "now": "2026-11-15T13:39:18.932Z",
+                     *       "namespace": "default",
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "until": "2026-11-15T13:39:18.932Z",
+                     *       "by": "attempt",
+                     *       "bucket_ms": 0,
+                     *       "total": {
+                     *         "attempts": 0,
+                     *         "succeeded": 0,
+                     *         "failed": 0,
+                     *         "lost": 0,
+                     *         "throttled": 0,
+                     *         "snoozed": 0,
+                     *         "released": 0,
+                     *         "canceled": 0,
+                     *         "success": {
+                     *           "rate": 0,
+                     *           "n": 0,
+                     *           "low": 0,
+                     *           "high": 0
+                     *         },
+                     *         "first_failures": 0,
+                     *         "recovered": 0,
+                     *         "retries": 0,
+                     *         "wasted": 0,
+                     *         "useful": {
+                     *           "rate": 0,
+                     *           "n": 0,
+                     *           "low": 0,
+                     *           "high": 0
+                     *         },
+                     *         "retried": 0,
+                     *         "gave_up": 0,
+                     *         "refused": 0,
+                     *         "parked": 0,
+                     *         "mean_delay_ms": 0,
+                     *         "run_ms": 0,
+                     *         "wasted_ms": 0,
+                     *         "cost": 0,
+                     *         "wasted_cost": 0,
+                     *         "time_to_recover": {
+                     *           "n": 0,
+                     *           "mean_ms": 0,
+                     *           "p50_ms": 0,
+                     *           "p90_ms": 0,
+                     *           "p95_ms": 0,
+                     *           "p99_ms": 0,
+                     *           "buckets": [
+                     *             {
+                     *               "up_to_ms": 0,
+                     *               "count": 0
+                     *             }
+                     *           ]
+                     *         }
+                     *       },
+                     *       "series": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "attempts": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "first_failures": 0,
+                     *           "recovered": 0,
+                     *           "wasted": 0,
+                     *           "given_up": 0,
+                     *           "cost": 0
+                     *         }
+                     *       ],
+                     *       "items": [
+                     *         {
+                     *           "value": "text",
+                     *           "attempts": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "lost": 0,
+                     *           "throttled": 0,
+                     *           "snoozed": 0,
+                     *           "released": 0,
+                     *           "canceled": 0,
+                     *           "success": {
+                     *             "rate": 0,
+                     *             "n": 0,
+                     *             "low": 0,
+                     *             "high": 0
+                     *           },
+                     *           "first_failures": 0,
+                     *           "recovered": 0,
+                     *           "retries": 0,
+                     *           "wasted": 0,
+                     *           "useful": {
+                     *             "rate": 0,
+                     *             "n": 0,
+                     *             "low": 0,
+                     *             "high": 0
+                     *           },
+                     *           "retried": 0,
+                     *           "gave_up": 0,
+                     *           "refused": 0,
+                     *           "parked": 0,
+                     *           "mean_delay_ms": 0,
+                     *           "run_ms": 0,
+                     *           "wasted_ms": 0,
+                     *           "cost": 0,
+                     *           "wasted_cost": 0,
+                     *           "time_to_recover": {
+                     *             "n": 0,
+                     *             "mean_ms": 0,
+                     *             "p50_ms": 0,
+                     *             "p90_ms": 0,
+                     *             "p95_ms": 0,
+                     *             "p99_ms": 0,
+                     *             "buckets": []
+                     *           },
+                     *           "series": [
+                     *             {
+                     *               "at": "2026-11-15T13:39:18.932Z",
+                     *               "attempts": 0,
+                     *               "succeeded": 0,
+                     *               "failed": 0,
+                     *               "first_failures": 0,
+                     *               "recovered": 0,
+                     *               "wasted": 0,
+                     *               "given_up": 0,
+                     *               "cost": 0
+                     *             }
+                     *           ]
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["RetryStats"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listErrors: {
+        parameters: {
+            query?: {
+                /** @description Only those that stand so, with commas between them. */
+                state?: string;
+                /** @description Only of tasks of this kind. */
+                kind?: string;
+                /** @description Only those whose last error had this class. */
+                class?: components["schemas"]["Class"];
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Errors that look the same, in groups */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "fingerprint": "text",
+                     *           "state": "open",
+                     *           "state_since": "2026-11-15T13:39:18.932Z",
+                     *           "ignored_until": "2026-11-15T13:39:18.932Z",
+                     *           "reclassified": "final",
+                     *           "note": "text",
+                     *           "by": "text",
+                     *           "kind": "email.send",
+                     *           "title": "What sort of problem it is",
+                     *           "trigger": "error",
+                     *           "type": "text",
+                     *           "code": "text",
+                     *           "status": 0,
+                     *           "class": "final",
+                     *           "count": 0,
+                     *           "recovered": 0,
+                     *           "open": 0,
+                     *           "helped": {
+                     *             "rate": 0,
+                     *             "n": 0,
+                     *             "low": 0,
+                     *             "high": 0
+                     *           },
+                     *           "first_seen": "2026-11-15T13:39:18.932Z",
+                     *           "last_seen": "2026-11-15T13:39:18.932Z",
+                     *           "sample": {
+                     *             "at": "2026-11-15T13:39:18.932Z",
+                     *             "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *             "run": 1,
+                     *             "message": "Service Unavailable",
+                     *             "stack": "text"
+                     *           },
+                     *           "filter": "text",
+                     *           "series": [
+                     *             0
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["ErrorGroup"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getError: {
+        parameters: {
+            query?: {
+                /** @description How far to look back: 7 days where nothing is said. */
+                within?: components["schemas"]["Duration"];
+                /** @description How long the parts of its series are, in whole quarters of an hour; an hour where nothing is said. */
+                bucket?: components["schemas"]["Duration"];
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The fingerprint of a group of errors. */
+                fingerprint: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A group of errors, and whether trying again helped */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "fingerprint": "text",
+                     *       "state": "open",
+                     *       "state_since": "2026-11-15T13:39:18.932Z",
+                     *       "ignored_until": "2026-11-15T13:39:18.932Z",
+                     *       "reclassified": "final",
+                     *       "note": "text",
+                     *       "by": "text",
+                     *       "kind": "email.send",
+                     *       "title": "What sort of problem it is",
+                     *       "trigger": "error",
+                     *       "type": "text",
+                     *       "code": "text",
+                     *       "status": 0,
+                     *       "class": "final",
+                     *       "count": 0,
+                     *       "recovered": 0,
+                     *       "open": 0,
+                     *       "helped": {
+                     *         "rate": 0,
+                     *         "n": 0,
+                     *         "low": 0,
+                     *         "high": 0
+                     *       },
+                     *       "first_seen": "2026-11-15T13:39:18.932Z",
+                     *       "last_seen": "2026-11-15T13:39:18.932Z",
+                     *       "sample": {
+                     *         "at": "2026-11-15T13:39:18.932Z",
+                     *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "run": 1,
+                     *         "message": "Service Unavailable",
+                     *         "stack": "text"
+                     *       },
+                     *       "filter": "text",
+                     *       "series": [
+                     *         0
+                     *       ],
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "until": "2026-11-15T13:39:18.932Z",
+                     *       "total": {
+                     *         "attempts": 0,
+                     *         "succeeded": 0,
+                     *         "failed": 0,
+                     *         "lost": 0,
+                     *         "throttled": 0,
+                     *         "snoozed": 0,
+                     *         "released": 0,
+                     *         "canceled": 0,
+                     *         "success": {
+                     *           "rate": 0,
+                     *           "n": 0,
+                     *           "low": 0,
+                     *           "high": 0
+                     *         },
+                     *         "first_failures": 0,
+                     *         "recovered": 0,
+                     *         "retries": 0,
+                     *         "wasted": 0,
+                     *         "useful": {
+                     *           "rate": 0,
+                     *           "n": 0,
+                     *           "low": 0,
+                     *           "high": 0
+                     *         },
+                     *         "retried": 0,
+                     *         "gave_up": 0,
+                     *         "refused": 0,
+                     *         "parked": 0,
+                     *         "mean_delay_ms": 0,
+                     *         "run_ms": 0,
+                     *         "wasted_ms": 0,
+                     *         "cost": 0,
+                     *         "wasted_cost": 0,
+                     *         "time_to_recover": {
+                     *           "n": 0,
+                     *           "mean_ms": 0,
+                     *           "p50_ms": 0,
+                     *           "p90_ms": 0,
+                     *           "p95_ms": 0,
+                     *           "p99_ms": 0,
+                     *           "buckets": [
+                     *             {
+                     *               "up_to_ms": 0,
+                     *               "count": 0
+                     *             }
+                     *           ]
+                     *         }
+                     *       },
+                     *       "by_attempt": [
+                     *         {
+                     *           "value": "text",
+                     *           "attempts": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "lost": 0,
+                     *           "throttled": 0,
+                     *           "snoozed": 0,
+                     *           "released": 0,
+                     *           "canceled": 0,
+                     *           "success": {
+                     *             "rate": 0,
+                     *             "n": 0,
+                     *             "low": 0,
+                     *             "high": 0
+                     *           },
+                     *           "first_failures": 0,
+                     *           "recovered": 0,
+                     *           "retries": 0,
+                     *           "wasted": 0,
+                     *           "useful": {
+                     *             "rate": 0,
+                     *             "n": 0,
+                     *             "low": 0,
+                     *             "high": 0
+                     *           },
+                     *           "retried": 0,
+                     *           "gave_up": 0,
+                     *           "refused": 0,
+                     *           "parked": 0,
+                     *           "mean_delay_ms": 0,
+                     *           "run_ms": 0,
+                     *           "wasted_ms": 0,
+                     *           "cost": 0,
+                     *           "wasted_cost": 0,
+                     *           "time_to_recover": {
+                     *             "n": 0,
+                     *             "mean_ms": 0,
+                     *             "p50_ms": 0,
+                     *             "p90_ms": 0,
+                     *             "p95_ms": 0,
+                     *             "p99_ms": 0,
+                     *             "buckets": []
+                     *           },
+                     *           "series": [
+                     *             {
+                     *               "at": "2026-11-15T13:39:18.932Z",
+                     *               "attempts": 0,
+                     *               "succeeded": 0,
+                     *               "failed": 0,
+                     *               "first_failures": 0,
+                     *               "recovered": 0,
+                     *               "wasted": 0,
+                     *               "given_up": 0,
+                     *               "cost": 0
+                     *             }
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "history": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "attempts": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "first_failures": 0,
+                     *           "recovered": 0,
+                     *           "wasted": 0,
+                     *           "given_up": 0,
+                     *           "cost": 0
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErrorGroupDetail"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    changeError: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The fingerprint of a group of errors. */
+                fingerprint: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ErrorDeed"];
+            };
+        };
+        responses: {
+            /** @description Say something of a group of errors */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "fingerprint": "text",
+                     *       "state": "open",
+                     *       "state_since": "2026-11-15T13:39:18.932Z",
+                     *       "ignored_until": "2026-11-15T13:39:18.932Z",
+                     *       "reclassified": "final",
+                     *       "note": "text",
+                     *       "by": "text",
+                     *       "kind": "email.send",
+                     *       "title": "What sort of problem it is",
+                     *       "trigger": "error",
+                     *       "type": "text",
+                     *       "code": "text",
+                     *       "status": 0,
+                     *       "class": "final",
+                     *       "count": 0,
+                     *       "recovered": 0,
+                     *       "open": 0,
+                     *       "helped": {
+                     *         "rate": 0,
+                     *         "n": 0,
+                     *         "low": 0,
+                     *         "high": 0
+                     *       },
+                     *       "first_seen": "2026-11-15T13:39:18.932Z",
+                     *       "last_seen": "2026-11-15T13:39:18.932Z",
+                     *       "sample": {
+                     *         "at": "2026-11-15T13:39:18.932Z",
+                     *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "run": 1,
+                     *         "message": "Service Unavailable",
+                     *         "stack": "text"
+                     *       },
+                     *       "filter": "text",
+                     *       "series": [
+                     *         0
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErrorGroup"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    bulkTasks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Bulk"];
+            };
+        };
+        responses: {
+            /** @description Do one thing to many tasks */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "action": "retry",
+                     *       "state": "running",
+                     *       "filter": "text",
+                     *       "matched": 0,
+                     *       "eligible": 0,
+                     *       "excluded": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "sample": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "cost": 0,
+                     *       "done": 0,
+                     *       "left": 0,
+                     *       "undone": 0,
+                     *       "kept": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "spread_ms": 0,
+                     *       "waves": {
+                     *         "canary": 0,
+                     *         "size": 0,
+                     *         "pause_ms": 0,
+                     *         "stop_if": {
+                     *           "failed_over": 0,
+                     *           "same_fingerprint": false
+                     *         }
+                     *       },
+                     *       "wave": {
+                     *         "number": 1,
+                     *         "tasks": 0,
+                     *         "sent_at": "2026-11-15T13:39:18.932Z"
+                     *       },
+                     *       "waves_done": [
+                     *         {
+                     *           "number": 1,
+                     *           "tasks": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "alike": 0,
+                     *           "fingerprint": "text"
+                     *         }
+                     *       ],
+                     *       "requested_by": "text",
+                     *       "note": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "ended_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            /** @description Do one thing to many tasks */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "action": "retry",
+                     *       "state": "running",
+                     *       "filter": "text",
+                     *       "matched": 0,
+                     *       "eligible": 0,
+                     *       "excluded": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "sample": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "cost": 0,
+                     *       "done": 0,
+                     *       "left": 0,
+                     *       "undone": 0,
+                     *       "kept": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "spread_ms": 0,
+                     *       "waves": {
+                     *         "canary": 0,
+                     *         "size": 0,
+                     *         "pause_ms": 0,
+                     *         "stop_if": {
+                     *           "failed_over": 0,
+                     *           "same_fingerprint": false
+                     *         }
+                     *       },
+                     *       "wave": {
+                     *         "number": 1,
+                     *         "tasks": 0,
+                     *         "sent_at": "2026-11-15T13:39:18.932Z"
+                     *       },
+                     *       "waves_done": [
+                     *         {
+                     *           "number": 1,
+                     *           "tasks": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "alike": 0,
+                     *           "fingerprint": "text"
+                     *         }
+                     *       ],
+                     *       "requested_by": "text",
+                     *       "note": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "ended_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listOperations: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Bulk operations, newest first */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "action": "retry",
+                     *           "state": "running",
+                     *           "filter": "text",
+                     *           "matched": 0,
+                     *           "eligible": 0,
+                     *           "excluded": [
+                     *             {
+                     *               "reason": "wrong_state",
+                     *               "state": "waiting",
+                     *               "count": 0,
+                     *               "sample": []
+                     *             }
+                     *           ],
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ],
+                     *           "cost": 0,
+                     *           "done": 0,
+                     *           "left": 0,
+                     *           "undone": 0,
+                     *           "kept": [
+                     *             {
+                     *               "reason": "wrong_state",
+                     *               "state": "waiting",
+                     *               "count": 0,
+                     *               "sample": []
+                     *             }
+                     *           ],
+                     *           "spread_ms": 0,
+                     *           "waves": {
+                     *             "canary": 0,
+                     *             "size": 0,
+                     *             "pause_ms": 0,
+                     *             "stop_if": {
+                     *               "failed_over": 0,
+                     *               "same_fingerprint": false
+                     *             }
+                     *           },
+                     *           "wave": {
+                     *             "number": 1,
+                     *             "tasks": 0,
+                     *             "sent_at": "2026-11-15T13:39:18.932Z"
+                     *           },
+                     *           "waves_done": [
+                     *             {
+                     *               "number": 1,
+                     *               "tasks": 0,
+                     *               "succeeded": 0,
+                     *               "failed": 0,
+                     *               "alike": 0,
+                     *               "fingerprint": "text"
+                     *             }
+                     *           ],
+                     *           "requested_by": "text",
+                     *           "note": "text",
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z",
+                     *           "ended_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Operation"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getOperation: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a bulk operation. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A bulk operation and how far it has come */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "action": "retry",
+                     *       "state": "running",
+                     *       "filter": "text",
+                     *       "matched": 0,
+                     *       "eligible": 0,
+                     *       "excluded": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "sample": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "cost": 0,
+                     *       "done": 0,
+                     *       "left": 0,
+                     *       "undone": 0,
+                     *       "kept": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "spread_ms": 0,
+                     *       "waves": {
+                     *         "canary": 0,
+                     *         "size": 0,
+                     *         "pause_ms": 0,
+                     *         "stop_if": {
+                     *           "failed_over": 0,
+                     *           "same_fingerprint": false
+                     *         }
+                     *       },
+                     *       "wave": {
+                     *         "number": 1,
+                     *         "tasks": 0,
+                     *         "sent_at": "2026-11-15T13:39:18.932Z"
+                     *       },
+                     *       "waves_done": [
+                     *         {
+                     *           "number": 1,
+                     *           "tasks": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "alike": 0,
+                     *           "fingerprint": "text"
+                     *         }
+                     *       ],
+                     *       "requested_by": "text",
+                     *       "note": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "ended_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    abortOperation: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a bulk operation. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["OperationAct"];
+            };
+        };
+        responses: {
+            /** @description Leave the rest as it is */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "action": "retry",
+                     *       "state": "running",
+                     *       "filter": "text",
+                     *       "matched": 0,
+                     *       "eligible": 0,
+                     *       "excluded": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "sample": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "cost": 0,
+                     *       "done": 0,
+                     *       "left": 0,
+                     *       "undone": 0,
+                     *       "kept": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "spread_ms": 0,
+                     *       "waves": {
+                     *         "canary": 0,
+                     *         "size": 0,
+                     *         "pause_ms": 0,
+                     *         "stop_if": {
+                     *           "failed_over": 0,
+                     *           "same_fingerprint": false
+                     *         }
+                     *       },
+                     *       "wave": {
+                     *         "number": 1,
+                     *         "tasks": 0,
+                     *         "sent_at": "2026-11-15T13:39:18.932Z"
+                     *       },
+                     *       "waves_done": [
+                     *         {
+                     *           "number": 1,
+                     *           "tasks": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "alike": 0,
+                     *           "fingerprint": "text"
+                     *         }
+                     *       ],
+                     *       "requested_by": "text",
+                     *       "note": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "ended_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    undoOperation: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a bulk operation. */
+                id: components["schemas"]["Id"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["OperationAct"];
+            };
+        };
+        responses: {
+            /** @description Take back what has not started */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "action": "retry",
+                     *       "state": "running",
+                     *       "filter": "text",
+                     *       "matched": 0,
+                     *       "eligible": 0,
+                     *       "excluded": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "sample": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "cost": 0,
+                     *       "done": 0,
+                     *       "left": 0,
+                     *       "undone": 0,
+                     *       "kept": [
+                     *         {
+                     *           "reason": "wrong_state",
+                     *           "state": "waiting",
+                     *           "count": 0,
+                     *           "sample": [
+                     *             "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "spread_ms": 0,
+                     *       "waves": {
+                     *         "canary": 0,
+                     *         "size": 0,
+                     *         "pause_ms": 0,
+                     *         "stop_if": {
+                     *           "failed_over": 0,
+                     *           "same_fingerprint": false
+                     *         }
+                     *       },
+                     *       "wave": {
+                     *         "number": 1,
+                     *         "tasks": 0,
+                     *         "sent_at": "2026-11-15T13:39:18.932Z"
+                     *       },
+                     *       "waves_done": [
+                     *         {
+                     *           "number": 1,
+                     *           "tasks": 0,
+                     *           "succeeded": 0,
+                     *           "failed": 0,
+                     *           "alike": 0,
+                     *           "fingerprint": "text"
+                     *         }
+                     *       ],
+                     *       "requested_by": "text",
+                     *       "note": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "ended_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Operation"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailedOrWrongState"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listSubscriptions: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Subscriptions, by id */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "text",
+                     *           "state": "active",
+                     *           "url": "text",
+                     *           "types": [
+                     *             "text"
+                     *           ],
+                     *           "filter": "text",
+                     *           "format": "webhook",
+                     *           "retry": null,
+                     *           "paused": false,
+                     *           "note": "text",
+                     *           "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *           "disabled_reason": "text",
+                     *           "deliveries": 0,
+                     *           "secrets": 0,
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Subscription"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    createSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSubscription"];
+            };
+        };
+        responses: {
+            /** @description Tell somebody outside what happens */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "state": "active",
+                     *       "url": "text",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "format": "webhook",
+                     *       "retry": null,
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *       "disabled_reason": "text",
+                     *       "deliveries": 0,
+                     *       "secrets": 0,
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewSubscriptionSecret"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatchOrNameTaken"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A subscription, without its secret */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "state": "active",
+                     *       "url": "text",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "format": "webhook",
+                     *       "retry": null,
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *       "disabled_reason": "text",
+                     *       "deliveries": 0,
+                     *       "secrets": 0,
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Subscription"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    putSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSubscription"];
+            };
+        };
+        responses: {
+            /** @description Put a subscription in place of the one there is */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "state": "active",
+                     *       "url": "text",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "format": "webhook",
+                     *       "retry": null,
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *       "disabled_reason": "text",
+                     *       "deliveries": 0,
+                     *       "secrets": 0,
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewSubscriptionSecret"];
+                };
+            };
+            /** @description Put a subscription in place of the one there is */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "state": "active",
+                     *       "url": "text",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "format": "webhook",
+                     *       "retry": null,
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *       "disabled_reason": "text",
+                     *       "deliveries": 0,
+                     *       "secrets": 0,
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewSubscriptionSecret"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deleteSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Delete a subscription */
+            204: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    rotateSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SecretRotation"];
+            };
+        };
+        responses: {
+            /** @description Sign with another secret */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "state": "active",
+                     *       "url": "text",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "format": "webhook",
+                     *       "retry": null,
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "disabled_at": "2026-11-15T13:39:18.932Z",
+                     *       "disabled_reason": "text",
+                     *       "deliveries": 0,
+                     *       "secrets": 0,
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewSubscriptionSecret"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    testSubscription: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description Deliver something to try it out */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "task_id": "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *     }
+                     */
+                    "application/json": {
+                        task_id: components["schemas"]["Id"];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    redeliver: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Redelivery"];
+            };
+        };
+        responses: {
+            /** @description Deliver again: one event, or what was given up */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "tasks": [
+                     *         "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *       ],
+                     *       "more": false
+                     *     }
+                     */
+                    "application/json": {
+                        tasks: components["schemas"]["Id"][];
+                        /** @description There is more: ask again. */
+                        more: boolean;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["ConflictOrIdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listDeliveries: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a subscription. */
+                id: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Deliveries, newest first */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "event": "text",
+                     *           "type": "text",
+                     *           "state": "waiting",
+                     *           "attempt": 0,
+                     *           "tries": 0,
+                     *           "next_retry_at": "2026-11-15T13:39:18.932Z",
+                     *           "last_error": "text",
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "ended_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Delivery"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listAlerts: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Alerts, by name */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "state": "quiet",
+                     *           "types": [
+                     *             "text"
+                     *           ],
+                     *           "filter": "text",
+                     *           "threshold": 0,
+                     *           "window_ms": 0,
+                     *           "share": 0,
+                     *           "of": [
+                     *             "text"
+                     *           ],
+                     *           "tell": [
+                     *             "text"
+                     *           ],
+                     *           "paused": false,
+                     *           "note": "text",
+                     *           "firing_since": "2026-11-15T13:39:18.932Z",
+                     *           "count": 0,
+                     *           "fired": 0,
+                     *           "last": {
+                     *             "type": "alert.fired",
+                     *             "at": "2026-11-15T13:39:18.932Z",
+                     *             "count": 0,
+                     *             "of": 0
+                     *           },
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Alert"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getAlert: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an alert. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description An alert, and whether it fires */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "state": "quiet",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "threshold": 0,
+                     *       "window_ms": 0,
+                     *       "share": 0,
+                     *       "of": [
+                     *         "text"
+                     *       ],
+                     *       "tell": [
+                     *         "text"
+                     *       ],
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "firing_since": "2026-11-15T13:39:18.932Z",
+                     *       "count": 0,
+                     *       "fired": 0,
+                     *       "last": {
+                     *         "type": "alert.fired",
+                     *         "at": "2026-11-15T13:39:18.932Z",
+                     *         "count": 0,
+                     *         "of": 0
+                     *       },
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Alert"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    putAlert: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an alert. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewAlert"];
+            };
+        };
+        responses: {
+            /** @description Make an alert, or change it */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "state": "quiet",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "threshold": 0,
+                     *       "window_ms": 0,
+                     *       "share": 0,
+                     *       "of": [
+                     *         "text"
+                     *       ],
+                     *       "tell": [
+                     *         "text"
+                     *       ],
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "firing_since": "2026-11-15T13:39:18.932Z",
+                     *       "count": 0,
+                     *       "fired": 0,
+                     *       "last": {
+                     *         "type": "alert.fired",
+                     *         "at": "2026-11-15T13:39:18.932Z",
+                     *         "count": 0,
+                     *         "of": 0
+                     *       },
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Alert"];
+                };
+            };
+            /** @description Make an alert, or change it */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "state": "quiet",
+                     *       "types": [
+                     *         "text"
+                     *       ],
+                     *       "filter": "text",
+                     *       "threshold": 0,
+                     *       "window_ms": 0,
+                     *       "share": 0,
+                     *       "of": [
+                     *         "text"
+                     *       ],
+                     *       "tell": [
+                     *         "text"
+                     *       ],
+                     *       "paused": false,
+                     *       "note": "text",
+                     *       "firing_since": "2026-11-15T13:39:18.932Z",
+                     *       "count": 0,
+                     *       "fired": 0,
+                     *       "last": {
+                     *         "type": "alert.fired",
+                     *         "at": "2026-11-15T13:39:18.932Z",
+                     *         "count": 0,
+                     *         "of": 0
+                     *       },
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Alert"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deleteAlert: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of an alert. */
+                name: components["schemas"]["Name"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Delete an alert */
+            204: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    backtestAlert: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AlertBacktest"];
+            };
+        };
+        responses: {
+            /** @description When an alert would have fired */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "from": "2026-11-15T13:39:18.932Z",
+                     *       "to": "2026-11-15T13:39:18.932Z",
+                     *       "fired": 0,
+                     *       "changes": [
+                     *         {
+                     *           "type": "alert.fired",
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "count": 0,
+                     *           "of": 0
+                     *         }
+                     *       ],
+                     *       "events": 0,
+                     *       "complete": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AlertBacktestAnswer"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     getStats: {
         parameters: {
             query?: never;
@@ -9468,7 +14117,8 @@ export interface operations {
                      *       "buckets": [
                      *         {
                      *           "at": "2026-11-15T13:39:18.932Z",
-                     *           "count": 0
+                     *           "count": 0,
+                     *           "schedules": 0
                      *         }
                      *       ]
                      *     }
@@ -9483,7 +14133,10 @@ export interface operations {
                         complete: boolean;
                         buckets: {
                             at: components["schemas"]["Instant"];
+                            /** @description Tasks that are due. */
                             count: number;
+                            /** @description Instants at which schedules fire. */
+                            schedules: number;
                         }[];
                     };
                 };
@@ -9613,6 +14266,10 @@ export interface operations {
                      *       "items": [
                      *         {
                      *           "name": "text",
+                     *           "period_ms": 0,
+                     *           "looked_at": "2026-11-15T13:39:18.932Z",
+                     *           "moved_total": 0,
+                     *           "failed_total": 0,
                      *           "paused": false,
                      *           "resumes_at": "2026-11-15T13:39:18.932Z",
                      *           "note": "text",
@@ -9671,6 +14328,10 @@ export interface operations {
                      *       "items": [
                      *         {
                      *           "name": "text",
+                     *           "period_ms": 0,
+                     *           "looked_at": "2026-11-15T13:39:18.932Z",
+                     *           "moved_total": 0,
+                     *           "failed_total": 0,
                      *           "paused": false,
                      *           "resumes_at": "2026-11-15T13:39:18.932Z",
                      *           "note": "text",
@@ -9694,6 +14355,67 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    previewPause: {
+        parameters: {
+            query?: {
+                /** @description How long the pause would be; for ever where nothing is said. */
+                duration?: components["schemas"]["Duration"];
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                name: components["schemas"]["LoopName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What a pause would delay */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "until": "2026-11-15T13:39:18.932Z",
+                     *       "loops": [
+                     *         {
+                     *           "name": "text",
+                     *           "delayed": 0,
+                     *           "past_deadline": 0
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @description Nothing when somebody has to resume it. */
+                        until: components["schemas"]["Instant"] | null;
+                        loops: {
+                            name: string;
+                            /** @description What is due before it is over. */
+                            delayed: number;
+                            /** @description Of those, the ones that are past their deadline by then. */
+                            past_deadline: number;
+                        }[];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
@@ -9732,6 +14454,10 @@ export interface operations {
                      *       "items": [
                      *         {
                      *           "name": "text",
+                     *           "period_ms": 0,
+                     *           "looked_at": "2026-11-15T13:39:18.932Z",
+                     *           "moved_total": 0,
+                     *           "failed_total": 0,
                      *           "paused": false,
                      *           "resumes_at": "2026-11-15T13:39:18.932Z",
                      *           "note": "text",
@@ -9790,6 +14516,10 @@ export interface operations {
                      *       "items": [
                      *         {
                      *           "name": "text",
+                     *           "period_ms": 0,
+                     *           "looked_at": "2026-11-15T13:39:18.932Z",
+                     *           "moved_total": 0,
+                     *           "failed_total": 0,
                      *           "paused": false,
                      *           "resumes_at": "2026-11-15T13:39:18.932Z",
                      *           "note": "text",
@@ -9847,6 +14577,10 @@ export interface operations {
                      *       "items": [
                      *         {
                      *           "name": "text",
+                     *           "period_ms": 0,
+                     *           "looked_at": "2026-11-15T13:39:18.932Z",
+                     *           "moved_total": 0,
+                     *           "failed_total": 0,
                      *           "paused": false,
                      *           "resumes_at": "2026-11-15T13:39:18.932Z",
                      *           "note": "text",
@@ -10018,7 +14752,8 @@ export interface operations {
                      *           "kind": "email.send",
                      *           "state": "retry_pending",
                      *           "worker": "worker-1",
-                     *           "expired_at": "2026-11-15T13:39:18.932Z"
+                     *           "expired_at": "2026-11-15T13:39:18.932Z",
+                     *           "reason": "lease_expired"
                      *         }
                      *       ],
                      *       "next_cursor": "text"
@@ -10031,6 +14766,11 @@ export interface operations {
                             state: components["schemas"]["State"];
                             worker: string | null;
                             expired_at: components["schemas"]["Instant"] | null;
+                            /**
+                             * @description What it is lost by.
+                             * @enum {string}
+                             */
+                            reason: "lease_expired" | "stuck";
                         }[];
                         next_cursor: string | null;
                     };
@@ -10041,6 +14781,72 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listStuckTasksByPost: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description The same list */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "state": "retry_pending",
+                     *           "worker": "worker-1",
+                     *           "expired_at": "2026-11-15T13:39:18.932Z",
+                     *           "reason": "lease_expired"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            id: components["schemas"]["Id"];
+                            kind: string;
+                            state: components["schemas"]["State"];
+                            worker: string | null;
+                            expired_at: components["schemas"]["Instant"] | null;
+                            /**
+                             * @description What it is lost by.
+                             * @enum {string}
+                             */
+                            reason: "lease_expired" | "stuck";
+                        }[];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
@@ -10074,12 +14880,162 @@ export interface operations {
                     /**
                      * @example {
                      *       "processed": 0,
-                     *       "more": false
+                     *       "retried": 0,
+                     *       "failed": 0,
+                     *       "skipped": 0,
+                     *       "more": false,
+                     *       "tasks": [
+                     *         {
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "action": "RETRIED",
+                     *           "reason": "text"
+                     *         }
+                     *       ]
                      *     }
                      */
                     "application/json": {
                         processed: number;
+                        retried: number;
+                        failed: number;
+                        skipped: number;
                         more: boolean;
+                        tasks: {
+                            task_id: components["schemas"]["Id"];
+                            kind: string;
+                            /** @enum {string} */
+                            action: "RETRIED" | "MARKED_FAILED" | "SKIPPED";
+                            reason: string;
+                        }[];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    repairFailedTasks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Repair"];
+            };
+        };
+        responses: {
+            /** @description Retry what failed and could be retried */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "processed": 0,
+                     *       "retried": 0,
+                     *       "failed": 0,
+                     *       "skipped": 0,
+                     *       "non_retryable": 0,
+                     *       "dry_run": false,
+                     *       "tasks": [
+                     *         {
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "action": "RETRIED",
+                     *           "reason": "text"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        processed: number;
+                        retried: number;
+                        failed: number;
+                        skipped: number;
+                        /** @description Those that would end the same way today. */
+                        non_retryable: number;
+                        dry_run: boolean;
+                        tasks: {
+                            task_id: components["schemas"]["Id"];
+                            kind: string;
+                            /** @enum {string} */
+                            action: "RETRIED" | "MARKED_FAILED" | "SKIPPED";
+                            reason: string;
+                        }[];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    cleanUp: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Cleanup"];
+            };
+        };
+        responses: {
+            /** @description Forget what ended long ago */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "before": "2026-11-15T13:39:18.932Z",
+                     *       "tasks": 0,
+                     *       "more": false,
+                     *       "dry_run": false
+                     *     }
+                     */
+                    "application/json": {
+                        /** @description What ended before this. */
+                        before: components["schemas"]["Instant"];
+                        /** @description How many were forgotten, or would be. */
+                        tasks: number;
+                        /** @description Whether there is more: ask again. */
+                        more: boolean;
+                        dry_run: boolean;
                     };
                 };
             };
@@ -11857,7 +16813,7 @@ export interface operations {
     listJobs: {
         parameters: {
             query?: {
-                /** @description A status; `done` and `retry` are read too. */
+                /** @description A status; `done`, `retry` and many other words are read too. */
                 status?: string;
                 /** @description Jobs of this execution. */
                 execution_id?: components["schemas"]["Id"];
@@ -11972,6 +16928,8 @@ export interface operations {
                 after?: string;
                 /** @description Only these, with commas between them, as in `step_retry,step_failed_terminal`. */
                 types?: string;
+                /** @description Only those with which something stands so: STARTED, PENDING, FAILED, COMPLETED, or another word for it such as `success`, `error` or `queued`. */
+                status?: string;
                 /** @description Only of this execution. */
                 execution_id?: components["schemas"]["Id"];
                 /** @description Only of this job. */
@@ -12002,6 +16960,7 @@ export interface operations {
                      *           "event_id": "text",
                      *           "event_type": "execution_started",
                      *           "execution_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "parent_execution_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *           "queue_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *           "node_id": "text",
                      *           "node_name": "text",
@@ -12009,6 +16968,10 @@ export interface operations {
                      *           "status": "STARTED",
                      *           "timestamp": "2026-11-15T13:39:18.932Z",
                      *           "duration": 0,
+                     *           "loop": {
+                     *             "index": 0,
+                     *             "item": null
+                     *           },
                      *           "worker_id": "text",
                      *           "context": {},
                      *           "result": null,

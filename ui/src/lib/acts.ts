@@ -11,6 +11,7 @@ export interface Details {
   keep_counters?: boolean;
   delay?: string;
   at?: string;
+  payload_patch?: unknown;
 }
 
 const DONE: Record<Act, string> = {
@@ -26,24 +27,41 @@ export function bodyOf(details: Details): Record<string, unknown> {
   return Object.fromEntries(Object.entries(details).filter(([, value]) => value !== undefined && value !== '' && value !== false));
 }
 
-export async function act(verb: Act, id: string, details: Details = {}): Promise<Task> {
+/** What takes an act back, where something does: a cancelled task, say, stays cancelled. */
+export function reverse(verb: Act, before: Pick<Task, 'state' | 'next_retry_at' | 'start_at'> | undefined, details: Details = {}): { verb: Act; details: Details } | null {
+  if (verb === 'pause') return { verb: 'resume', details: {} };
+  if (verb === 'resume') return { verb: 'pause', details: {} };
+  const at = before?.next_retry_at ?? before?.start_at;
+  // An attempt that was brought forward goes back to its time, as long as it has not begun.
+  const isMove = verb === 'snooze' || verb === 'reschedule' || (verb === 'retry' && before?.state === 'retry_pending' && !!details.keep_counters && !details.payload_patch);
+  return isMove && at ? { verb: 'reschedule', details: { at } } : null;
+}
+
+/** `before` is the task as it was, so that the act can be taken back; `changed` is called when it was. */
+export async function act(verb: Act, id: string, details: Details = {}, before?: Task, changed?: () => void): Promise<Task> {
   const answer = await post<{ task: Task; message?: string }>(`tasks/${part(id)}/${verb}`, bodyOf(details));
-  toasts.say(`${answer.task.name ?? answer.task.kind} ${short(id)} ${DONE[verb]}`, 'good', { title: 'Open', to: `t/${id}` });
+  const back = reverse(verb, before, details);
+  const undo = back
+    ? () => void act(back.verb, id, { ...back.details, note: `taken back: ${verb}` }).then(changed, (error: unknown) => toasts.refuse(error))
+    : undefined;
+  toasts.say(`${answer.task.name ?? answer.task.kind} ${short(id)} ${DONE[verb]}`, 'good', { title: 'Open', to: `t/${id}` }, undo);
   return answer.task;
 }
 
 /** One after the other; what is refused is counted and the first reason said. */
-export async function actOnAll(verb: Act, ids: string[]): Promise<void> {
-  let done = 0;
+export async function actOnAll(verb: Act, ids: string[], changed?: () => void): Promise<void> {
+  const done: string[] = [];
   let refusal = '';
   for (const id of ids) {
     try {
       await post(`tasks/${part(id)}/${verb}`, {});
-      done += 1;
+      done.push(id);
     } catch (error) {
       refusal ||= error instanceof Problem ? error.message : String(error);
     }
   }
-  const rest = ids.length - done;
-  toasts.say(`${verb}: ${count(done, 'task')} done${rest ? `, ${rest} refused: ${refusal}` : ''}`, rest ? 'bad' : 'good');
+  const rest = ids.length - done.length;
+  const back = done.length > 0 ? reverse(verb, undefined) : null;
+  const undo = back ? () => void actOnAll(back.verb, done).then(changed) : undefined;
+  toasts.say(`${verb}: ${count(done.length, 'task')} done${rest ? `, ${rest} refused: ${refusal}` : ''}`, rest ? 'bad' : 'good', undefined, undo);
 }

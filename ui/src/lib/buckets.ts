@@ -5,14 +5,18 @@ import type { Upcoming } from '../api/types';
 export interface Cell {
   at: number;
   count: number;
+  /** How often schedules fire in it. */
+  schedules: number;
 }
 
 export function fillBuckets({ now, within_ms, bucket_ms, buckets }: Upcoming): Cell[] {
   const start = Date.parse(now);
-  const cells = Array.from({ length: Math.max(1, Math.ceil(within_ms / bucket_ms)) }, (_, i) => ({ at: start + i * bucket_ms, count: 0 }));
+  const cells = Array.from({ length: Math.max(1, Math.ceil(within_ms / bucket_ms)) }, (_, i) => ({ at: start + i * bucket_ms, count: 0, schedules: 0 }));
   for (const bucket of buckets) {
     const cell = cells[Math.floor((Date.parse(bucket.at) - start + 1) / bucket_ms)];
-    if (cell) cell.count += bucket.count;
+    if (!cell) continue;
+    cell.count += bucket.count;
+    cell.schedules += bucket.schedules;
   }
   return cells;
 }

@@ -6,5 +6,7 @@ export function rateOf(there: number, here: number): number {
   if (here <= 0 || there <= 0) return 1;
   const rate = there / here;
   if (rate < 1.2) return rate > 0.8 ? 1 : rate;
-  return USUAL.find((usual) => Math.abs(rate - usual) / usual < 0.15) ?? rate;
+  // A short look is not a sharp one.
+  const blur = here < 2_000 ? 0.35 : 0.15;
+  return USUAL.find((usual) => Math.abs(rate - usual) / usual < blur) ?? rate;
 }

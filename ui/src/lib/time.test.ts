@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { clockTime, coarse, countdown, duration, fullTime, relative, zoneName } from './time';
+import { clockTime, coarse, countdown, duration, fullTime, minutes, relative, zoneName } from './time';
 
 const NOW = Date.UTC(2026, 10, 16, 14, 14, 22);
 
@@ -47,4 +47,10 @@ describe('instants', () => {
     expect(fullTime(NOW, 'utc')).toMatch(/14:14:22\.000 UTC$/);
     expect(zoneName(NOW, 'utc')).toBe('UTC');
   });
+});
+
+it('leaves out the seconds at the foot of a chart, and nothing else', () => {
+  const now = Date.parse('2026-11-16T12:00:00Z');
+  expect(minutes(now, now, 'utc')).toBe('12:00');
+  expect(minutes(now + 2 * 86_400_000, now, 'utc')).toMatch(/12:00$/);
 });

@@ -56,8 +56,14 @@ export function instant(text: string | null | undefined): number | null {
   return Number.isNaN(at) ? null : at;
 }
 
+/** To make one takes longer than to use it a hundred times. */
+const formats = new Map<string, Intl.DateTimeFormat>();
+
 function format(at: number, zone: Zone, options: Intl.DateTimeFormatOptions): string {
-  return new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined }).format(at);
+  const name = `${zone} ${Object.entries(options).join(' ')}`;
+  let made = formats.get(name);
+  if (!made) formats.set(name, (made = new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined })));
+  return made.format(at);
 }
 
 function day(at: number, zone: Zone): string {
@@ -96,4 +102,9 @@ export function zoneName(at: number, zone: Zone): string {
   const rest = Math.abs(minutes) % 60;
   const hours = Math.floor(Math.abs(minutes) / 60);
   return `UTC${minutes < 0 ? '-' : '+'}${hours}${rest ? `:${String(rest).padStart(2, '0')}` : ''}`;
+}
+
+/** The same without seconds, for the foot of a chart. */
+export function minutes(at: number, now: number, zone: Zone): string {
+  return clockTime(at, now, zone).replace(/(\d\d:\d\d):\d\d$/, '$1');
 }

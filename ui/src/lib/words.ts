@@ -55,3 +55,13 @@ function brief(ms: number): string {
   }
   return `${ms}ms`;
 }
+
+/** A policy as somebody wrote it, whatever the form. */
+export function policyText(policy: unknown): string {
+  if (typeof policy === 'string') return policy;
+  if (typeof policy === 'number') return count(policy, 'execution');
+  if (policy === true) return 'retried as usual';
+  if (policy === false || policy === null || policy === undefined) return 'never retried';
+  const words = policyWords(policy as Task['retry']);
+  return words.includes('()') ? JSON.stringify(policy) : words;
+}

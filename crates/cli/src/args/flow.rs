@@ -14,20 +14,49 @@ pub enum WorkflowCommand {
         path: String,
         /// YAML or JSON; - for standard input
         file: PathBuf,
+        /// It is from before: a strategy that nobody knows becomes immediate, with a warning
+        #[arg(long)]
+        import: bool,
     },
     /// What is in the catalog
     List,
+    /// Its steps, how each is retried, and who says so
+    Steps {
+        /// As workflow list shows it
+        path: String,
+    },
+    /// Let whatever starts it do so again
+    Activate(SwitchArgs),
+    /// Take it out of use: nothing starts it, and its schedules stop
+    Deactivate(SwitchArgs),
+    /// Let nothing start it until it is resumed; what was begun goes on
+    Pause(SwitchArgs),
+    /// Go on after a pause
+    Resume(SwitchArgs),
+    /// Make an older version the newest again
+    Rollback {
+        #[command(flatten)]
+        one: SwitchArgs,
+        /// Which one
+        #[arg(long)]
+        to: u32,
+    },
     /// A workflow as it was written
     Show {
+        /// As workflow list shows it
         path: String,
         /// Another than the newest
         #[arg(long)]
         version: Option<u32>,
     },
     /// Its versions
-    Versions { path: String },
+    Versions {
+        /// As workflow list shows it
+        path: String,
+    },
     /// What changed from one version to another
     Diff {
+        /// As workflow list shows it
         path: String,
         /// The one before where nothing is said
         #[arg(long)]
@@ -37,9 +66,21 @@ pub enum WorkflowCommand {
         to: Option<u32>,
     },
     /// Look whether a file is well, without a server
-    Check { file: PathBuf },
+    Check {
+        /// YAML or JSON; - for standard input
+        file: PathBuf,
+    },
     /// The JSON Schema of workflows, for editors
     Schema,
+}
+
+#[derive(Args)]
+pub struct SwitchArgs {
+    /// As workflow list shows it
+    pub path: String,
+    /// Why
+    #[arg(long)]
+    pub note: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -62,6 +103,7 @@ pub enum ExecutionCommand {
     },
     /// One execution with its steps
     Get {
+        /// A whole id, or either end of one
         id: String,
         #[command(flatten)]
         watch: Watch,
@@ -108,6 +150,7 @@ pub struct StartArgs {
 
 #[derive(Args)]
 pub struct OneArgs {
+    /// A whole id, or either end of one
     pub id: String,
     /// A note for whoever wonders
     #[arg(long)]

@@ -1,10 +1,15 @@
 //! What can be said to the binary.
 
+mod alert;
+mod dependency;
 mod flow;
+mod groups;
+mod numbers;
 mod operate;
 mod runs;
 mod schedule;
 mod server;
+mod subscription;
 mod work;
 
 use std::ffi::OsString;
@@ -12,7 +17,10 @@ use std::ffi::OsString;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
-pub use flow::{ExecutionCommand, OneArgs, StartArgs, WorkflowCommand};
+pub use alert::{AlertArgs, AlertCommand};
+pub use dependency::{DependencyCommand, SetArgs, TurnArgs};
+pub use flow::{ExecutionCommand, OneArgs, StartArgs, SwitchArgs, WorkflowCommand};
+pub use numbers::{ErrorCommand, StatsArgs};
 pub use operate::{
     AccountCommand, AuditArgs, ConfigCommand, DbCommand, DoctorArgs, ExportFormat, KeyCommand, LoopCommand, RuleArgs,
     RuleCommand, WorkerCommand,
@@ -20,7 +28,8 @@ pub use operate::{
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
-pub use work::{EnqueueArgs, PolicyCommand, RunArgs, TailArgs, TaskCommand};
+pub use subscription::{SubscribeArgs, SubscriptionCommand};
+pub use work::{EnqueueArgs, Many, OneOrMany, OperationCommand, PolicyCommand, RunArgs, TailArgs, TaskCommand};
 
 use crate::output::TimeFormat;
 
@@ -36,7 +45,8 @@ pub fn command() -> clap::Command {
     let mut command = Arguments::command();
     command.build();
     hide(&mut command);
-    command
+    let page = groups::template(&command);
+    command.help_template(page)
 }
 
 /// The command line; `--watch 5s` is taken for `--watch=5s`, because what follows may also be a filter.
@@ -70,7 +80,6 @@ pub struct Arguments {
 }
 
 #[derive(Args, Clone, Default)]
-#[command(next_help_heading = "Everywhere")]
 pub struct Global {
     /// A profile of the configuration file
     #[arg(long, short, global = true, env = "COMEBACK_PROFILE", hide_env_values = true)]
@@ -126,31 +135,43 @@ pub enum Command {
     Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
-    /// Run the server with kinds of its own: commands and policies from a file
+    /// Run the server with commands and policies from a file
     Daemon(DaemonArgs),
-    /// Run a command durably: it is retried until it succeeds or its policy gives up
+    /// Run a command durably: retried until it succeeds or its policy gives up
     Run(RunArgs),
     /// Create a task
     Enqueue(EnqueueArgs),
     /// Look at tasks and act on them
     #[command(subcommand)]
     Task(TaskCommand),
-    /// The catalog of workflows
+    /// Follow one act on many tasks, stop it, or take it back
+    #[command(subcommand, visible_alias = "op")]
+    Operation(OperationCommand),
+    /// Keep workflows in a catalog of versions
     #[command(subcommand)]
     Workflow(WorkflowCommand),
     /// Execute workflows, look at executions and act on them
     #[command(subcommand)]
     Execution(ExecutionCommand),
-    /// What starts by itself, by cron or by spans
+    /// Start work by itself, by cron, by spans or by events
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+    /// Tell others what happens, by signed calls
+    #[command(subcommand)]
+    Subscription(SubscriptionCommand),
+    /// Be told when too much of something happens within a while
+    #[command(subcommand)]
+    Alert(AlertCommand),
     /// Read a retry policy, try it out, and find what is odd about it
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// How many tasks of one sort may run at once
+    /// Limit how many tasks of one sort run at once
     #[command(subcommand)]
     Rule(RuleCommand),
-    /// What is due when
+    /// Hold tasks back while something they need is in trouble
+    #[command(subcommand)]
+    Dependency(DependencyCommand),
+    /// Show what is due when
     Upcoming {
         /// How far to look ahead
         #[arg(long, value_name = "SPAN", default_value = "24h")]
@@ -161,12 +182,12 @@ pub enum Command {
         #[command(flatten)]
         watch: Watch,
     },
-    /// How many tasks are in each state
-    Stats {
-        #[command(flatten)]
-        watch: Watch,
-    },
-    /// The runs of a daemon, in its words
+    /// Count tasks by state, and say what retrying came to
+    Stats(StatsArgs),
+    /// Group errors that look the same, and say what is to be done about them
+    #[command(subcommand, visible_alias = "errors")]
+    Error(ErrorCommand),
+    /// Look at the runs of a daemon, in its words
     #[command(subcommand)]
     Query(QueryCommand),
     /// Put runs right by hand
@@ -174,34 +195,34 @@ pub enum Command {
     Admin(AdminCommand),
     /// Follow what happens, line by line
     Tail(TailArgs),
-    /// Whether anything needs a person; exits 8 when it does
+    /// Say whether anything needs a person; exits 8 when it does
     Status {
         #[command(flatten)]
         watch: Watch,
     },
-    /// The background loops
+    /// Look at the background loops, pause and resume them
     #[command(subcommand)]
     Loop(LoopCommand),
-    /// Credits that tasks cost
+    /// Keep credits that tasks cost, and budgets for retries
     #[command(subcommand)]
     Account(AccountCommand),
-    /// What was done from outside, and by whom
+    /// List what was done from outside, and by whom
     Audit(AuditArgs),
-    /// Those who ask for work
+    /// List who asks for work
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// API keys
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// The database itself: bring it up to date, check it, back it up
+    /// Bring the database up to date, check it, back it up
     #[command(subcommand)]
     Db(DbCommand),
     /// Look for what is wrong, and say what to do; exits 8 when something is
     Doctor(DoctorArgs),
-    /// Which settings are in force, and where they come from
+    /// Show which settings are in force, and where they come from
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a script that completes commands, options and ids; eval it when the shell starts
+    /// Print a script that completes commands, options and ids
     Completion { shell: clap_complete::Shell },
     /// Explain a command, or one of: filters, policies, exit-codes, environment
     Help {

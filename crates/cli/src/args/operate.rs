@@ -14,7 +14,8 @@ pub enum LoopCommand {
     List,
     /// Pause one, on all instances and across restarts
     Pause {
-        /// retries, starts, reap, timeout, expire, flow, schedule or prune; promote stands for the first two
+        /// retries, starts, reap, timeout, expire, flow, schedule, subscriptions, alerts, operations, dispatch, hooks, prune or repair;
+        /// promote stands for the first two
         #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
         /// Resumes by itself after this
@@ -23,6 +24,9 @@ pub enum LoopCommand {
         /// A note for whoever wonders
         #[arg(long)]
         note: Option<String>,
+        /// Only tell what the pause would delay
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Let it go on
     Resume {
@@ -36,6 +40,7 @@ pub enum LoopCommand {
 pub enum AccountCommand {
     /// Make an account, or change it; what is not said stays
     Put {
+        /// What it is called
         name: String,
         /// What it holds from now on, reserved credits included
         #[arg(long, conflicts_with = "add")]
@@ -56,9 +61,15 @@ pub enum AccountCommand {
     /// The accounts, and what they hold
     List,
     /// An account, and what it holds
-    Show { name: String },
+    Show {
+        /// As account list shows it
+        name: String,
+    },
     /// Delete an account that no open task has reserved of
-    Delete { name: String },
+    Delete {
+        /// As account list shows it
+        name: String,
+    },
 }
 
 #[derive(Args)]
@@ -135,6 +146,7 @@ pub enum KeyCommand {
 
 #[derive(Args)]
 pub struct RuleArgs {
+    /// What it is called
     pub name: String,
     /// Tasks of this queue
     #[arg(long)]
@@ -154,6 +166,9 @@ pub struct RuleArgs {
     /// How much those that run may still have to do
     #[arg(long, value_name = "SUM")]
     pub capacity: Option<u32>,
+    /// Of the values of --per, the one of which the fewest run goes first
+    #[arg(long, requires = "per")]
+    pub fair: bool,
 }
 
 #[derive(Subcommand)]
@@ -163,9 +178,15 @@ pub enum RuleCommand {
     /// The rules, and how many run under each
     List,
     /// A rule, and what runs under it
-    Show { name: String },
+    Show {
+        /// As rule list shows it
+        name: String,
+    },
     /// Delete a rule
-    Delete { name: String },
+    Delete {
+        /// As rule list shows it
+        name: String,
+    },
 }
 
 #[derive(Args)]
@@ -216,7 +237,11 @@ pub struct DoctorArgs {
 #[derive(Subcommand)]
 pub enum ConfigCommand {
     /// Every setting and where it comes from
-    View,
+    View {
+        /// The settings of serve in place of one's own
+        #[arg(long)]
+        serve: bool,
+    },
     /// Where the configuration file is looked for
     Path,
 }

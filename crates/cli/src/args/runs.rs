@@ -105,6 +105,23 @@ pub enum AdminCommand {
         /// Also forget how often it has failed: it gets all its attempts again
         #[arg(long)]
         clear_error: bool,
+        /// Do it without asking
+        #[arg(long, short)]
+        yes: bool,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Forget what ended long ago, with its history; what is open is never touched
+    Cleanup {
+        /// What ended so long ago, a day or more
+        #[arg(long, value_name = "SPAN", default_value = "30d")]
+        older_than: String,
+        /// Only say how much that would be
+        #[arg(long)]
+        dry_run: bool,
+        /// Do it without asking
+        #[arg(long, short)]
+        yes: bool,
         #[command(flatten)]
         note: Note,
     },

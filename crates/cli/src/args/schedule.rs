@@ -16,20 +16,45 @@ pub enum ScheduleCommand {
         watch: Watch,
     },
     /// One schedule: its next instants, and what came of the last
-    Show { name: String },
+    Show {
+        /// As schedule list shows it
+        name: String,
+    },
     /// Let its instants pass until it is resumed
     Pause {
+        /// As schedule list shows it
         name: String,
         /// Why
         #[arg(long)]
         note: Option<String>,
     },
     /// Fire again from now on
-    Resume { name: String },
+    Resume {
+        /// As schedule list shows it
+        name: String,
+    },
     /// Start what it starts, now
-    Trigger { name: String },
+    Trigger {
+        /// As schedule list shows it
+        name: String,
+    },
+    /// Tell of an event from outside: every schedule that waits for it fires
+    Tell {
+        /// Of the event, such as order.paid
+        #[arg(value_name = "TYPE")]
+        event: String,
+        /// What happened, as JSON; {{ event.data }} in the schedule
+        #[arg(long, value_name = "JSON")]
+        data: Option<String>,
+        /// The same event has the same id, and starts nothing twice
+        #[arg(long)]
+        id: Option<String>,
+    },
     /// Delete it; what it has started goes on
-    Delete { name: String },
+    Delete {
+        /// As schedule list shows it
+        name: String,
+    },
     /// The instants that an expression names, without a server
     Next {
         #[command(flatten)]
@@ -46,11 +71,14 @@ pub enum ScheduleCommand {
 #[derive(Args)]
 pub struct TimesArgs {
     /// Minute, hour, day, month and weekday, such as '30 2 * * 1-5'
-    #[arg(long, value_name = "EXPRESSION", conflicts_with = "every", required_unless_present = "every")]
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "every", required_unless_present_any = ["every", "event"])]
     pub cron: Option<String>,
     /// A span from one instant to the next, such as 8h
     #[arg(long, value_name = "SPAN")]
     pub every: Option<String>,
+    /// In place of instants: events of this type, as schedule tell tells them; it may end in *
+    #[arg(long, value_name = "TYPE", conflicts_with_all = ["cron", "every"])]
+    pub event: Option<String>,
     /// Such as Europe/Berlin [default: UTC]
     #[arg(long, value_name = "ZONE")]
     pub time_zone: Option<String>,
@@ -64,6 +92,7 @@ pub struct TimesArgs {
 
 #[derive(Args)]
 pub struct PutScheduleArgs {
+    /// What it is called, such as reports/nightly
     pub name: String,
     #[command(flatten)]
     pub times: TimesArgs,

@@ -21,6 +21,9 @@ pub struct DemoArgs {
     /// End after so many seconds
     #[arg(long)]
     pub seconds: Option<u64>,
+    /// Do not open the dashboard in a browser
+    #[arg(long)]
+    pub no_open: bool,
 }
 
 #[derive(Args)]
@@ -84,6 +87,12 @@ pub struct ServeArgs {
     /// How long tasks that are over are kept, such as 90d; for ever when nothing is said
     #[arg(long, env = "COMEBACK_RETENTION", hide_env_values = true, value_name = "SPAN")]
     pub retention: Option<String>,
+    /// How long work without a lease may be silent until it counts as stuck
+    #[arg(long, env = "COMEBACK_STUCK_AFTER", hide_env_values = true, value_name = "SPAN", default_value = "30m")]
+    pub stuck_after: String,
+    /// How often a loop looks when nothing told it to, such as retries=10s or repair=30s; 1s, prune 30s, and repair only when asked
+    #[arg(long, env = "COMEBACK_LOOK_EVERY", hide_env_values = true, value_name = "LOOP=SPAN", value_delimiter = ',')]
+    pub look_every: Vec<String>,
     /// Change a limit, such as payload_bytes=1048576; a wrong name lists them all
     #[arg(long, env = "COMEBACK_LIMIT", hide_env_values = true, value_name = "NAME=VALUE", value_delimiter = ',')]
     pub limit: Vec<String>,

@@ -25,9 +25,9 @@ pub struct EnqueueArgs {
     /// Which queue it waits in
     #[arg(long)]
     pub queue: Option<String>,
-    /// Higher goes first
-    #[arg(long)]
-    pub priority: Option<i32>,
+    /// Higher goes first: a number, or high, normal or low
+    #[arg(long, allow_hyphen_values = true)]
+    pub priority: Option<String>,
     /// Start after a span
     #[arg(long = "in", value_name = "SPAN")]
     pub delay: Option<String>,
@@ -43,6 +43,9 @@ pub struct EnqueueArgs {
     /// Who pays for it
     #[arg(long)]
     pub account: Option<String>,
+    /// The outside thing it needs
+    #[arg(long, value_name = "NAME")]
+    pub dependency: Option<String>,
     /// A label; may be said again
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
@@ -91,6 +94,32 @@ pub struct TaskId {
     pub id: String,
 }
 
+/// One task, or all that a filter finds.
+#[derive(Args)]
+pub struct OneOrMany {
+    /// A whole id, or either end of one
+    #[arg(add = ArgValueCompleter::new(complete::task_ids), required_unless_present = "filter")]
+    pub id: Option<String>,
+    #[command(flatten)]
+    pub many: Many,
+}
+
+#[derive(Args)]
+pub struct Many {
+    /// All tasks that match, as one operation in the background (comeback help filters)
+    #[arg(long, conflicts_with = "id")]
+    pub filter: Option<String>,
+    /// With --filter: only say what would be done, and what not
+    #[arg(long, requires = "filter")]
+    pub dry_run: bool,
+    /// With --filter: do not ask first
+    #[arg(long, short, requires = "filter")]
+    pub yes: bool,
+    /// With --filter: do not wait until it is done
+    #[arg(long, requires = "filter")]
+    pub no_wait: bool,
+}
+
 #[derive(Subcommand)]
 pub enum TaskCommand {
     /// List tasks by a filter
@@ -129,12 +158,18 @@ pub enum TaskCommand {
     /// Retry by hand, now, with a fresh count
     Retry {
         #[command(flatten)]
-        id: TaskId,
+        which: OneOrMany,
+        /// With --filter: smear the retries evenly over this span
+        #[arg(long, value_name = "SPAN", requires = "filter")]
+        spread: Option<String>,
+        /// With --filter: a few first, the next when those did well: 'canary 10, pause 30s, stop over 20% alike'
+        #[arg(long, value_name = "WAVES", requires = "filter", conflicts_with = "spread")]
+        waves: Option<String>,
         /// Go on counting where it stopped
         #[arg(long)]
         keep_counters: bool,
         /// What the payload should say otherwise: '{"card": {"number": "4242"}, "coupon": null}'
-        #[arg(long, value_name = "JSON")]
+        #[arg(long, value_name = "JSON", conflicts_with = "filter")]
         patch: Option<String>,
         #[command(flatten)]
         note: Note,
@@ -142,21 +177,21 @@ pub enum TaskCommand {
     /// Cancel for good; a run under way loses its lease
     Cancel {
         #[command(flatten)]
-        id: TaskId,
+        which: OneOrMany,
         #[command(flatten)]
         note: Note,
     },
     /// Keep it from running until it is resumed
     Pause {
         #[command(flatten)]
-        id: TaskId,
+        which: OneOrMany,
         #[command(flatten)]
         note: Note,
     },
     /// Let it go on
     Resume {
         #[command(flatten)]
-        id: TaskId,
+        which: OneOrMany,
         #[command(flatten)]
         note: Note,
     },
@@ -173,6 +208,36 @@ pub enum TaskCommand {
         id: TaskId,
         /// Such as 2026-01-31T09:00:00Z
         at: String,
+    },
+}
+
+#[derive(Subcommand)]
+pub enum OperationCommand {
+    /// The newest bulk operations
+    List {
+        /// At most so many
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// How far one has come, and what was left out
+    Get {
+        id: String,
+        #[command(flatten)]
+        watch: Watch,
+    },
+    /// Leave what was not done as it is
+    Abort {
+        id: String,
+        #[command(flatten)]
+        note: Note,
+    },
+    /// Take back what has not started
+    Undo {
+        id: String,
+        #[command(flatten)]
+        note: Note,
     },
 }
 

@@ -1,5 +1,7 @@
 //! Which settings are in force, and where each comes from.
 
+use clap::{Arg, ArgAction};
+use comeback_engine::store::Place;
 use serde_json::json;
 
 use crate::args::ConfigCommand;
@@ -13,7 +15,8 @@ pub fn run(
     command: ConfigCommand,
 ) -> Result<u8, Failure> {
     match command {
-        ConfigCommand::View => view(out, &settings()?),
+        ConfigCommand::View { serve: false } => view(out, &settings()?),
+        ConfigCommand::View { serve: true } => of_serve(out),
         ConfigCommand::Path => match crate::config::path() {
             Some(path) => {
                 say!("{}", path.display());
@@ -52,4 +55,59 @@ fn view(out: &Output, settings: &Settings) -> Result<u8, Failure> {
         None => "no file".to_owned(),
     };
     View::table(data, table).with_hint(hint).print(out)
+}
+
+/// What `serve` would take from here: each setting with its variable, or the default that holds without it.
+fn of_serve(out: &Output) -> Result<u8, Failure> {
+    let mut table = Table::new(&["SETTING", "VALUE", "FROM", "ENVIRONMENT"]);
+    let mut data = json!({});
+    for arg in serve_settings() {
+        let (Some(name), Some(variable)) = (arg.get_long(), arg.get_env().and_then(|it| it.to_str())) else { continue };
+        let given = std::env::var(variable).ok();
+        let from = if given.is_some() { variable } else { "default" };
+        let value = given.or_else(|| default_of(&arg));
+        // A URL may hold a password.
+        let value = value.map(|value| if name == "db" { Place::named(&value).to_string() } else { value });
+        data[name] = json!({"value": value, "from": from, "environment": variable});
+        let shown = value.unwrap_or_else(|| "–".into());
+        table.rows.push(vec![name.to_owned().into(), shown.into(), from.to_owned().into(), variable.to_owned().into()]);
+    }
+    View::table(data, table).with_hint("– is what comeback serve --help says of it").print(out)
+}
+
+fn serve_settings() -> Vec<Arg> {
+    let all = crate::args::command();
+    let serve = all.find_subcommand("serve");
+    let own = serve.into_iter().flat_map(clap::Command::get_arguments).filter(|arg| !arg.is_global_set());
+    own.filter(|arg| arg.get_id() != "help").cloned().collect()
+}
+
+fn default_of(arg: &Arg) -> Option<String> {
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return Some("false".to_owned());
+    }
+    arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// F1-20: nothing can be said by a flag alone, and what holds without it is stated.
+    #[test]
+    fn every_setting_of_a_server_has_a_variable_and_a_stated_default() {
+        let topic = include_str!("help/environment.txt");
+        let settings = serve_settings();
+        assert!(settings.len() > 10, "they were found");
+        for arg in settings {
+            let name = arg.get_id().as_str();
+            let variable = arg.get_env().and_then(|it| it.to_str()).unwrap_or_else(|| panic!("{name} has no variable"));
+            let line = topic.lines().find(|line| line.trim_start().starts_with(&format!("{variable} ")));
+            let line = line.unwrap_or_else(|| panic!("comeback help environment does not name {variable}"));
+            match default_of(&arg).filter(|default| default != "false") {
+                Some(default) => assert!(line.contains(&format!("({default})")), "{line}: {default}"),
+                None => assert!(line.ends_with(')'), "{line}: what holds without it?"),
+            }
+        }
+    }
 }

@@ -26,6 +26,8 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         allow_network: Vec::new(),
         no_executors: false,
         retention,
+        stuck_after: "30m".into(),
+        look_every: Vec::new(),
         limit: limits,
         log_format: args.log_format,
     };

@@ -2,7 +2,7 @@
 
 mod backup;
 mod check;
-mod progress;
+pub mod progress;
 
 use comeback_engine::store::{Place, SCHEMA_VERSION};
 use serde_json::json;

@@ -23,7 +23,7 @@ use crate::failure::{Failure, code};
 use crate::output::{Output, say, span};
 use crate::watch::Interrupted;
 use screen::{Key, Screen};
-use workload::{Fault, Workload};
+use workload::{Fault, Outage, Workload};
 
 pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     if !args.speed.is_finite() || args.speed <= 0.0 {
@@ -36,12 +36,16 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     let demo = Demo::start(&args, &data).await?;
     banner(&args, &demo, &data);
     let context = Context { client: demo.client.clone(), out: Output::new(global) };
-    let fault = Fault::default();
-    let workload = Workload { client: demo.client.clone(), jitter: args.seed.is_none(), once: args.seconds.is_some() };
-    let working = tokio::spawn(workload::worker(&demo.client, &fault).run(demo.stopped()));
+    let (fault, outage) = (Fault::default(), Outage::default());
+    let (jitter, once) = (args.seed.is_none(), args.seconds.is_some());
+    let workload = Workload { client: demo.client.clone(), jitter, once, outage: outage.clone() };
+    let working = tokio::spawn(workload::worker(&demo.client, &fault, &outage).run(demo.stopped()));
     let feeding = tokio::spawn(workload.feed());
     let mut screen = Screen::open();
     let lines = screen.lines();
+    if screen.is_lively() && screen::has_display() && !args.no_open {
+        lines.tell(screen::open_in_browser(demo.client.server()));
+    }
     let everything = TailArgs { task: None, from_start: true, all: false, count: None };
     let following = tail::follow(&context, everything, |line| lines.tell(line));
     let time_is_up = async {
@@ -189,7 +193,7 @@ fn banner(args: &DemoArgs, demo: &Demo, data: &Data) {
     let second = span(Millis((args.speed * 1_000.0) as u64));
     say!("  Clock       x{}: one second of the demo stands for {second}", args.speed);
     say!("");
-    say!("  Six workloads fail on purpose. Watch them come back (Ctrl-C ends it):");
+    say!("  Eight workloads fail on purpose. Watch them come back (Ctrl-C ends it):");
     say!("");
 }
 

@@ -12,15 +12,16 @@ use crate::output::{self, say};
 pub async fn run(context: &Context, args: EnqueueArgs) -> Result<u8, Failure> {
     let mut task = Map::new();
     task.insert("kind".into(), args.kind.into());
-    let fields: [(&str, Option<Value>); 9] = [
+    let fields: [(&str, Option<Value>); 10] = [
         ("name", args.name.map(Value::from)),
         ("queue", args.queue.map(Value::from)),
-        ("priority", args.priority.map(Value::from)),
+        ("priority", args.priority.as_deref().map(super::typed_policy)),
         ("delay", args.delay.map(Value::from)),
         ("at", args.at.map(Value::from)),
         ("deadline", args.deadline.map(Value::from)),
         ("dedupe_key", args.dedupe_key.map(Value::from)),
         ("account", args.account.map(Value::from)),
+        ("dependency", args.dependency.map(Value::from)),
         ("retry", args.retry.as_deref().map(typed_policy)),
     ];
     task.extend(fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));

@@ -67,7 +67,11 @@ async fn start(context: &Context, args: StartArgs) -> Result<u8, Failure> {
         let found = context.client.get(&format!("/api/v1/executions/{id}")).await?;
         if !found["ended_at"].is_null() {
             one(context, &id).await?.print(&context.out)?;
-            return Ok(if found["state"] == "succeeded" { 0 } else { code::ATTENTION });
+            return Ok(match output::text(&found, "state") {
+                "succeeded" => code::OK,
+                "canceled" => code::CANCELED,
+                _ => code::DEAD,
+            });
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }

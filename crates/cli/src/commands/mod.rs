@@ -1,18 +1,22 @@
 //! One file per noun.
 
 mod accounts;
+mod alert;
 mod audit;
 mod config;
 mod daemon;
 mod db;
 mod demo;
+mod dependencies;
 mod doctor;
 mod enqueue;
+mod errors;
 mod execution;
 mod help;
 mod keys;
 mod loops;
 mod numbers;
+mod operations;
 mod policy;
 mod query;
 mod rules;
@@ -20,6 +24,7 @@ mod run;
 mod schedule;
 mod serve;
 mod status;
+mod subscription;
 mod tail;
 mod task;
 mod worker;
@@ -102,12 +107,17 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
         Command::Task(command) => task::run(&context()?, command).await,
+        Command::Operation(command) => operations::run(&context()?, command).await,
         Command::Workflow(command) => workflow::run(context, &out(), command).await,
         Command::Execution(command) => execution::run(&context()?, command).await,
         Command::Schedule(command) => schedule::run(context, &out(), command).await,
+        Command::Alert(command) => alert::run(&context()?, command).await,
+        Command::Subscription(command) => subscription::run(&context()?, command).await,
         Command::Policy(command) => policy::run(&out(), command),
         Command::Rule(command) => rules::run(&context()?, command).await,
-        Command::Stats { watch } => numbers::stats(&context()?, &watch).await,
+        Command::Dependency(command) => dependencies::run(&context()?, command).await,
+        Command::Stats(args) => numbers::stats(&context()?, args).await,
+        Command::Error(command) => errors::run(&context()?, command).await,
         Command::Upcoming { within, bucket, watch } => numbers::upcoming(&context()?, within, bucket, &watch).await,
         Command::Query(command) => query::run(&context()?, command).await,
         Command::Admin(command) => query::admin(&context()?, command).await,

@@ -1,14 +1,74 @@
-//! Numbers: how many tasks there are in each state, and what is due when.
+//! Numbers: how many tasks there are in each state, what retrying came to, and what is due when.
 
-use serde_json::json;
+use comeback_core::Millis;
+use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::Watch;
+use crate::args::{StatsArgs, Watch};
 use crate::failure::{Failure, code};
 use crate::output::{self, Table, View, instant};
 use crate::watch;
 
-pub async fn stats(context: &Context, watch: &Watch) -> Result<u8, Failure> {
+pub async fn stats(context: &Context, args: StatsArgs) -> Result<u8, Failure> {
+    match &args.by {
+        None => states(context, &args.watch).await,
+        Some(by) => retries(context, by, &args).await,
+    }
+}
+
+/// A share with of how many it is one: alone it says too little.
+pub fn percent(rate: &Value) -> String {
+    let n = rate["n"].as_u64().unwrap_or(0);
+    rate["rate"]
+        .as_f64()
+        .map_or_else(|| "-".to_owned(), |rate| format!("{:.0}% of {}", rate * 100.0, output::grouped(n)))
+}
+
+/// What retrying came to.
+async fn retries(context: &Context, by: &str, args: &StatsArgs) -> Result<u8, Failure> {
+    let mut query = vec![("by", by.replace("error", "fingerprint")), ("within", args.within.clone())];
+    let only = [("kind", &args.kind), ("queue", &args.queue), ("dependency", &args.dependency)];
+    query.extend(only.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
+    watch::show(&context.out, &args.watch, || async {
+        let stats = context.client.get_with("/api/v1/stats/retries", &query).await?;
+        let mut table =
+            Table::new(&["VALUE", "ATTEMPTS", "SUCCESS", "RECOVERED", "WASTED", "GAVE UP", "COST", "P50", "P95"]);
+        for it in output::items(&stats) {
+            let number = |name: &str| output::grouped(it[name].as_u64().unwrap_or(0)).into();
+            let given_up = it["gave_up"].as_u64().unwrap_or(0) + it["refused"].as_u64().unwrap_or(0);
+            let took = |name: &str| {
+                let span = it["time_to_recover"][name].as_u64();
+                span.map_or("-".to_owned(), |span| output::span(Millis(span)))
+            };
+            table.rows.push(vec![
+                it["value"].as_str().unwrap_or("-").into(),
+                number("attempts"),
+                percent(&it["success"]).into(),
+                number("recovered"),
+                number("wasted"),
+                output::grouped(given_up).into(),
+                number("cost"),
+                took("p50_ms").into(),
+                took("p95_ms").into(),
+            ]);
+        }
+        let total = &stats["total"];
+        let count = |name: &str| output::grouped(total[name].as_u64().unwrap_or(0));
+        let hint = format!(
+            "{} first failures; {} retries: {} recovered, {} wasted ({} useful) within {}",
+            count("first_failures"),
+            count("retries"),
+            count("recovered"),
+            count("wasted"),
+            percent(&total["useful"]),
+            args.within
+        );
+        Ok(View::table(stats, table).with_hint(hint))
+    })
+    .await
+}
+
+async fn states(context: &Context, watch: &Watch) -> Result<u8, Failure> {
     watch::show(&context.out, watch, || async {
         let stats = context.client.get("/api/v1/stats").await?;
         let mut table = Table::new(&["STATE", "TASKS"]);

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::{Context, task};
 use crate::args::{AdminCommand, QueryCommand, RunFilter, Status};
+use crate::confirm;
 use crate::failure::{Failure, code};
-use crate::output::{self, Block, Cell, Output, Table, View};
+use crate::output::{self, Block, Cell, Output, Table, View, say};
 use crate::watch;
 use status::StatusExt;
 
@@ -37,8 +38,61 @@ pub async fn run(context: &Context, command: QueryCommand) -> Result<u8, Failure
 }
 
 pub async fn admin(context: &Context, command: AdminCommand) -> Result<u8, Failure> {
-    let AdminCommand::Reset { id, clear_error, note } = command;
-    task::act(context, &id.id, "retry", json!({"keep_counters": !clear_error, "note": note.note})).await
+    match command {
+        AdminCommand::Reset { id, clear_error, yes, note } => {
+            if !yes && confirm::can_ask(&context.out) && !confirm::is_confirmed(&format!("reset {}", id.id))? {
+                say!("nothing was changed");
+                return Ok(code::OK);
+            }
+            task::act(context, &id.id, "retry", json!({"keep_counters": !clear_error, "note": note.note})).await
+        }
+        AdminCommand::Cleanup { older_than, dry_run, yes, note } => {
+            cleanup(context, &older_than, dry_run, yes, note.note).await
+        }
+    }
+}
+
+/// Says how much it would be, asks, and goes on until all of it is forgotten.
+async fn cleanup(
+    context: &Context,
+    older_than: &str,
+    dry_run: bool,
+    yes: bool,
+    note: Option<String>,
+) -> Result<u8, Failure> {
+    let ask = async |dry_run: bool| {
+        let body = json!({"older_than": older_than, "dry_run": dry_run, "note": note});
+        context.client.post("/api/v1/admin/cleanup", &body).await
+    };
+    let count = |told: &Value| output::plural(told["tasks"].as_u64().unwrap_or(0), "task");
+    let tried = ask(true).await?;
+    let nothing = tried["tasks"] == 0;
+    if dry_run || nothing {
+        let words = match nothing {
+            true => format!("nothing ended more than {older_than} ago"),
+            false => format!("{} ended more than {older_than} ago and would be forgotten", count(&tried)),
+        };
+        return View::said(tried, words).print(&context.out);
+    }
+    let question = format!("forget {} that ended more than {older_than} ago", count(&tried));
+    if !yes && !confirm::can_ask(&context.out) {
+        return Err(Failure::new(code::USAGE, "nothing was forgotten")
+            .why(format!("nobody is there to be asked: {question}?"))
+            .remedy("say --yes, or --dry-run to look only"));
+    }
+    if !yes && !confirm::is_confirmed(&question)? {
+        say!("nothing was forgotten");
+        return Ok(code::OK);
+    }
+    let mut done = ask(false).await?;
+    while done["more"] == true {
+        let next = ask(false).await?;
+        let sum = done["tasks"].as_u64().unwrap_or(0) + next["tasks"].as_u64().unwrap_or(0);
+        done = next;
+        done["tasks"] = sum.into();
+    }
+    let words = format!("{} forgotten", count(&done));
+    View::said(done, words).print(&context.out)
 }
 
 /// What is asked for, in the grammar that all lists share.

@@ -49,6 +49,9 @@ async fn put(context: &Context, args: RuleArgs) -> Result<u8, Failure> {
             body[field] = value.into();
         }
     }
+    if args.fair {
+        body["fair"] = true.into();
+    }
     let rule = context.client.put(&address(&args.name), &body).await?;
     shown(context, rule)
 }
@@ -75,6 +78,7 @@ fn shown(context: &Context, rule: Value) -> Result<u8, Failure> {
 
 fn in_use(rule: &Value, used: &Value) -> String {
     match (&rule["max_running"], &rule["capacity"]) {
+        (Value::Null, Value::Null) => format!("{} running", used["running"]),
         (Value::Null, capacity) => format!("{} of {capacity} used by {} running", used["weight"], used["running"]),
         (most, _) => format!("{} of {most} running", used["running"]),
     }
@@ -83,6 +87,7 @@ fn in_use(rule: &Value, used: &Value) -> String {
 /// What it allows.
 fn limit(rule: &Value) -> String {
     match (&rule["max_running"], &rule["capacity"]) {
+        (Value::Null, Value::Null) => "fair".to_owned(),
         (Value::Null, capacity) => format!("capacity {capacity}"),
         (most, _) => format!("{most} at once"),
     }

@@ -68,6 +68,11 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
             let words = format!("{name} was fired by hand: {}", started(&run));
             View::said(run, words).print(&context.out)
         }
+        ScheduleCommand::Tell { event, data, id } => {
+            let data = data.as_deref().map(|text| json_of(text, "--data")).transpose()?;
+            let told = client.post("/api/v1/events", &json!({"type": event, "id": id, "data": data})).await?;
+            heard(context, told)
+        }
         ScheduleCommand::Delete { name } => {
             let gone = client.delete(&at(&name)).await.map_err(|error| unknown(&name, error))?;
             View::said(gone, format!("{name} is deleted")).print(&context.out)
@@ -87,17 +92,19 @@ fn unknown(name: &str, error: comeback_client::Error) -> Failure {
     }
 }
 
+fn json_of(text: &str, what: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new(code::USAGE, format!("{what} is no JSON")).why(error.to_string()).remedy("write JSON")
+    })
+}
+
 fn body(args: &PutScheduleArgs) -> Result<Value, Failure> {
-    let json_of = |text: &str, what: &str| {
-        serde_json::from_str::<Value>(text).map_err(|error| {
-            Failure::new(code::USAGE, format!("{what} is no JSON")).why(error.to_string()).remedy("write JSON")
-        })
-    };
     let times = &args.times;
     let mut body = json!({"catch_up": args.catch_up, "overlap": args.overlap, "paused": args.paused});
     let fields = [
         ("cron", times.cron.clone().map(Value::from)),
         ("every", times.every.clone().map(Value::from)),
+        ("event", times.event.clone().map(Value::from)),
         ("time_zone", times.time_zone.clone().map(Value::from)),
         ("start_at", times.start_at.clone().map(Value::from)),
         ("end_at", times.end_at.clone().map(Value::from)),
@@ -131,8 +138,25 @@ fn rhythm(schedule: &Value) -> String {
     match (schedule["cron"].as_str(), schedule["every_ms"].as_u64()) {
         (Some(cron), _) => format!("{cron} ({})", output::text(schedule, "time_zone")),
         (None, Some(span)) => format!("every {}", Millis(span)),
-        (None, None) => String::new(),
+        (None, None) => schedule["event"].as_str().map(|event| format!("on {event}")).unwrap_or_default(),
     }
+}
+
+/// What an event came to, schedule by schedule.
+fn heard(context: &Context, told: Value) -> Result<u8, Failure> {
+    let mut table = Table::new(&["SCHEDULE", "OUTCOME", "WHAT"]);
+    for it in told["schedules"].as_array().into_iter().flatten() {
+        let what = match it["message"].as_str() {
+            Some(why) => why.to_owned(),
+            None if output::text(it, "outcome") == "skipped" => "the run before is still open".to_owned(),
+            None => started(it),
+        };
+        table.rows.push(vec![output::text(it, "schedule").into(), output::text(it, "outcome").into(), what.into()]);
+    }
+    let nobody = table.rows.is_empty();
+    let hint = format!("no schedule waits for {}: comeback schedule put NAME --event …", output::text(&told, "type"));
+    let view = View::table(told, table);
+    (if nobody { view.with_hint(hint) } else { view }).print(&context.out)
 }
 
 fn starts(schedule: &Value) -> String {
@@ -217,6 +241,7 @@ fn next(out: &Output, args: &TimesArgs, count: u16, after: Option<&str>) -> Resu
         start_at: at(&args.start_at)?,
         end_at: at(&args.end_at)?,
         anchor: after,
+        event: args.event.clone(),
     };
     let calendar = times.read().map_err(|faults| wrong(faults.to_string()).remedy("comeback help schedule next"))?;
     let instants: Vec<String> = calendar.coming(after).take(usize::from(count)).map(|at| at.to_rfc3339()).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use comeback_core::{Millis, PolicyLimits, Timestamp};
 use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
-use comeback_engine::store::{OpenWork, Overdue, Place, Store};
+use comeback_engine::store::{Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
 use tokio::net::TcpListener;
@@ -38,6 +38,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
+    let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&args.look_every)?);
     let place = Place::named(&args.db);
     let wrong = |error| broken(&place, &error);
     let store = place.open().await.map_err(wrong)?;
@@ -50,6 +51,8 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         limits,
         policy_limits: policies,
         retention,
+        stuck_after,
+        periods,
         watching: telemetry.attempts(),
         ..EngineConfig::default()
     };
@@ -143,6 +146,39 @@ fn retention(text: &str) -> Result<Millis, Failure> {
         span if span < Millis::from_days(1) => Err(wrong("a day is the least".into())),
         span => Ok(span),
     }
+}
+
+fn stuck_after(text: &str) -> Result<Millis, Failure> {
+    let wrong = |why: String| {
+        Failure::new(code::USAGE, format!("`{text}` is no time after which work is stuck"))
+            .why(why)
+            .remedy("--stuck-after 30m")
+    };
+    match Millis::parse(text).map_err(|error| wrong(error.to_string()))? {
+        span if span < Millis::from_secs(1) => Err(wrong("a second is the least".into())),
+        span => Ok(span),
+    }
+}
+
+/// How often loops look, each as its name, `=` and a span.
+fn periods(given: &[String]) -> Result<Vec<(Loop, Millis)>, Failure> {
+    let read = |text: &String| {
+        let wrong = |why: String| {
+            Failure::new(code::USAGE, format!("`{text}` says of no loop how often it looks"))
+                .why(why)
+                .remedy("--look-every retries=10s")
+        };
+        let (name, span) = text.split_once('=').ok_or_else(|| wrong("it is a name, `=` and a span".into()))?;
+        let loops = Loop::ALL.iter().filter(|it| !matches!(it, Loop::Dispatch | Loop::Hooks));
+        let name = loops.clone().find(|it| it.word() == name).ok_or_else(|| {
+            wrong(format!("there are {}", loops.clone().map(|it| it.word()).collect::<Vec<_>>().join(", ")))
+        })?;
+        match Millis::parse(span).map_err(|error| wrong(error.to_string()))? {
+            span if span < Millis(100) || span > Millis::from_days(1) => Err(wrong("100ms to a day".into())),
+            span => Ok((*name, span)),
+        }
+    };
+    given.iter().map(read).collect()
 }
 
 /// Limits of the engine, of policies, of the door, and of the connections.

@@ -16,7 +16,8 @@ use crate::watch::Interrupted;
 
 /// Verdicts and ends: what a person wants to see go by.
 const NOTABLE: &str = "task.retry_scheduled,task.throttled,task.snoozed,task.parked,task.failed,task.retry_exhausted,\
-    task.succeeded,task.canceled,task.skipped,task.expired,task.manual_retry,task.paused,task.resumed";
+    task.succeeded,task.canceled,task.skipped,task.expired,task.manual_retry,task.paused,task.resumed,dependency.opened,\
+    dependency.half_open,dependency.recovering,dependency.closed,dependency.gated,dependency.healthy,dependency.maintenance";
 
 pub async fn run(context: &Context, args: TailArgs) -> Result<u8, Failure> {
     let mut interrupted = Interrupted::listen()?;
@@ -98,9 +99,25 @@ impl Tasks {
     }
 }
 
+/// What became of a dependency, in words.
+fn turned(event: &Value, what: &str, out: &Output) -> String {
+    let at = output::text(event, "at").get(11..19).unwrap_or_default();
+    let (glyph, paint) = match what {
+        "closed" => ("●", Paint::Green),
+        "opened" | "gated" | "maintenance" => ("⊘", Paint::Red),
+        _ => ("⊘", Paint::Yellow),
+    };
+    let mark = Cell::painted(glyph, paint).show(out);
+    let (name, why) = (output::text(event, "dependency"), output::text(event, "why"));
+    format!("{at}  {mark} {name:<16} {}: {why}", what.replace('_', " "))
+}
+
 fn worded(event: &Value, task: &Value, out: &Output) -> String {
     let data = &event["data"];
     let word = output::text(event, "type");
+    if let Some(what) = word.strip_prefix("dependency.") {
+        return turned(event, what, out);
+    }
     let again = event["run"].as_u64().unwrap_or(0) > 1;
     let (glyph, paint, end) = match word {
         "task.succeeded" if again => ("◎", Paint::Green, "recovered"),
@@ -127,6 +144,9 @@ fn worded(event: &Value, task: &Value, out: &Output) -> String {
         let counts = word == "task.retry_scheduled" && data["reason"] != "lost_retry";
         let uncounted = if counts { "" } else { " (not counted)" };
         words.push(format!("→ retry {}{uncounted}", soon(Millis(ms))));
+    }
+    if let (Some(until), Some(by)) = (data["held_until"].as_str(), data["held_by"].as_str()) {
+        words.push(format!("· held until {}: {by}", until.get(..16).unwrap_or(until).replace('T', " ")));
     }
     if !end.is_empty() {
         words.push(if words.is_empty() { end.to_owned() } else { format!("→ {end}") });

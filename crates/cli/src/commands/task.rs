@@ -5,8 +5,8 @@ use std::time::Duration;
 use comeback_core::{Millis, Timestamp};
 use serde_json::{Value, json};
 
-use super::Context;
-use crate::args::{TaskCommand, Watch};
+use super::{Context, operations};
+use crate::args::{OneOrMany, TaskCommand, Watch};
 use crate::failure::{Failure, code};
 use crate::output::{self, Cell, Output, Table, View, instant, say, soon, span};
 use crate::watch;
@@ -21,16 +21,20 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
         TaskCommand::Get { id, watch, .. } => get(context, &id.id, &watch).await,
         TaskCommand::Why(id) => why(context, &id.id).await,
         TaskCommand::Attempts(id) => attempts(context, &id.id).await,
-        TaskCommand::Retry { id, keep_counters, patch, note } => {
+        TaskCommand::Retry { which, spread, waves, keep_counters, patch, note } => {
             let mut body = json!({"keep_counters": keep_counters, "note": note.note});
+            if which.many.filter.is_some() {
+                (body["spread"], body["waves"]) =
+                    (json!(spread), waves.map(|text| operations::waves(&text)).transpose()?.into());
+            }
             if let Some(text) = patch {
                 body["payload_patch"] = read_patch(&text)?;
             }
-            act(context, &id.id, "retry", body).await
+            one_or_many(context, which, "retry", body).await
         }
-        TaskCommand::Cancel { id, note } => act(context, &id.id, "cancel", json!({"note": note.note})).await,
-        TaskCommand::Pause { id, note } => act(context, &id.id, "pause", json!({"note": note.note})).await,
-        TaskCommand::Resume { id, note } => act(context, &id.id, "resume", json!({"note": note.note})).await,
+        TaskCommand::Cancel { which, note } => one_or_many(context, which, "cancel", json!({"note": note.note})).await,
+        TaskCommand::Pause { which, note } => one_or_many(context, which, "pause", json!({"note": note.note})).await,
+        TaskCommand::Resume { which, note } => one_or_many(context, which, "resume", json!({"note": note.note})).await,
         TaskCommand::Snooze { id, span } => act(context, &id.id, "snooze", json!({"delay": span})).await,
         TaskCommand::Reschedule { id, at } => act(context, &id.id, "reschedule", json!({"at": at})).await,
     }
@@ -298,15 +302,27 @@ pub fn attempts_table(listed: &Value, now: Timestamp, out: &Output) -> Table {
     table
 }
 
-pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
-    let id = context.resolve(id).await?;
-    let body = match body {
+async fn one_or_many(context: &Context, which: OneOrMany, verb: &str, body: Value) -> Result<u8, Failure> {
+    match which {
+        OneOrMany { id: Some(id), .. } => act(context, &id, verb, body).await,
+        OneOrMany { many, .. } => operations::begin(context, many, verb, said(body)).await,
+    }
+}
+
+/// Without what was not said.
+fn said(body: Value) -> Value {
+    match body {
         Value::Object(fields) => {
             let said = |value: &Value| !value.is_null() && *value != Value::Bool(false);
             Value::Object(fields.into_iter().filter(|(_, value)| said(value)).collect())
         }
         other => other,
-    };
+    }
+}
+
+pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
+    let id = context.resolve(id).await?;
+    let body = said(body);
     let answer = context.client.act(&id, verb, &body).await.map_err(|error| not_done(&id, verb, error))?;
     if context.out.is_json() {
         context.out.json(&answer);
@@ -351,6 +367,10 @@ fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
         _ => "rescheduled",
     };
     Failure::new(code::USAGE, format!("{name} was not {done}"))
-        .why(format!("it is {state}"))
+        .why(match state {
+            "succeeded" | "failed" => format!("it has {state}"),
+            "retry_pending" => "it waits for its retry".to_owned(),
+            other => format!("it is {other}"),
+        })
         .remedy(format!("comeback task why {name}"))
 }

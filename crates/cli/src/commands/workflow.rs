@@ -4,12 +4,12 @@ use std::io::Read;
 use std::path::Path;
 
 use comeback_core::workflow;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::WorkflowCommand;
+use crate::args::{SwitchArgs, WorkflowCommand};
 use crate::failure::{Failure, code};
-use crate::output::{self, Output, Table, View, say};
+use crate::output::{self, Cell, Output, Paint, Table, View, say};
 
 pub async fn run(
     context: impl FnOnce() -> Result<Context, Failure>,
@@ -29,14 +29,23 @@ pub async fn run(
 async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failure> {
     let at = |path: &str| format!("/api/v1/workflows/{}", path.replace('/', "%2F"));
     match command {
-        WorkflowCommand::Put { path, file } => {
+        WorkflowCommand::Put { path, file, import } => {
             let text = read(&file)?;
             // The same reader as the server's: what is wrong is told before anybody is asked.
-            workflow::read(&text).map_err(|problems| wrong(&file, &problems))?;
-            let put = context.client.put_yaml(&at(&path), &text).await.map_err(|error| refused(&file, error))?;
+            let checked = if import { workflow::import(&text).map(drop) } else { workflow::read(&text).map(drop) };
+            checked.map_err(|problems| wrong(&file, &problems))?;
+            let address = if import { format!("{}?import=true", at(&path)) } else { at(&path) };
+            let put = context.client.put_yaml(&address, &text).await.map_err(|error| refused(&file, error))?;
             let version = put["version"].as_u64().unwrap_or(0);
             let words = if put["created"] == true { "" } else { "; nothing has changed" };
-            View::said(put, format!("{path} is at version {version}{words}")).print(&context.out)
+            let words = format!("{path} is at version {version}{words}");
+            let mut view = View::new(put.clone());
+            for it in put["warnings"].as_array().into_iter().flatten() {
+                let place = format!("{}:{}:{}", file.display(), it["line"], it["column"]);
+                view.line(format!("{place}: {}: {}", output::text(it, "path"), output::text(it, "message")));
+            }
+            view.line(words);
+            view.print(&context.out)
         }
         WorkflowCommand::List => {
             let found = context.client.get_with("/api/v1/workflows", &[("limit", "500".into())]).await?;
@@ -55,6 +64,20 @@ async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failu
                 say!("{}", output::text(&found, "source").trim_end());
             }
             Ok(0)
+        }
+        WorkflowCommand::Steps { path } => steps(context, context.client.get(&at(&path)).await?),
+        WorkflowCommand::Activate(one) => switch(context, &at(&one.path), one, "activate").await,
+        WorkflowCommand::Deactivate(one) => switch(context, &at(&one.path), one, "deactivate").await,
+        WorkflowCommand::Pause(one) => switch(context, &at(&one.path), one, "pause").await,
+        WorkflowCommand::Resume(one) => switch(context, &at(&one.path), one, "resume").await,
+        WorkflowCommand::Rollback { one, to } => {
+            let body = json!({"version": to, "note": one.note});
+            let put = context.client.post(&format!("{}/rollback", at(&one.path)), &body).await?;
+            let words = match put["created"] == true {
+                true => format!("{} is at version {}, which says what {to} said", one.path, put["version"]),
+                false => format!("{} is at version {}; nothing has changed", one.path, put["version"]),
+            };
+            View::said(put, words).print(&context.out)
         }
         WorkflowCommand::Diff { path, from, to } => {
             let asked: Vec<(&str, String)> = [("from", from), ("to", to)]
@@ -81,12 +104,50 @@ async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failu
     }
 }
 
+async fn switch(context: &Context, address: &str, one: SwitchArgs, verb: &str) -> Result<u8, Failure> {
+    let standing = context.client.post(&format!("{address}/{verb}"), &json!({"note": one.note})).await?;
+    let words = match output::text(&standing, "state") {
+        "paused" => format!("{} is paused: comeback workflow resume {}", one.path, one.path),
+        "inactive" => format!("{} is out of use: comeback workflow activate {}", one.path, one.path),
+        _ => format!("{} is active", one.path),
+    };
+    View::said(standing, words).print(&context.out)
+}
+
+/// Its steps, with whose word each policy is: the nearer one wins.
+fn steps(context: &Context, found: Value) -> Result<u8, Failure> {
+    let mut table = Table::new(&["STEP", "KIND", "QUEUE", "RETRY", "SAYS"]);
+    for step in found["workflow"]["steps"].as_array().into_iter().flatten() {
+        let value = |field: &str| if step[field].is_null() { &step["given"][field] } else { &step[field] };
+        let shown = |field: &str| match value(field) {
+            Value::String(text) => text.clone(),
+            Value::Bool(false) | Value::Null => "never".to_owned(),
+            other => other.to_string(),
+        };
+        let whose = match output::text(&step["origins"], "retry") {
+            "workflow" => "the workflow",
+            "kind" => "its kind",
+            "server" => "nobody",
+            _ => "the step",
+        };
+        let name = output::text(step, "name");
+        let row = [name.to_owned(), shown("kind"), shown("queue"), shown("retry"), whose.to_owned()];
+        table.rows.push(row.into_iter().map(Into::into).collect());
+    }
+    View::table(found, table).print(&context.out)
+}
+
 async fn lines(context: &Context, found: Value, remedy: &str) -> Result<u8, Failure> {
     let now = context.now().await?;
-    let mut table = Table::new(&["PATH", "VERSION", "SINCE"]);
+    let mut table = Table::new(&["PATH", "VERSION", "STATE", "SINCE"]);
     for it in output::items(&found) {
         let (path, version) = (output::text(it, "path"), it["version"].to_string());
-        table.rows.push(vec![path.into(), version.into(), context.out.time_cell(&it["created_at"], now)]);
+        let state = match output::text(it, "state") {
+            "paused" => Cell::painted("⏸ paused", Paint::Magenta),
+            "inactive" => Cell::painted("■ inactive", Paint::Dim),
+            _ => "▶ active".into(),
+        };
+        table.rows.push(vec![path.into(), version.into(), state, context.out.time_cell(&it["created_at"], now)]);
     }
     let empty = table.rows.is_empty();
     let view = View::table(found, table);

@@ -83,6 +83,9 @@ fn the_demo_shows_tasks_that_come_back() {
         "(not counted)",
         "vat_id is missing → failed, no retry",
         "◎ payments.charge",
+        "held until",
+        "account acme: its budget of retries is used up",
+        "crm.example      opened: ",
     ] {
         assert!(said.contains(word), "{word} is missing:\n{said}");
     }
@@ -226,7 +229,7 @@ fn the_demo_listens_to_keys() {
     let port = taken.local_addr().expect("an address").port();
     let mut terminal = Terminal::open();
     let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
-    command.args(["demo", "--seed", "7", "--listen", &format!("127.0.0.1:{port}")]).stderr(Stdio::piped());
+    command.args(["demo", "--seed", "7", "--no-open", "--listen", &format!("127.0.0.1:{port}")]).stderr(Stdio::piped());
     let mut child = terminal.spawn(command);
     terminal.wait_for("f inject a fault");
     terminal.wait_for("◎");
@@ -239,6 +242,25 @@ fn the_demo_listens_to_keys() {
     child.stderr.take().expect("its words").read_to_string(&mut beside).expect("text");
     assert!(beside.contains(&format!("127.0.0.1:{port} is taken; 127.0.0.1:")), "{beside}");
     assert!(beside.contains("recovered ") && beside.contains("dead 0"), "{beside}");
+}
+
+/// Where somebody could see it, the dashboard opens by itself; else only its address is said.
+#[test]
+fn the_demo_opens_the_dashboard() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::os::unix::fs::symlink("/bin/true", folder.path().join("xdg-open")).expect("a browser");
+    for (display, more, opens) in [(":0", &[][..], true), (":0", &["--no-open"][..], false), ("", &[][..], false)] {
+        let mut terminal = Terminal::open();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
+        command.args(["demo", "--listen", "127.0.0.1:0"]).args(more).stderr(Stdio::null());
+        command.env("PATH", folder.path()).env("DISPLAY", display).env_remove("WAYLAND_DISPLAY");
+        let mut child = terminal.spawn(command);
+        terminal.wait_for("Dashboard   http://127.0.0.1:");
+        let shown = terminal.wait_for("q quit");
+        assert_eq!(shown.contains("opened http://127.0.0.1:"), opens, "`{display}` {more:?}: {shown}");
+        terminal.keys.write_all(b"q").expect("a key");
+        assert!(child.wait().expect("it ends").success());
+    }
 }
 
 /// Repainted in place, with what changed standing out, and the cursor given back.
@@ -290,7 +312,7 @@ fn commands_and_ids_complete() {
     };
     assert_eq!(complete(&server.url, &["task", "wh"]), "why");
     assert!(complete(&server.url, &["task", "why", &short[..2]]).lines().any(|line| line == short));
-    assert_eq!(complete(&server.url, &["loop", "pause", "re"]), "retries\nreap");
+    assert_eq!(complete(&server.url, &["loop", "pause", "re"]), "retries\nreap\nrepair");
     let nowhere = complete("http://127.0.0.1:1", &["task", "why", &short[..2]]);
     assert!(!nowhere.contains(short), "{nowhere}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Server, file, lease_one, report, submit_one};
+use crate::harness::{Server, file, lease_one, report, submit_one, until};
 
 /// A collector of spans: takes what is posted, whole, and says yes.
 fn collector() -> (String, Receiver<(String, Value)>) {
@@ -98,6 +98,45 @@ async fn the_log_tells_first_tries_from_retries() {
     assert_eq!((&failed["fields"]["task"], &failed["fields"]["error"]), (&json!(id), &json!("busy")));
     assert!(failed["fields"]["next_retry_at"].is_string(), "{failed}");
     assert_eq!((&failed["fields"]["attempt"], &failed["fields"]["delay_ms"]), (&json!(1), &json!(50)), "{failed}");
+}
+
+/// S2-94, S2-95, S2-96: who asked for a retry by hand, that the one which waited is superseded, and how much was stuck.
+#[tokio::test]
+async fn the_log_tells_of_retries_by_hand_and_of_stuck_work() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
+    command.args(["--log-format", "json", "--clock", "virtual", "--look-every", "retries=2s,repair=1h"]);
+    command.env("RUST_LOG", "info");
+    command.stderr(Stdio::from(std::fs::File::create(&log).expect("a file")));
+    let server = Server::from(command).expect("the binary serves");
+    let client = server.client();
+    let retry = json!({"strategy": "fixed", "delay": "1h", "max_retries": 3});
+    let id = submit_one(&client, json!({"kind": "pay", "retry": retry})).await;
+    let first = lease_one(&client).await;
+    report(&client, &first, json!({"outcome": "failed", "error": {"message": "busy"}})).await;
+    client.post(&format!("/api/v1/jobs/{id}/retry"), &json!({"requestedBy": "ann"})).await.expect("retried");
+    lease_one(&client).await;
+    client.post("/api/v1/clock/advance", &json!({"by": "10m"})).await.expect("advanced");
+    until(&client, &id, |task| task["state"] == "retry_pending").await;
+    // S2-52, S2-97, F2-6: how often each loop looks, when it did, and what it did.
+    let loops = client.get("/api/v1/admin/loops").await.expect("loops");
+    let of = |name: &str| loops["items"].as_array().expect("loops").iter().find(|it| it["name"] == name).expect("it");
+    let periods = ["retries", "reap", "repair", "hooks"].map(|name| of(name)["period_ms"].as_u64());
+    assert_eq!(periods, [Some(2_000), Some(1_000), Some(3_600_000), None], "{loops}");
+    assert!(of("reap")["looked_at"].is_string() && of("reap")["moved_total"] == 1, "{loops}");
+    drop(server);
+    let log = std::fs::read_to_string(&log).expect("a log");
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let said = |message: &str| {
+        let found = lines.iter().find(|line| line["fields"]["message"] == message);
+        found.unwrap_or_else(|| panic!("nobody said `{message}`: {log}")).clone()
+    };
+    let asked = said("a manual retry was asked for");
+    assert_eq!((&asked["fields"]["task"], &asked["fields"]["by"]), (&json!(id), &json!("ann")));
+    assert!(said("its scheduled retry is superseded")["fields"]["due"].is_string());
+    let stuck = said("stuck work was found");
+    assert_eq!((&stuck["level"], &stuck["fields"]["found"]), (&json!("WARN"), &json!(1)));
 }
 
 #[tokio::test]

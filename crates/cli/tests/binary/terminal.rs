@@ -44,12 +44,14 @@ impl Terminal {
         command.spawn().expect("it starts")
     }
 
-    pub fn wait_for(&mut self, words: &str) {
+    /// What was shown before these words.
+    pub fn wait_for(&mut self, words: &str) -> String {
         let begun = Instant::now();
         loop {
             if let Some(at) = self.shown.windows(words.len()).position(|piece| piece == words.as_bytes()) {
+                let before = String::from_utf8_lossy(&self.shown[..at]).into_owned();
                 self.shown.drain(..at + words.len());
-                return;
+                return before;
             }
             let left = Duration::from_secs(30).saturating_sub(begun.elapsed());
             match self.pieces.recv_timeout(left) {

@@ -44,6 +44,7 @@ static PLAIN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (regex(r"\b[0-9.]+ [KMGT]iB\b"), "<size>"),
         (regex(r#""bytes": \d+"#), r#""bytes": <size>"#),
         (regex(r"[0-9,]+ open files"), "<n> open files"),
+        (regex(r"whsec_[A-Za-z0-9+/=]{20,}"), "whsec_<secret>"),
     ]
 });
 

@@ -37,7 +37,7 @@ pub fn say(stage: &Stage, text: &str, terminal: bool) -> Result<Said, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
     command.args(&words[1..]).current_dir(stage.folder()).env_clear().envs(stage.variables()).envs(variables);
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() }).stderr(Stdio::piped());
-    if terminal { on_terminal(command) } else { on_pipe(command, input) }
+    if terminal { on_terminal(command, input) } else { on_pipe(command, input) }
 }
 
 fn on_pipe(mut command: Command, input: Option<String>) -> Result<Said, String> {
@@ -50,8 +50,8 @@ fn on_pipe(mut command: Command, input: Option<String>) -> Result<Said, String> 
     Ok(Said { stdout: text(&output.stdout), stderr: text(&output.stderr), code: output.status.code().unwrap_or(-1) })
 }
 
-/// Without colours: what they are, the unit tests know.
-fn on_terminal(mut command: Command) -> Result<Said, String> {
+/// Without colours: what they are, the unit tests know. What is typed there is not seen: the terminal does not echo.
+fn on_terminal(mut command: Command, input: Option<String>) -> Result<Said, String> {
     let told = |error: rustix::io::Errno| error.to_string();
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(told)?;
     grantpt(&ours).map_err(told)?;
@@ -61,13 +61,21 @@ fn on_terminal(mut command: Command) -> Result<Said, String> {
     let theirs = File::options().read(true).write(true).open(name).map_err(|error| error.to_string())?;
     let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&theirs, size).map_err(told)?;
+    let mut ours = File::from(ours);
+    if let Some(input) = input {
+        let mut modes = rustix::termios::tcgetattr(&theirs).map_err(told)?;
+        modes.local_modes.remove(rustix::termios::LocalModes::ECHO);
+        rustix::termios::tcsetattr(&theirs, rustix::termios::OptionalActions::Now, &modes).map_err(told)?;
+        command.stdin(theirs.try_clone().map_err(|error| error.to_string())?);
+        writeln!(ours, "{input}").map_err(|error| error.to_string())?;
+    }
     command.env("NO_COLOR", "1").stdout(theirs);
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     // Ours is the last copy of their end: reading ends when the process does.
     drop(command);
     let mut stdout = Vec::new();
     // A terminal whose other end is gone answers with an error in place of an end.
-    let _ = File::from(ours).read_to_end(&mut stdout);
+    let _ = ours.read_to_end(&mut stdout);
     let mut stderr = String::new();
     if let Some(mut pipe) = child.stderr.take() {
         pipe.read_to_string(&mut stderr).map_err(|error| error.to_string())?;

@@ -3,8 +3,8 @@
 //! Every alias of model §2.3 is understood in snake and camel case; a field nobody knows, and two that disagree, are faults
 //! that name the field. What a shorthand means is the dialect's to say; the dialect is chosen by the caller, never guessed.
 
-mod fields;
-mod parts;
+pub(crate) mod fields;
+pub(crate) mod parts;
 #[cfg(test)]
 mod tests;
 mod text;

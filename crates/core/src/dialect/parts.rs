@@ -20,6 +20,9 @@ enum Shape {
     Schedule,
 }
 
+/// What is said of a strategy that nobody knows.
+pub const UNKNOWN_STRATEGY: &str = "must be one of immediate, fixed, linear, exponential, schedule";
+
 const STRATEGIES: [&str; 4] = ["strategy", "retry_strategy", "backoff_strategy", "backoff"];
 const MULTIPLIERS: [&str; 2] = ["multiplier", "backoff_multiplier"];
 const INITIAL_DELAYS: [&str; 2] = ["initial_delay", "initial_backoff"];
@@ -99,7 +102,7 @@ fn shape(fields: &mut Fields<'_>) -> Option<Shape> {
         let Some((written, value)) = fields.take(name) else { continue };
         match value.as_str().and_then(shape_word) {
             Some(shape) => agree(fields, written, shape),
-            None => fields.fault(written, "must be one of immediate, fixed, linear, exponential, schedule"),
+            None => fields.fault(written, UNKNOWN_STRATEGY),
         }
     }
     match fields.boolean(&["exponential_backoff"]) {

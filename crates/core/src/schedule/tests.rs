@@ -236,3 +236,26 @@ fn another_note_is_the_same_rhythm_and_another_zone_is_not() {
     let span = Times { every: Some(Millis(60_000)), ..Times::default() };
     assert!(!span.same_instants(&Times { anchor: Timestamp(7), ..span.clone() }));
 }
+
+#[test]
+fn an_event_fires_by_its_type_and_within_its_bounds() {
+    let by = |event: &str| Times { event: Some(event.into()), ..Times::default() };
+    let (now, later) = (Timestamp(10), Timestamp(20));
+    let exact = by("order.paid").read().unwrap();
+    assert!(exact.listens_to("order.paid", now));
+    assert!(!exact.listens_to("order.paid.late", now) && !exact.listens_to("order", now));
+    assert_eq!((exact.after(now), exact.until(later), exact.is_over(later)), (None, None, false));
+    assert_eq!(exact.due(Timestamp(0), later, CatchUp::All, 9), Due::default());
+    let any = by("order.*").read().unwrap();
+    assert!(any.listens_to("order.paid", now) && !any.listens_to("orders", now));
+    let bounded =
+        Times { start_at: Some(Timestamp(15)), end_at: Some(Timestamp(18)), ..by("order.paid") }.read().unwrap();
+    let heard = [10, 15, 18, 19].map(|at| bounded.listens_to("order.paid", Timestamp(at)));
+    assert_eq!(heard, [false, true, true, false]);
+    assert!(bounded.is_over(later) && !bounded.is_over(now));
+    for wrong in ["", "two words", "a*b", &"x".repeat(201)] {
+        assert_eq!(by(wrong).read().unwrap_err().faults[0].path, "event", "{wrong}");
+    }
+    let both = Times { every: Some(Millis::from_secs(60)), ..by("order.paid") };
+    assert_eq!(both.read().unwrap_err().faults[0].path, "event");
+}

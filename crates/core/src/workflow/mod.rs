@@ -7,12 +7,14 @@ mod diff;
 mod document;
 mod executor;
 mod fields;
+mod import;
 mod native;
 mod node;
 mod order;
 mod playbook;
 mod problem;
 mod schema;
+mod state;
 mod step;
 mod task;
 mod template;
@@ -25,9 +27,11 @@ use std::collections::{BTreeMap, HashMap};
 use serde_json::{Map, Value};
 
 pub use diff::{Difference, between, diff};
+pub use import::import;
 pub use playbook::names as playbook_names;
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
+pub use state::{WorkflowAct, WorkflowState};
 
 use crate::expression;
 use crate::graph::{OnUnmet, When};

@@ -90,6 +90,14 @@ impl Lines {
         Position { line: counted(line), column: counted(before + 1) }
     }
 
+    /// The byte at which a column of a line begins.
+    pub fn byte(&self, line: u32, column: u32) -> Option<usize> {
+        let start = *self.starts.get(usize::try_from(line).ok()?.checked_sub(1)?)?;
+        let skipped = usize::try_from(column).ok()?.checked_sub(1)?;
+        let within = self.line(line)?.char_indices().nth(skipped)?.0;
+        Some(start + within)
+    }
+
     pub fn snippet(&self, at: Position) -> Option<String> {
         let line = self.line(at.line)?;
         let column = usize::try_from(at.column).ok()?.saturating_sub(1);

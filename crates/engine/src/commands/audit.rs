@@ -6,6 +6,20 @@ use comeback_store::AuditQuery;
 
 use crate::{CommandError, Engine};
 
+/// Retries by hand are told in the log too: who asked, and that a retry which waited is superseded. Those of a bulk operation are told by
+/// the operation.
+pub(crate) fn log_retries(entries: &[Audit]) {
+    let by_itself = |it: &&Audit| it.after.as_ref().is_none_or(|after| after["operation"].is_null());
+    for it in entries.iter().filter(|it| it.did == Did::TaskRetry).filter(by_itself) {
+        let (task, by, note) = (&it.subject, it.actor.as_deref(), it.note.as_deref());
+        tracing::info!(task, by, note, "a manual retry was asked for");
+        let due = it.before.as_ref().and_then(|before| before["next_retry_at"].as_str());
+        if let Some(due) = due {
+            tracing::info!(task, due, "its scheduled retry is superseded");
+        }
+    }
+}
+
 impl Engine {
     /// An act as it will be written down: now, and by whom.
     pub fn entry(&self, did: Did, subject: impl Into<String>, act: &Act) -> Audit {

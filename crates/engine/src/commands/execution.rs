@@ -105,10 +105,7 @@ impl Engine {
             firing: view.origin.firing,
             idempotency: once,
         };
-        let again = match &start.idempotency {
-            Some(key) => self.core.store.used(namespace, key).await?.is_some(),
-            None => false,
-        };
+        let again = self.core.is_again(&start).await?;
         let started = self.start_workflow(start).await?;
         if again {
             return Ok(started);

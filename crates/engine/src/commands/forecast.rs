@@ -15,7 +15,8 @@ impl Engine {
         let records = self.core.store.history(Subject::Task(id), 0, RUNS).await?;
         let failure = view.last_failure.and_then(|record| record.failure);
         let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
-        let snapshot = self.core.snapshot(&view.stored);
+        let mut snapshot = self.core.snapshot(&view.stored);
+        snapshot.guard.dependency = self.core.guard_of(&view.stored.task).await?;
         Ok(forecast(&snapshot, &failure, run_times(&records), self.now(), at_most))
     }
 }

@@ -7,7 +7,37 @@ use serde_json::json;
 
 use crate::{CommandError, Engine};
 
+/// What a pause would delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preview {
+    pub name: Loop,
+    /// What is due before the pause is over.
+    pub delayed: u64,
+    /// Of those, the ones that are then past their own deadline.
+    pub past_deadline: u64,
+    /// Nothing where somebody has to resume it.
+    pub until: Option<Timestamp>,
+}
+
 impl Engine {
+    /// What a pause of this length would delay if it began now.
+    pub async fn preview_pause(&self, name: Loop, span: Option<Millis>) -> Result<Preview, CommandError> {
+        let until = span.map(|span| self.now() + span);
+        let due = self.core.store.due_before(until.unwrap_or(Timestamp::MAX)).await?;
+        let (delayed, past_deadline) = match name {
+            Loop::Retries => (due.retries, due.late_retries),
+            Loop::Starts => (due.starts, due.late_starts),
+            Loop::Reap => (due.leases, 0),
+            Loop::Timeout => (due.timeouts, 0),
+            Loop::Expire => (due.deadlines, 0),
+            Loop::Schedule => (due.schedules, 0),
+            Loop::Dispatch => (due.ready, 0),
+            Loop::Flow | Loop::Prune | Loop::Hooks | Loop::Repair | Loop::Operations => (0, 0),
+            Loop::Tell | Loop::Alerts => (0, 0),
+        };
+        Ok(Preview { name, delayed, past_deadline, until })
+    }
+
     /// For a span, or until somebody resumes it. Once this returns, nothing of that loop happens anywhere (R-I16).
     pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Act) -> Result<Pause, CommandError> {
         self.core.config.limits.check_act(&act)?;

@@ -2,9 +2,14 @@
 
 pub mod accounts;
 pub mod act;
+pub mod alert;
 pub mod audit;
+pub mod bulk;
 pub mod change;
+pub mod cleanup;
 pub mod count;
+pub mod dependencies;
+pub mod describe;
 pub mod execution;
 pub mod forecast;
 pub mod heartbeat;
@@ -15,7 +20,10 @@ pub mod retry;
 pub mod rules;
 pub mod schedule;
 pub mod settle;
+pub mod stats;
+pub mod stuck;
 pub mod submit;
+pub mod subscription;
 pub mod why;
 
 use std::sync::Arc;

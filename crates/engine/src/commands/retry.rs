@@ -46,7 +46,7 @@ impl Engine {
             None => (None, None),
             Some(patch) => self.edit(namespace, task, patch).await?.unzip(),
         };
-        let verb = Verb::Retry { keep_counters: retry.keep_counters, edit, act };
+        let verb = Verb::Retry { keep_counters: retry.keep_counters, at: None, edit, act };
         let changed = self.change_by_hand(namespace, task, verb, once).await?;
         // The retry is stored: an answer without a place in the queue is better than none.
         let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();

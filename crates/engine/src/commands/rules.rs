@@ -2,7 +2,7 @@
 
 use comeback_core::admission::{self, Admission, Rule};
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Lane, State, Task};
+use comeback_core::{Audit, Did, Invalid, Lane, State, Task, Timestamp};
 use serde_json::json;
 
 use crate::{CommandError, Core, Engine};
@@ -25,7 +25,7 @@ impl Engine {
         let store = &self.core.store;
         let rules = store.rules(namespace).await?;
         let used = store.in_use(namespace).await?;
-        let own = rules.into_iter().filter(|rule| !rule.carried);
+        let own = rules.into_iter().filter(|rule| !rule.carried && !rule.is_guard());
         let view = |rule: Rule| {
             let used = used.iter().filter(|(key, _)| key.rule == rule.name).cloned().collect();
             RuleView { rule, used }
@@ -44,8 +44,8 @@ impl Engine {
         let mut faults = rule.check();
         limits.check_namespace(namespace, &mut faults);
         limits.check_name("name", &rule.name, &mut faults);
-        if rule.name.starts_with(CARRIED) || rule.carried {
-            faults.push("name", format!("may not begin with {CARRIED}"));
+        if rule.name.starts_with([CARRIED, admission::GUARD]) || rule.carried {
+            faults.push("name", format!("may not begin with {CARRIED} or {}", admission::GUARD));
         }
         limits.check_labels("match.", &rule.matcher.labels, &mut faults);
         let named = [("match.queue", &rule.matcher.queue), ("match.kind", &rule.matcher.kind)];
@@ -87,7 +87,7 @@ impl Engine {
     async fn has_room_for(&self, namespace: &str, rules: &[Rule]) -> Result<bool, CommandError> {
         let known = self.core.store.rules(namespace).await?;
         let has_room = |carried: bool| {
-            let sort = |rule: &&Rule| rule.carried == carried;
+            let sort = |rule: &&Rule| rule.carried == carried && !rule.is_guard();
             let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
             known.iter().filter(sort).count() + rules.iter().filter(sort).filter(is_new).count() <= MOST_RULES
         };
@@ -109,7 +109,7 @@ impl Engine {
         // No database need be asked for what can be no name.
         let mut faults = Invalid::default();
         self.core.config.limits.check_name("name", name, &mut faults);
-        let is_one = faults.is_empty() && !name.starts_with(CARRIED);
+        let is_one = faults.is_empty() && !name.starts_with([CARRIED, admission::GUARD]);
         let entry = self.entry(Did::RuleDelete, name, act).within(namespace);
         if !is_one || self.core.store.delete_rule(namespace, name, Some(&entry)).await?.is_none() {
             return Err(CommandError::NotFound("rule"));
@@ -141,13 +141,20 @@ impl Engine {
 
     /// What runs under the rules of a namespace at this moment.
     pub async fn admission(&self, namespace: &str) -> Result<Admission, CommandError> {
-        let mut admission = Admission::new(&self.core.store.rules(namespace).await?);
+        let rules = self.core.store.rules(namespace).await?;
+        let mut admission = Admission::new(&rules);
         admission.set_used(self.core.store.in_use(namespace).await?);
+        if rules.iter().any(Rule::is_guard) {
+            let now = self.now();
+            for it in self.core.store.dependencies(namespace, "", u32::MAX >> 1).await? {
+                admission.guard(&it.name, it.standing.allowance(&it.settings, now));
+            }
+        }
         Ok(admission)
     }
 
-    /// The rule that keeps a task from starting now, in words.
-    pub async fn held_by_rule(&self, task: &Task) -> Result<Option<String>, CommandError> {
+    /// The rule or the dependency that keeps a task from starting now.
+    pub async fn held_by_rule(&self, task: &Task) -> Result<Option<HeldBy>, CommandError> {
         Ok(self.held_by_rules(&task.lane.namespace, std::iter::once(task)).await?.pop().flatten())
     }
 
@@ -156,18 +163,28 @@ impl Engine {
         &self,
         namespace: &str,
         tasks: impl Iterator<Item = &'a Task> + Send,
-    ) -> Result<Vec<Option<String>>, CommandError> {
+    ) -> Result<Vec<Option<HeldBy>>, CommandError> {
         let tasks: Vec<&Task> = tasks.collect();
         if !tasks.iter().any(|task| may_be_held(task)) {
-            return Ok(vec![None; tasks.len()]);
+            return Ok(tasks.iter().map(|_| None).collect());
         }
         let admission = self.admission(namespace).await?;
         let held = |task: &&Task| {
             let may_start = admission.may_start(&task.lane.limits, admission::weight(&task.tally));
-            may_start.err().filter(|_| may_be_held(task)).map(|refusal| refusal.to_string())
+            let refusal = may_start.err().filter(|_| may_be_held(task))?;
+            let until = admission.held_until(&refusal.key).filter(|until| *until < Timestamp::MAX);
+            Some(HeldBy { words: refusal.to_string(), until })
         };
         Ok(tasks.iter().map(held).collect())
     }
+}
+
+/// Who keeps a task from starting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBy {
+    pub words: String,
+    /// Where it is known.
+    pub until: Option<Timestamp>,
 }
 
 /// Whether it could start but for rules.

@@ -1,9 +1,12 @@
 //! Schedules: put, look at, pause, resume, trigger and delete.
 
+use std::collections::BTreeMap;
+
 use comeback_core::schedule::Calendar;
 use comeback_core::transition::Act;
+use comeback_core::workflow::WorkflowState;
 use comeback_core::{Audit, Did, Invalid, Timestamp};
-use comeback_store::{Applied, FiredBy, Firing, Schedule, StoreError};
+use comeback_store::{Applied, FiredBy, Firing, Follower, Following, StoreError};
 use serde_json::Value;
 
 use crate::schedules::{Run, ScheduleSpec, ScheduleView, Standing, Starts, read, text};
@@ -11,6 +14,8 @@ use crate::{CommandError, Core, Engine};
 
 /// Somebody else may change the same schedule at the same moment; its loop does so at every instant.
 const ROUNDS: u32 = 20;
+
+const PAGE: u32 = 500;
 
 impl Engine {
     /// A new schedule. Instants before now are none of its business.
@@ -26,7 +31,8 @@ impl Engine {
         let now = core.clock.now();
         let (spec, calendar) = core.checked(namespace, name, spec, now).await?;
         let standing = Standing { settled: now, ..Standing::default() };
-        let row = Schedule {
+        let row = Follower {
+            sort: Following::Schedules,
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             version: 0,
@@ -39,7 +45,7 @@ impl Engine {
         let entry = self.entry(Did::SchedulePut, name, act).within(namespace);
         let entry = entry.changed(None, Some(facts(&row)));
         match core.put_row(&row, &entry, now).await? {
-            true => shown(&row, now),
+            true => core.shown(&row, now).await,
             false => Err(CommandError::NameTaken("schedule")),
         }
     }
@@ -89,14 +95,17 @@ impl Engine {
         for _ in 0..ROUNDS {
             let row = core.row(namespace, name).await?;
             let (spec, standing) = understood(&row)?;
+            if let Some(path) = spec.starts.workflow() {
+                core.must_be_active(namespace, path).await?;
+            }
             let now = core.clock.now();
             let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Manual };
-            let shot = core.shot(namespace, &spec, &firing, now).await?;
+            let shot = core.shot(namespace, &spec, &firing, None, now).await?;
             let standing = Standing { last_manual_run: Some(shot.run.clone()), ..standing };
-            let row = Schedule { standing: text(&standing), ..row };
+            let row = Follower { standing: text(&standing), ..row };
             let entry = self.entry(Did::ScheduleTrigger, name, act).within(namespace);
             let entry = entry.changed(None, serde_json::to_value(&shot.run).ok());
-            if core.store.put_schedule(&row, Some(&shot.start), None, Some(&entry), now).await? == Applied::Done {
+            if core.store.put_follower(&row, Some(&shot.start), None, Some(&entry), now).await? == Applied::Done {
                 core.tell_fired(&shot.start);
                 return Ok(shot.run);
             }
@@ -105,25 +114,63 @@ impl Engine {
     }
 
     pub async fn schedule(&self, namespace: &str, name: &str) -> Result<ScheduleView, CommandError> {
-        shown(&self.core.row(namespace, name).await?, self.now())
+        let row = self.core.row(namespace, name).await?;
+        self.core.shown(&row, self.now()).await
     }
 
     /// Behind `after`, by name.
     pub async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<ScheduleView>, CommandError> {
-        let rows = self.core.store.schedules(namespace, after, limit).await?;
-        let mut views = Vec::with_capacity(rows.len());
+        let rows = self.core.store.followers(Following::Schedules, namespace, after, limit).await?;
+        let (mut views, mut workflows) = (Vec::with_capacity(rows.len()), Workflows::default());
         for row in &rows {
             match ScheduleView::of(row, self.now()) {
-                Ok(view) => views.push(view),
+                Ok(view) => {
+                    let state = workflows.state(&self.core, namespace, &view.spec.starts).await?;
+                    views.push(view.following(state));
+                }
                 Err(error) => tracing::error!(schedule = row.name, %error, "a schedule cannot be read"),
             }
         }
         Ok(views)
     }
 
+    /// When schedules fire until then, so many at most; the earliest first within each. The second answer: whether these are all.
+    pub async fn firings_until(
+        &self,
+        namespace: &str,
+        until: Timestamp,
+        most: usize,
+    ) -> Result<(Vec<(String, Timestamp)>, bool), CommandError> {
+        let now = self.now();
+        let (mut firings, mut workflows) = (Vec::new(), Workflows::default());
+        let mut after = String::new();
+        loop {
+            let rows = self.core.store.followers(Following::Schedules, namespace, &after, PAGE).await?;
+            for row in &rows {
+                let Ok((spec, standing)) = read(row) else { continue };
+                let Ok(calendar) = spec.times.read() else { continue };
+                let workflow = workflows.state(&self.core, namespace, &spec.starts).await?;
+                if spec.paused || workflow != WorkflowState::Active {
+                    continue;
+                }
+                let coming = calendar.coming(standing.settled.max(now)).take_while(|at| *at <= until);
+                for at in coming {
+                    if firings.len() >= most {
+                        return Ok((firings, false));
+                    }
+                    firings.push((row.name.clone(), at));
+                }
+            }
+            match rows.last().filter(|_| rows.len() >= PAGE as usize) {
+                Some(last) => after.clone_from(&last.name),
+                None => return Ok((firings, true)),
+            }
+        }
+    }
+
     pub async fn delete_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let entry = self.entry(Did::ScheduleDelete, name, act).within(namespace);
-        match self.core.store.delete_schedule(namespace, name, Some(&entry)).await? {
+        match self.core.store.delete_follower(Following::Schedules, namespace, name, Some(&entry)).await? {
             true => Ok(()),
             false => Err(CommandError::NotFound("schedule")),
         }
@@ -161,10 +208,10 @@ impl Engine {
                 standing.settled = standing.settled.max(now);
             }
             let due = due(&spec, standing, &calendar);
-            let row = Schedule { due, body: text(&spec), standing: text(standing), ..row };
+            let row = Follower { due, body: text(&spec), standing: text(standing), ..row };
             let entry = self.entry(did, name, act).within(namespace).changed(Some(before), Some(facts(&row)));
             if core.put_row(&row, &entry, now).await? {
-                return shown(&Schedule { updated_at: now, ..row }, now);
+                return core.shown(&Follower { updated_at: now, ..row }, now).await;
             }
         }
         Err(CommandError::Conflict)
@@ -176,15 +223,27 @@ fn due(spec: &ScheduleSpec, standing: &Standing, calendar: &Calendar) -> Option<
 }
 
 /// What was asked for, as it is stored.
-fn facts(row: &Schedule) -> Value {
+fn facts(row: &Follower) -> Value {
     serde_json::from_str(&row.body).unwrap_or_else(|_| row.body.as_str().into())
 }
 
-fn shown(row: &Schedule, now: Timestamp) -> Result<ScheduleView, CommandError> {
-    ScheduleView::of(row, now).map_err(unreadable)
+/// States of workflows, each looked up once for a list.
+#[derive(Default)]
+struct Workflows(BTreeMap<String, WorkflowState>);
+
+impl Workflows {
+    async fn state(&mut self, core: &Core, namespace: &str, starts: &Starts) -> Result<WorkflowState, StoreError> {
+        let Some(path) = starts.workflow() else { return Ok(WorkflowState::Active) };
+        if let Some(state) = self.0.get(path) {
+            return Ok(*state);
+        }
+        let state = core.standing_of(namespace, path).await?.state;
+        self.0.insert(path.to_owned(), state);
+        Ok(state)
+    }
 }
 
-fn understood(row: &Schedule) -> Result<(ScheduleSpec, Standing), CommandError> {
+fn understood(row: &Follower) -> Result<(ScheduleSpec, Standing), CommandError> {
     read(row).map_err(unreadable)
 }
 
@@ -193,12 +252,18 @@ fn unreadable(what: String) -> CommandError {
 }
 
 impl Core {
-    async fn row(&self, namespace: &str, name: &str) -> Result<Schedule, CommandError> {
-        self.store.schedule(namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
+    async fn shown(&self, row: &Follower, now: Timestamp) -> Result<ScheduleView, CommandError> {
+        let view = ScheduleView::of(row, now).map_err(unreadable)?;
+        let state = Workflows::default().state(self, &row.namespace, &view.spec.starts).await?;
+        Ok(view.following(state))
     }
 
-    async fn put_row(&self, row: &Schedule, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
-        let applied = self.store.put_schedule(row, None, None, Some(entry), now).await?;
+    async fn row(&self, namespace: &str, name: &str) -> Result<Follower, CommandError> {
+        self.store.follower(Following::Schedules, namespace, name).await?.ok_or(CommandError::NotFound("schedule"))
+    }
+
+    async fn put_row(&self, row: &Follower, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
+        let applied = self.store.put_follower(row, None, None, Some(entry), now).await?;
         if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
             self.alarms.schedules.at(due);
         }
@@ -223,8 +288,12 @@ impl Core {
         let calendar = spec.check().map_err(|part| faults.absorb("", part)).ok();
         let now = self.clock.now();
         let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Cron };
-        match self.shot(namespace, &spec, &firing, now).await {
-            Ok(_) => {}
+        let made_up = match &spec.times.event {
+            Some(_) => self.could_start(namespace, &spec).await,
+            None => self.shot(namespace, &spec, &firing, None, now).await.map(drop),
+        };
+        match made_up {
+            Ok(()) => {}
             Err(CommandError::Invalid(part)) => faults.absorb("", part),
             Err(CommandError::NotFound(_)) if let Starts::Workflow { path, version, .. } = &spec.starts => {
                 let version = version.map(|version| format!(", version {version}")).unwrap_or_default();

@@ -19,10 +19,11 @@ impl Engine {
     pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
         let core = &self.core;
         let now = core.clock.now();
-        let submission = match submit.tasks.iter().any(|spec| spec.account.is_some() || spec.cost.is_some()) {
+        let mut submission = match submit.tasks.iter().any(|spec| spec.account.is_some() || spec.cost.is_some()) {
             false => submit.plan(&core.config, &core.ids, now)?,
             true => core.priced(submit).await?.plan_metered(&core.config, &core.ids, now)?,
         };
+        core.wait_for_maintenance(&mut submission).await?;
         let execution = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = if submission.tasks.len() >= BULK {
             core.submit_batch(std::slice::from_ref(&submission)).await.pop()
@@ -61,6 +62,7 @@ impl Core {
     }
 
     pub(crate) fn tell_submitted(&self, batch: &[Submission]) {
+        self.tell_outside();
         let tasks = batch.iter().flat_map(|submission| &submission.tasks).map(|new| &new.task);
         self.tell_of(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
     }

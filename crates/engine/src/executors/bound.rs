@@ -88,7 +88,7 @@ impl Held {
     /// that `timeout` bounds the whole of them: the executor's own sign of life is none of theirs. A pause stops it.
     pub async fn too_long(&self, task: &Leased, clock: &dyn Clock) -> Failure {
         let mut seen = self.seen.clone();
-        let mut since = clock.now();
+        let mut since = super::began(task, clock);
         loop {
             let is_paused = *seen.borrow_and_update() == Seen::Paused;
             let idle = task.timeout.filter(|_| !is_paused).map(|span| since + span);

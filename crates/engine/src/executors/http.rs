@@ -189,26 +189,35 @@ impl Calls {
             // It ends by its own limit, in the engine's time.
             request = request.timeout(UNTIL_ITS_LIMIT);
         }
-        let response = request.headers(headers).send().await.map_err(|error| Box::new(broken(&error)))?;
+        // What was asked belongs to what went wrong.
+        let asked = |mut failure: Failure, answer: Value| {
+            let mut told = json!({"method": call.method.to_ascii_uppercase(), "url": call.url});
+            if let (Value::Object(told), Value::Object(answer)) = (&mut told, answer) {
+                told.extend(answer);
+            }
+            failure.result = Some(told);
+            Box::new(failure)
+        };
+        let response = request.headers(headers).send().await.map_err(|error| asked(broken(&error), Value::Null))?;
         let status = response.status().as_u16();
         let retry_after =
             response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
         let (body, cut_short) = read_some(response).await;
         // A status that is no success says more than the end of its body.
         if let Some(error) = cut_short.filter(|_| call.is_expected(status)) {
-            return Err(Box::new(broken(&error)));
+            return Err(asked(broken(&error), json!({"status": status})));
         }
         let shown = serde_json::from_str::<Value>(&body).unwrap_or(Value::String(body));
         if call.is_expected(status) {
             return Ok(json!({"status": status, "body": shown}));
         }
-        Err(Box::new(Failure {
+        let failure = Failure {
             status: Some(status),
             retry_after,
             error_type: Some("http".into()),
-            result: Some(json!({"status": status, "body": shown})),
             ..Failure::new(Trigger::Error, format!("the call was answered with {status}"))
-        }))
+        };
+        Err(asked(failure, json!({"status": status, "body": shown})))
     }
 }
 

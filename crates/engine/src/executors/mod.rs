@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Executor, Failure, Lane, Millis, Trigger};
+use comeback_core::{Class, Executor, Failure, Lane, Millis, Timestamp, Trigger};
 use comeback_store::{BeatAnswer, ClaimRequest};
 use tokio::sync::{Semaphore, watch};
 
@@ -25,6 +25,7 @@ pub use guard::Reach;
 pub use http::HttpCall;
 pub use kinds::{CATEGORY, Kind, Kinds, NO_CATEGORY};
 
+use crate::subscriptions::deliver;
 use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
 
 /// What this process may do by itself. The kinds it knows are in the engine's configuration.
@@ -314,7 +315,7 @@ impl Runner {
         }
         let run = async {
             match &duty {
-                Duty::Sort(Executor::Http) => self.engine.core.tallies.telling(&task.kind, self.calls.run(&task)).await,
+                Duty::Sort(Executor::Http) => self.engine.core.tallies.telling(&task.kind, self.call(&task)).await,
                 Duty::Sort(Executor::Command) => command::run_own(&task).await,
                 Duty::Sort(_) => ReportEnd::Succeeded { result: None },
                 Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
@@ -330,6 +331,25 @@ impl Runner {
             () = self.shift.until(Phase::Leaving) => ReportEnd::Released,
         };
         self.report(task.lease, end).await;
+    }
+
+    async fn call(&self, task: &Leased) -> ReportEnd {
+        let core = &self.engine.core;
+        let Some(subscription) = deliver::subscription_of(task) else { return self.calls.run(task).await };
+        let end = match core.signed(&subscription, task).await {
+            Err(failure) => return ReportEnd::Failed(*failure),
+            Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(&call)).await {
+                Ok(end) => end,
+                Err(_) => {
+                    let message = format!("no answer within {} s", deliver::LONGEST.as_secs());
+                    ReportEnd::Failed(Failure {
+                        error_type: Some("timeout".into()),
+                        ..Failure::new(Trigger::Timeout, message)
+                    })
+                }
+            },
+        };
+        core.heard(&subscription, task, end).await
     }
 
     async fn report(&self, lease: LeaseRef, mut end: ReportEnd) {
@@ -369,8 +389,7 @@ impl Runner {
 
     async fn until_lost(&self, task: &Leased) {
         let clock = &self.engine.core.clock;
-        // By the lease and not by this moment, which may be much later.
-        let mut next = task.expires_at.map_or_else(|| clock.now(), |end| end - LEASE) + SIGN_OF_LIFE;
+        let mut next = began(task, &**clock) + SIGN_OF_LIFE;
         loop {
             clock.sleep_until(next).await;
             next = clock.now() + SIGN_OF_LIFE;
@@ -381,6 +400,11 @@ impl Runner {
             }
         }
     }
+}
+
+/// When a run began: by its lease, and not by the moment at which somebody looks, which may be much later.
+fn began(task: &Leased, clock: &dyn crate::Clock) -> Timestamp {
+    task.expires_at.map_or_else(|| clock.now(), |end| end - LEASE)
 }
 
 /// A failure is told without what it came with; a success whose result cannot be kept is none, now and the next time.

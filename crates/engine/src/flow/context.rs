@@ -7,13 +7,44 @@ use comeback_store::{ExecutionView, StepView, StepsOf, StoreError};
 use serde_json::{Map, Value, json};
 
 use super::Step;
-use crate::Core;
+use crate::{CommandError, Core, Engine};
 
 /// One execution, as its steps see it.
 pub struct Scene {
     pub view: ExecutionView,
     input: Value,
     steps: BTreeMap<String, StepView>,
+}
+
+/// Steps that are shown at once.
+const MOST_SHOWN: usize = 200;
+
+impl Engine {
+    /// What its steps can see at this moment, and the way that it has gone so far: the steps that have ended, in their order.
+    pub async fn execution_context(&self, namespace: &str, id: ExecutionId) -> Result<Value, CommandError> {
+        let core = &self.core;
+        let unknown = || CommandError::NotFound("execution");
+        if core.store.execution(namespace, id).await?.is_none() {
+            return Err(unknown());
+        }
+        let graph = core.store.graph(id, None).await?.ok_or_else(unknown)?;
+        let mut tasks: Vec<_> = graph.tasks.iter().map(|it| &it.stored.task).collect();
+        tasks.sort_unstable_by_key(|task| (task.ended_at.is_none(), task.ended_at, task.id));
+        let more = tasks.len() > MOST_SHOWN;
+        tasks.truncate(MOST_SHOWN);
+        let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
+        let steps = core.store.steps(id, StepsOf::Tasks(&ids)).await?;
+        let keys: BTreeMap<_, _> = steps.iter().filter_map(|it| Some((it.task, it.key.clone()?))).collect();
+        let ended = tasks.iter().filter(|task| task.ended_at.is_some());
+        let path: Vec<_> = ended.filter_map(|task| keys.get(&task.id).cloned()).collect();
+        let bare_names = steps.iter().filter_map(|it| Step::read(it.step.as_deref()?)).any(|step| step.bare_names);
+        let sees: Vec<String> = keys.into_values().collect();
+        let scene = core.scene(namespace, id, &sees).await?.ok_or_else(unknown)?;
+        let mut context = scene.context(&Step { bare_names, ..Step::default() })?;
+        context["path"] = json!(path);
+        context["more"] = json!(more);
+        Ok(context)
+    }
 }
 
 impl Core {

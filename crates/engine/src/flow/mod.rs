@@ -7,6 +7,7 @@ pub(crate) mod calls;
 mod context;
 mod dress;
 pub(crate) mod gates;
+mod standing;
 mod start;
 
 use std::collections::BTreeSet;
@@ -18,6 +19,7 @@ use serde_json::Value;
 
 use crate::{ExecutionSpec, TaskSpec};
 
+pub use standing::WorkflowStanding;
 pub use start::{Start, Started};
 
 /// What makes a task a step of a workflow.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comeback_core::{ExecutionId, Invalid, Policy, TaskId};
-use comeback_store::{Firing, Idempotency, Origin, Shelf, Submission, Submitted};
+use comeback_store::{Firing, Idempotency, Origin, Shelf, StoreError, Submission, Submitted};
 use serde_json::Value;
 
 use super::{Call, Plan, Step, WORKFLOWS, Workflows};
@@ -109,6 +109,9 @@ impl Engine {
 
     pub async fn start_workflow(&self, start: Start) -> Result<Started, CommandError> {
         let core = &self.core;
+        if !core.is_again(&start).await? {
+            core.must_be_active(&start.namespace, &start.workflow).await?;
+        }
         let Planned { version, begin, call } = core.plan_start(&start).await?;
         let Some((submit, first)) = call else {
             let (execution, repeated) = core.begin_execution(begin).await?;
@@ -150,6 +153,14 @@ impl Plan {
 }
 
 impl Core {
+    /// Whether it was asked for before, under the same key.
+    pub(crate) async fn is_again(&self, start: &Start) -> Result<bool, StoreError> {
+        match &start.idempotency {
+            Some(key) => Ok(self.store.used(&start.namespace, key).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// What a start comes to, without anything being started.
     pub(crate) async fn plan_start(&self, start: &Start) -> Result<Planned, CommandError> {
         let (plan, version) = self.planned(&start.namespace, &start.workflow, start.version).await?;

@@ -5,20 +5,27 @@
 
 mod expire;
 mod flow;
+mod guards;
+mod operations;
 mod promote;
 mod prune;
-mod reap;
+pub mod reap;
+mod repair;
 mod rules;
 mod schedule;
+mod stats;
 mod time;
 mod timeout;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use comeback_core::{Millis, Timestamp};
 use comeback_store::{Loop, NextDue, StoreError};
 
+use crate::alerts::look;
+use crate::subscriptions::follow;
 use crate::wake::Alarm;
 use crate::{Core, Engine};
 
@@ -50,12 +57,19 @@ impl Core {
         match name {
             Loop::Retries => promote::tick(self, comeback_store::Promote::Retries, due_by).await,
             Loop::Starts => promote::tick(self, comeback_store::Promote::Starts, due_by).await,
+            Loop::Reap | Loop::Timeout if due_by.0 < self.losses_from.load(Ordering::Relaxed) => {
+                Ok(Progress::default())
+            }
             Loop::Reap => reap::tick(self).await,
             Loop::Timeout => timeout::tick(self).await,
             Loop::Expire => expire::tick(self).await,
             Loop::Flow => flow::tick(self).await,
             Loop::Prune => prune::tick(self).await,
             Loop::Schedule => schedule::tick(self).await,
+            Loop::Operations => operations::tick(self).await,
+            Loop::Tell => follow::tick(self).await,
+            Loop::Alerts => look::tick(self).await,
+            Loop::Repair => repair::tick(self).await,
             Loop::Dispatch | Loop::Hooks => Ok(Progress::default()),
         }
     }
@@ -69,7 +83,10 @@ impl Core {
             Loop::Expire => &self.alarms.deadlines,
             Loop::Flow => &self.alarms.flow,
             Loop::Schedule => &self.alarms.schedules,
-            Loop::Prune | Loop::Dispatch | Loop::Hooks => return None,
+            Loop::Operations => &self.alarms.operations,
+            Loop::Tell => &self.alarms.tell,
+            Loop::Alerts => &self.alarms.alerts,
+            Loop::Prune | Loop::Dispatch | Loop::Hooks | Loop::Repair => return None,
         })
     }
 
@@ -98,13 +115,15 @@ fn next_of(name: Loop, next: &NextDue) -> Option<Timestamp> {
         Loop::Expire => next.deadline,
         Loop::Flow => next.gate,
         Loop::Schedule => next.schedule,
-        Loop::Prune | Loop::Dispatch | Loop::Hooks => None,
+        Loop::Operations => next.operation,
+        Loop::Alerts => next.alert,
+        Loop::Prune | Loop::Tell | Loop::Dispatch | Loop::Hooks | Loop::Repair => None,
     }
 }
 
 /// Whether a loop has nothing to do before the next instant that the store knows of.
 fn has_a_time(name: Loop) -> bool {
-    !matches!(name, Loop::Flow | Loop::Prune)
+    !matches!(name, Loop::Flow | Loop::Tell | Loop::Alerts | Loop::Prune | Loop::Repair)
 }
 
 /// Loops in the background. They end with this.
@@ -131,10 +150,12 @@ impl Running {
     }
 
     pub(crate) fn start(core: &Arc<Core>) -> Running {
-        let driven = Loop::ALL.iter().filter(|name| !name.is_asked_for());
+        let driven = Loop::ALL.iter().filter(|name| core.config.is_driven(**name));
         let mut tasks: Vec<_> = driven.map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
         tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));
         tasks.push(tokio::spawn(rules::keep(Arc::downgrade(core))));
+        tasks.push(tokio::spawn(guards::keep(Arc::downgrade(core))));
+        tasks.push(tokio::spawn(stats::keep(Arc::downgrade(core))));
         tasks.push(tokio::spawn(look_now_and_then(Arc::downgrade(core))));
         Running { tasks }
     }
@@ -174,6 +195,7 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
         }
         let grace = if name == Loop::Retries { promote::grace(core) } else { Millis::ZERO };
         let looked_at = core.clock.now() - grace;
+        core.tallies.looked(name, core.clock.now());
         // To look costs nothing, and to work takes a turn of whoever writes.
         let mut next = core.next(name).await?;
         let mut progress = Progress::default();
@@ -186,10 +208,11 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
             next = core.next(name).await?;
         }
         let now = core.clock.now();
-        if name == Loop::Prune {
-            return Ok(now + prune::INTERVAL);
+        let period = core.config.period(name).unwrap_or(core.config.safety_interval);
+        let safety = now + period;
+        if matches!(name, Loop::Prune | Loop::Repair) {
+            return Ok(safety);
         }
-        let safety = now + core.config.safety_interval;
         if let Some(alarm) = core.alarm_of(name) {
             alarm.found(next);
         }
@@ -201,7 +224,7 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
             Some(next) if next <= now && (next > looked_at || progress.moved > 0) => {}
             // A worker holds it in its hands at this moment, or it was left for us by now.
             Some(next) if next <= now && grace > Millis::ZERO && !is_paused(core, name, now).await? => {
-                let patience = told.patience(next, now, grace, core.config.safety_interval);
+                let patience = told.patience(next, now, grace, period);
                 return Ok(told.leave(core, next, patience).await?.min(safety));
             }
             // It was due when we looked and did not move: a pause holds it up. We look again now and then.
@@ -212,7 +235,7 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
     }
 }
 
-async fn is_paused(core: &Core, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+pub(crate) async fn is_paused(core: &Core, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
     Ok(core.store.pauses().await?.iter().any(|(paused, pause)| *paused == name && pause.until > now))
 }
 
@@ -242,6 +265,8 @@ async fn look_now_and_then(core: Weak<Core>) {
         let Some(core) = core.upgrade() else { return };
         core.wake.look();
         core.ring(Loop::Flow);
+        core.ring(Loop::Tell);
+        core.ring(Loop::Alerts);
         if let Ok(Err(_)) = hinted {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
@@ -257,6 +282,7 @@ impl Engine {
             for name in Loop::ALL.iter().filter(|name| **name != Loop::Prune && !name.is_asked_for()) {
                 now_moved += self.core.tick(*name).await?.moved;
             }
+            now_moved += self.core.look_at_dependencies().await?;
             moved += now_moved;
             if now_moved == 0 {
                 return Ok(moved);
@@ -277,7 +303,8 @@ impl Engine {
         let is_paused = |name: Loop| pauses.iter().any(|(paused, pause)| *paused == name && pause.until > now);
         let dues = Loop::ALL.iter().filter(|name| !is_paused(**name)).filter_map(|name| next_of(*name, &next));
         let ends = pauses.iter().map(|(_, pause)| pause.until).filter(|until| *until != Timestamp::MAX);
-        Ok(dues.chain(ends).filter(|at| *at > now).min())
+        let lets = self.core.store.next_dependency(now).await?;
+        Ok(dues.chain(ends).chain(lets).filter(|at| *at > now).min())
     }
 }
 
@@ -288,8 +315,6 @@ pub(crate) fn real(span: Millis) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use comeback_core::{Dialect, PolicyLimits, dialect};
     use comeback_store::{SqliteOptions, SqliteStore};
 

@@ -1,6 +1,6 @@
 //! Reap: a run whose lease has run out is lost, and takes the same road as any other bad end.
 
-use comeback_core::{End, Executor, Outcome, Speaker, Trigger};
+use comeback_core::{End, Executor, Outcome, Speaker, Task, Trigger};
 use comeback_store::{Due, Loop, StoreError, Stored};
 
 use super::{BATCH, Progress};
@@ -9,15 +9,25 @@ use crate::road::{Behind, Met, Verb, Wish};
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let due = core.store.due(Due::Leases, core.clock.now(), BATCH).await?;
-    end_all(core, due, Loop::Reap, |stored| {
-        let trigger = match stored.task.lane.executor {
-            // A hook that was started has no lease to renew: it went silent.
-            Executor::Hook if stored.task.run > 0 && stored.task.started_at.is_some() => Trigger::Stuck,
-            _ => Trigger::LeaseExpired,
-        };
-        Verb::End(Outcome { speaker: Speaker::Server, end: End::Lost(trigger) })
-    })
-    .await
+    let found = due.len();
+    let progress = end_all(core, due, Loop::Reap, verb).await?;
+    if progress.moved > 0 {
+        tracing::warn!(found, recovered = progress.moved, "stuck work was found");
+    }
+    Ok(progress)
+}
+
+/// How a run ends whose lease has run out.
+pub fn verb(stored: &Stored) -> Verb {
+    Verb::End(Outcome { speaker: Speaker::Server, end: End::Lost(trigger(&stored.task)) })
+}
+
+pub fn trigger(task: &Task) -> Trigger {
+    match task.lane.executor {
+        // A hook that was started has no lease to renew: it went silent.
+        Executor::Hook if task.run > 0 && task.started_at.is_some() => Trigger::Stuck,
+        _ => Trigger::LeaseExpired,
+    }
 }
 
 /// Takes each of these tasks down the road, on behalf of a loop.

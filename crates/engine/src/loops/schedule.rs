@@ -1,6 +1,6 @@
 //! Schedule: what is due is started, each instant once.
 
-use comeback_store::{Loop, StoreError};
+use comeback_store::{Following, Loop, StoreError};
 
 use super::{BATCH, Progress};
 use crate::Core;
@@ -11,7 +11,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     if super::is_paused(core, Loop::Schedule, now).await? {
         return Ok(Progress::default());
     }
-    let due = core.store.due_schedules(now, BATCH).await?;
+    let due = core.store.due_followers(Following::Schedules, now, BATCH).await?;
     let mut progress = Progress { moved: 0, more: due.len() >= BATCH as usize };
     for row in due {
         progress.moved += core.fire_due(row, now).await?;

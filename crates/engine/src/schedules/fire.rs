@@ -2,11 +2,11 @@
 
 use comeback_core::schedule::{Calendar, Overlap};
 use comeback_core::{EventKind, Invalid, State, Timestamp, expression};
-use comeback_store::{Applied, FiredBy, Firing, Loop, Schedule, StoreError, Submission};
+use comeback_store::{Applied, FiredBy, Firing, Follower, Loop, StoreError, Submission};
 use serde_json::{Value, json};
 
-use super::{Miss, Run, ScheduleSpec, Standing, Starts, read, text};
-use crate::flow::Start;
+use super::{Miss, OutsideEvent, Run, ScheduleSpec, Standing, Starts, read, text};
+use crate::flow::{Start, WorkflowStanding};
 use crate::{CommandError, Core, Submit};
 
 /// Instants of one schedule that are fired before the others have their turn.
@@ -20,7 +20,7 @@ pub struct Shot {
 
 impl Core {
     /// Deals with what has come for one schedule. Answers how many instants that were.
-    pub(crate) async fn fire_due(&self, row: Schedule, now: Timestamp) -> Result<u32, StoreError> {
+    pub(crate) async fn fire_due(&self, row: Follower, now: Timestamp) -> Result<u32, StoreError> {
         let understood = read(&row).and_then(|(spec, standing)| {
             let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
             Ok((spec, standing, calendar))
@@ -33,6 +33,13 @@ impl Core {
                 return self.set_aside(row, now).await;
             }
         };
+        let workflow = match spec.starts.workflow() {
+            Some(path) => self.standing_of(&row.namespace, path).await?,
+            None => WorkflowStanding::default(),
+        };
+        // What passed while its workflow was switched off is not made up for.
+        let settled = if workflow.is_active() { workflow.since.unwrap_or_default() } else { now };
+        let standing = Standing { settled: standing.settled.max(settled), ..standing };
         let due = calendar.due(standing.settled, now, spec.catch_up, spec.catch_up_limit);
         let standing = Standing { missed: standing.missed.saturating_add(due.missed), ..standing };
         let mut at = Moving { core: self, row, spec, standing, calendar, now };
@@ -53,33 +60,38 @@ impl Core {
         Ok(moved)
     }
 
-    async fn set_aside(&self, row: Schedule, now: Timestamp) -> Result<u32, StoreError> {
-        let row = Schedule { due: None, ..row };
-        Ok(u32::from(self.store.put_schedule(&row, None, Some(Loop::Schedule), None, now).await? == Applied::Done))
+    async fn set_aside(&self, row: Follower, now: Timestamp) -> Result<u32, StoreError> {
+        let row = Follower { due: None, ..row };
+        Ok(u32::from(self.store.put_follower(&row, None, Some(Loop::Schedule), None, now).await? == Applied::Done))
     }
 
-    /// What an instant would start, with everything checked.
+    /// What an instant, or an event, would start, with everything checked.
     pub(crate) async fn shot(
         &self,
         namespace: &str,
         spec: &ScheduleSpec,
         firing: &Firing,
+        event: Option<&OutsideEvent>,
         now: Timestamp,
     ) -> Result<Shot, CommandError> {
-        let names = json!({
+        let mut names = json!({
             "schedule": {"name": firing.schedule, "time_zone": spec.times.time_zone.as_deref().unwrap_or("UTC")},
             "scheduled_at": firing.at.to_rfc3339(),
             "trigger": firing.by.word(),
         });
+        if let Some(event) = event {
+            names["event"] = event.told(firing.at);
+        }
         let mut run = Run { scheduled_at: firing.at, started_at: now, trigger: firing.by, execution: None, task: None };
         let start = match &spec.starts {
             Starts::Workflow { path, version, input, labels } => {
-                let input = input.as_ref().map(|input| expression::render(input, &names)).transpose();
+                let rendered = input.as_ref().map(|input| expression::render(input, &names)).transpose();
+                let rendered = rendered.map_err(|faults| faults.under("input"))?;
                 let start = Start {
                     namespace: namespace.to_owned(),
                     workflow: path.clone(),
                     version: *version,
-                    input: input.map_err(|faults| faults.under("input"))?,
+                    input: rendered.or_else(|| event.and_then(OutsideEvent::as_input)),
                     labels: labels.clone(),
                     firing: Some(firing.clone()),
                     ..Start::default()
@@ -127,7 +139,7 @@ impl Core {
     }
 
     /// Whether what was started is still at work.
-    async fn is_open(&self, namespace: &str, run: &Run) -> Result<bool, StoreError> {
+    pub(super) async fn is_open(&self, namespace: &str, run: &Run) -> Result<bool, StoreError> {
         match (run.task, run.execution) {
             (Some(task), _) => {
                 let found = self.store.load(&[task]).await?.into_iter().flatten().next();
@@ -145,7 +157,7 @@ impl Core {
 /// One schedule on its way from instant to instant.
 struct Moving<'a> {
     core: &'a Core,
-    row: Schedule,
+    row: Follower,
     spec: ScheduleSpec,
     standing: Standing,
     calendar: Calendar,
@@ -163,7 +175,7 @@ impl Moving<'_> {
         }
         let firing = Firing { schedule: self.row.name.clone(), at: instant, by: FiredBy::Cron };
         let before = self.standing.clone();
-        let failed = match self.core.shot(&self.row.namespace, &self.spec, &firing, self.now).await {
+        let failed = match self.core.shot(&self.row.namespace, &self.spec, &firing, None, self.now).await {
             Err(CommandError::Store(error)) => return Err(error),
             Err(error) => error.to_string(),
             Ok(shot) => {
@@ -196,7 +208,7 @@ impl Moving<'_> {
         self.standing.settled = instant.map_or(self.standing.settled, |at| self.standing.settled.max(at));
         self.row.due = self.calendar.after(self.standing.settled);
         self.row.standing = text(&self.standing);
-        let applied = self.core.store.put_schedule(&self.row, start, Some(Loop::Schedule), None, self.now).await?;
+        let applied = self.core.store.put_follower(&self.row, start, Some(Loop::Schedule), None, self.now).await?;
         if applied == Applied::Done {
             self.row.version += 1;
             if let Some(start) = start {

@@ -1,15 +1,18 @@
-//! Schedules: what starts by itself, at which instants, and how far each has come.
+//! Schedules: what starts by itself, at which instants or by which events, and how far each has come.
 //!
 //! A schedule is one row. What it starts and the instant up to which it is dealt with are written in one commit, so that no
 //! instant fires twice, whoever looks and whoever is killed.
 
+mod events;
 mod fire;
 
 use std::collections::BTreeMap;
 
 use comeback_core::schedule::{CAUGHT_UP, CatchUp, MOST_CAUGHT_UP, Overlap, Times};
+use comeback_core::workflow::WorkflowState;
 use comeback_core::{ExecutionId, Invalid, TaskId, Timestamp};
-use comeback_store::{FiredBy, Schedule};
+use comeback_store::{FiredBy, Follower};
+pub use events::{Came, OutsideEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,6 +47,16 @@ pub enum Starts {
     },
     /// One task, as a request describes it.
     Task(Value),
+}
+
+impl Starts {
+    /// The workflow whose state it follows.
+    pub fn workflow(&self) -> Option<&str> {
+        match self {
+            Starts::Workflow { path, .. } => Some(path),
+            Starts::Task(_) => None,
+        }
+    }
 }
 
 impl ScheduleSpec {
@@ -124,8 +137,12 @@ pub struct ScheduleView {
     pub name: String,
     pub spec: ScheduleSpec,
     pub standing: Standing,
+    /// Of the workflow that it starts.
+    pub workflow: WorkflowState,
     /// The instants that come next.
     pub next: Vec<Timestamp>,
+    /// Whether nothing can let it fire any more.
+    pub is_over: bool,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
@@ -143,8 +160,10 @@ impl ScheduleView {
             .is_some_and(|error| standing.last_run.as_ref().is_none_or(|run| run.scheduled_at < error.scheduled_at));
         if self.spec.paused {
             "paused"
-        } else if self.next.is_empty() {
+        } else if self.is_over || self.workflow == WorkflowState::Inactive {
             "stopped"
+        } else if self.workflow == WorkflowState::Paused {
+            "paused"
         } else if failing {
             "error"
         } else if standing.last_run.is_none() {
@@ -154,12 +173,15 @@ impl ScheduleView {
         }
     }
 
-    pub(crate) fn of(row: &Schedule, now: Timestamp) -> Result<ScheduleView, String> {
+    /// Without the state of its workflow, which is looked up beside it.
+    pub(crate) fn of(row: &Follower, now: Timestamp) -> Result<ScheduleView, String> {
         let (spec, standing) = read(row)?;
         let calendar = spec.times.read().map_err(|faults| faults.to_string())?;
         let after = standing.settled.max(now);
         let next = if spec.paused { Vec::new() } else { calendar.coming(after).take(SHOWN).collect() };
         Ok(ScheduleView {
+            workflow: WorkflowState::Active,
+            is_over: calendar.is_over(after),
             namespace: row.namespace.clone(),
             name: row.name.clone(),
             spec,
@@ -169,9 +191,18 @@ impl ScheduleView {
             updated_at: row.updated_at,
         })
     }
+
+    /// It follows its workflow.
+    pub(crate) fn following(mut self, workflow: WorkflowState) -> ScheduleView {
+        self.workflow = workflow;
+        if workflow != WorkflowState::Active {
+            self.next.clear();
+        }
+        self
+    }
 }
 
-pub(crate) fn read(row: &Schedule) -> Result<(ScheduleSpec, Standing), String> {
+pub(crate) fn read(row: &Follower) -> Result<(ScheduleSpec, Standing), String> {
     let spec = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
     let standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     Ok((spec, standing))

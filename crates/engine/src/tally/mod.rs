@@ -5,10 +5,10 @@ mod times;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
-use comeback_core::{AttemptOutcome, Commit, EventKind, Executor, Reason, Record, State, Task, Trigger};
+use comeback_core::{AttemptOutcome, Commit, EventKind, Executor, Reason, Record, State, Task, Timestamp, Trigger};
 use comeback_store::{Claimed, Loop, Promote, StoreError, Submission};
 use parking_lot::Mutex;
 
@@ -91,6 +91,8 @@ struct OfLoop {
     took: Times,
     moved: AtomicU64,
     failed: AtomicU64,
+    /// In milliseconds; 0 where it never did.
+    looked_at: AtomicI64,
 }
 
 /// Calls that tell others of a task, by what they tell of.
@@ -199,6 +201,8 @@ pub struct LoopTally {
     pub took: Took,
     pub moved: u64,
     pub failed: u64,
+    /// When it last looked whether there is anything to do, here.
+    pub looked_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -395,8 +399,18 @@ impl Tallies {
         add(&self.made_already, u64::from(at_this_moment));
     }
 
+    fn of_loop(&self, name: Loop) -> Option<&OfLoop> {
+        Loop::ALL.iter().position(|it| *it == name).map(|place| &self.loops[place])
+    }
+
+    pub fn looked(&self, name: Loop, now: Timestamp) {
+        if let Some(of) = self.of_loop(name) {
+            of.looked_at.store(now.0, Ordering::Relaxed);
+        }
+    }
+
     pub fn ticked(&self, name: Loop, began: Instant, moved: Option<u32>) {
-        let Some(of) = Loop::ALL.iter().position(|it| *it == name).map(|place| &self.loops[place]) else { return };
+        let Some(of) = self.of_loop(name) else { return };
         of.took.add_us(micros(began));
         match moved {
             Some(moved) => add(&of.moved, u64::from(moved)),
@@ -433,6 +447,7 @@ impl Tallies {
             took: of.took.now(),
             moved: read(&of.moved),
             failed: read(&of.failed),
+            looked_at: Some(Timestamp(of.looked_at.load(Ordering::Relaxed))).filter(|at| at.0 != 0),
         };
         let of_query = |(query, of): (&Query, &Asked)| QueryTally {
             query: *query,

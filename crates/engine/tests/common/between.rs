@@ -1,14 +1,18 @@
 //! A real store with a hand before it: the hand may lose a question or an answer, count, end it all, or change what is said.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::budget::Booked;
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::filter::Filter;
 use comeback_core::payload::OldPayload;
-use comeback_core::{Audit, Commit, ExecutionId, Record, TaskId, Timestamp};
+use comeback_core::stats::Fold;
+use comeback_core::{Audit, Class, Commit, ExecutionId, Millis, Record, TaskId, Timestamp};
 use comeback_engine::store::*;
+use uuid::Uuid;
 
 /// What stands before a store. Whatever it does not say otherwise, happens.
 #[async_trait]
@@ -67,16 +71,16 @@ pub trait Hand: Send + Sync {
         truth.promote(what, now, limit).await
     }
 
-    async fn put_schedule(
+    async fn put_follower(
         &self,
         truth: &dyn Store,
-        schedule: &Schedule,
+        follower: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        truth.put_schedule(schedule, start, on_behalf_of, audit, now).await
+        truth.put_follower(follower, start, on_behalf_of, audit, now).await
     }
 
     async fn set_pause(
@@ -166,6 +170,10 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.hand.heartbeat(&*self.truth, beats, now), |answers| !answers.is_empty()).await
     }
 
+    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+        self.writes(self.truth.outlast(from, to), |held| *held > 0).await
+    }
+
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
         self.writes(self.truth.count(counts, now), |answers| answers.contains(&true)).await
     }
@@ -180,6 +188,10 @@ impl<H: Hand> Store for Between<H> {
 
     async fn next_due(&self) -> Result<NextDue, StoreError> {
         self.reads(self.truth.next_due()).await
+    }
+
+    async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError> {
+        self.reads(self.truth.due_before(until)).await
     }
 
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -200,6 +212,16 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.task(namespace, id)).await
     }
 
+    async fn describe(
+        &self,
+        id: TaskId,
+        change: &Description,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.writes(self.truth.describe(id, change, audit, now), |described| *described).await
+    }
+
     async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
         self.reads(self.truth.old_payloads(id)).await
     }
@@ -210,6 +232,10 @@ impl<H: Hand> Store for Between<H> {
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
         self.reads(self.truth.history(subject, after, limit)).await
+    }
+
+    async fn runs_before(&self, id: TaskId, before: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        self.reads(self.truth.runs_before(id, before, limit)).await
     }
 
     async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
@@ -284,32 +310,44 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.delete_document(at, name), |deleted| *deleted).await
     }
 
-    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
-        self.reads(self.truth.schedule(namespace, name)).await
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+        self.reads(self.truth.follower(sort, namespace, name)).await
     }
 
-    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        self.reads(self.truth.schedules(namespace, after, limit)).await
-    }
-
-    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        self.reads(self.truth.due_schedules(now, limit)).await
-    }
-
-    async fn put_schedule(
+    async fn followers(
         &self,
-        schedule: &Schedule,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        self.reads(self.truth.followers(sort, namespace, after, limit)).await
+    }
+
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+        self.reads(self.truth.due_followers(sort, now, limit)).await
+    }
+
+    async fn put_follower(
+        &self,
+        follower: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        let put = self.hand.put_schedule(&*self.truth, schedule, start, on_behalf_of, audit, now);
+        let put = self.hand.put_follower(&*self.truth, follower, start, on_behalf_of, audit, now);
         self.writes(put, |applied| *applied == Applied::Done).await
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
-        self.writes(self.truth.delete_schedule(namespace, name, audit), |deleted| *deleted).await
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_follower(sort, namespace, name, audit), |deleted| *deleted).await
     }
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
@@ -330,6 +368,10 @@ impl<H: Hand> Store for Between<H> {
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.writes(self.truth.prune(before, limit), |pruned| pruned.tasks > 0).await
+    }
+
+    async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
+        self.reads(self.truth.prunable(before)).await
     }
 
     async fn set_pause(
@@ -388,6 +430,10 @@ impl<H: Hand> Store for Between<H> {
         self.truth.held_by_rules()
     }
 
+    fn held_by_dependencies(&self) -> u64 {
+        self.truth.held_by_dependencies()
+    }
+
     fn freed_by(&self, lane: &comeback_core::Lane) -> Vec<Arc<comeback_core::Lane>> {
         self.truth.freed_by(lane)
     }
@@ -438,12 +484,151 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.delete_account(namespace, name, audit), |closed| *closed == Closed::Gone).await
     }
 
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+        self.reads(self.truth.dependency(namespace, name)).await
+    }
+
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        self.reads(self.truth.dependencies(namespace, after, limit)).await
+    }
+
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        self.reads(self.truth.due_dependencies(now, limit)).await
+    }
+
+    async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.reads(self.truth.next_dependency(after)).await
+    }
+
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        self.writes(self.truth.put_dependency(it, audit, now), |written| *written).await
+    }
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_dependency(namespace, name, audit), |gone| *gone).await
+    }
+
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        self.writes(self.truth.announce(it, stopped, audit, now), |written| *written).await
+    }
+
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        self.truth.is_guarded(namespace, dependency)
+    }
+
+    async fn matching(
+        &self,
+        namespace: &str,
+        filter: &Filter,
+        now: Timestamp,
+        most: u32,
+    ) -> Result<Vec<TaskId>, StoreError> {
+        self.reads(self.truth.matching(namespace, filter, now, most)).await
+    }
+
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError> {
+        let start = self.truth.start_operation(operation, ids, key, audit, now);
+        self.writes(start, |started| *started == Started::New).await
+    }
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
+        self.reads(self.truth.operation(namespace, id)).await
+    }
+
+    async fn operations(
+        &self,
+        namespace: &str,
+        before: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Operation>, StoreError> {
+        self.reads(self.truth.operations(namespace, before, limit)).await
+    }
+
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        self.reads(self.truth.due_operations(now, limit)).await
+    }
+
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let put = self.truth.put_operation(operation, on_behalf_of, audit, now);
+        self.writes(put, |applied| *applied == Applied::Done).await
+    }
+
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
+        self.reads(self.truth.operation_ids(id, from, to)).await
+    }
+
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+        self.reads(self.truth.marks(id, tasks)).await
+    }
+
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
         self.writes(self.truth.put_audit(audit), |_| true).await
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
         self.reads(self.truth.audit(query)).await
+    }
+
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+        self.reads(self.truth.unfolded(limit)).await
+    }
+
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+        self.writes(self.truth.fold(stretch, fold, now), |done| *done).await
+    }
+
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+        self.reads(self.truth.sums(namespace, query)).await
+    }
+
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        self.writes(self.truth.tidy_sums(now, limit, most_groups), |more| *more).await
+    }
+
+    async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+        self.reads(self.truth.groups(namespace, query)).await
+    }
+
+    async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+        self.reads(self.truth.group(namespace, fingerprint)).await
+    }
+
+    async fn put_group(
+        &self,
+        namespace: &str,
+        fingerprint: i64,
+        deed: &Deed,
+        audit: &Audit,
+        now: Timestamp,
+    ) -> Result<Option<Group>, StoreError> {
+        self.writes(self.truth.put_group(namespace, fingerprint, deed, audit, now), Option::is_some).await
+    }
+
+    async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+        self.reads(self.truth.reclassified()).await
+    }
+
+    async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
+        self.reads(self.truth.open_with(namespace, fingerprints)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -420,9 +420,13 @@ pub async fn loops(sim: Sim, mut rng: Rng, instance: usize, steps: u64) -> Outco
     Ok(())
 }
 
-/// Time goes on: by little, by much, or just to where something is due.
+/// Time goes on: by little, by much, or just to where something is due. Now and then somebody sets the clock two weeks ahead, in the
+/// middle of everything (R-I21).
 pub async fn time(sim: Sim, mut rng: Rng, steps: u64) -> Outcome {
     for _ in 0..steps {
+        if rng.below(300) == 0 {
+            sim.clock.advance(Millis::from_days(14));
+        }
         match rng.below(4) {
             0 => sim.clock.advance(Millis(rng.below(50))),
             1 => sim.clock.advance(Millis(rng.below(3_000))),

@@ -250,10 +250,10 @@ impl Hand for Faulty {
         truth.promote(what, now, limit).await
     }
 
-    async fn put_schedule(
+    async fn put_follower(
         &self,
         truth: &dyn Store,
-        schedule: &Schedule,
+        schedule: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -261,13 +261,13 @@ impl Hand for Faulty {
     ) -> Result<Applied, StoreError> {
         let mut schedule = schedule.clone();
         if self.is(Mutant::FireTwice)
-            && let Some(there) = truth.schedule(&schedule.namespace, &schedule.name).await?
+            && let Some(there) = truth.follower(schedule.sort, &schedule.namespace, &schedule.name).await?
         {
             schedule.version = there.version;
         }
         let lost = self.is(Mutant::LoseFirings) && self.faults.chance(30);
         let start = start.filter(|_| !lost);
-        truth.put_schedule(&schedule, start, on_behalf_of, audit, now).await
+        truth.put_follower(&schedule, start, on_behalf_of, audit, now).await
     }
 
     async fn set_pause(

@@ -88,7 +88,7 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<checks::Summary, String> {
         let sim = Sim::new(seed, mutant).await;
         let mut rng = Rng::new(seed);
         let mut actors = tokio::task::JoinSet::new();
-        let steps = 12 + rng.below(14);
+        let steps = 8 + rng.below(10);
         for n in 0..3 {
             actors.spawn(actors::worker(sim.clone(), rng.fork(), n, steps * 2));
         }

@@ -7,7 +7,7 @@ use comeback_core::schedule::{CatchUp, Times};
 use comeback_core::{Invalid, Millis, Timestamp};
 use comeback_engine::flow::{Plan, Workflows};
 use comeback_engine::schedules::{ScheduleSpec, Standing, Starts};
-use comeback_engine::store::{ListQuery, Store};
+use comeback_engine::store::{Following, ListQuery, Store};
 use comeback_engine::{Engine, EngineConfig, TaskSpec};
 use serde_json::{Value, json};
 
@@ -50,7 +50,12 @@ pub async fn make(sim: &Sim) {
 /// As many tasks as instants have been dealt with, one for each, and none before its time.
 pub async fn check(sim: &Sim) -> Result<(), String> {
     let text = |error: comeback_engine::store::StoreError| error.to_string();
-    let row = sim.truth.schedule(NAMESPACE, "ticks").await.map_err(text)?.ok_or("the schedule is gone")?;
+    let row = sim
+        .truth
+        .follower(Following::Schedules, NAMESPACE, "ticks")
+        .await
+        .map_err(text)?
+        .ok_or("the schedule is gone")?;
     let standing: Standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     let query = ListQuery {
         filter: Filter::parse("kind:tick", sim.clock_now()).expect("a filter"),

@@ -54,7 +54,7 @@ stories! {
             (TaskSpec::new("k").payload(json!("x".repeat(300_000))), "payload"),
             (TaskSpec { needs: needs("nobody"), ..TaskSpec::new("k") }, "needs[0].task"),
             (TaskSpec { key: Some("me".into()), needs: needs("me"), ..TaskSpec::new("k") }, "needs[0].task"),
-            (TaskSpec { dependency: Some("psp".into()), ..TaskSpec::new("k") }, "dependency"),
+            (TaskSpec { dependency: Some(long.clone()), ..TaskSpec::new("k") }, "dependency"),
             (TaskSpec { account: Some("acme".into()), ..TaskSpec::new("k") }, "account"),
             (TaskSpec { cost: Some(1), ..TaskSpec::new("k") }, "cost"),
             (TaskSpec { hooks: Some(json!({"end": []}).into()), ..TaskSpec::new("k") }, "hooks.end"),

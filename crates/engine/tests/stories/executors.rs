@@ -169,4 +169,28 @@ stories! {
         assert!(task.stored.task.state.is_failure());
         assert_eq!(failure.error_type.as_deref(), Some("network"), "{}", failure.message);
     }
+
+    /// F0-5: type, status, message, the call behind it with what was answered, the task and the time.
+    fn a_failed_call_is_kept_with_what_was_asked_and_answered(place) {
+        let engine = engine(&place).await;
+        let _executors = start(&engine, 4);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/pay?order=7", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a call");
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 502 Bad\r\ncontent-length: 14\r\n\r\n{\"why\":\"busy\"}");
+        });
+        let executor = ExecutorSpec::Http(json!({"type": "http", "method": "post", "url": url}).into());
+        let id = submit(&engine, TaskSpec { executor, ..spec("h", json!({"max_retries": 0})) }).await;
+        until_over(&engine, id).await;
+        let record = engine.task("default", id).await.expect("the task").last_failure.expect("a record");
+        let failure = record.failure.expect("a failure");
+        assert_eq!((record.subject, record.at), (id.0, place.now()));
+        assert_eq!((failure.error_type.as_deref(), failure.status), (Some("http"), Some(502)));
+        assert!(failure.message.contains("502"), "{}", failure.message);
+        let kept = failure.result.expect("the call");
+        assert_eq!((&kept["method"], &kept["url"], &kept["status"]), (&json!("POST"), &json!(url), &json!(502)));
+        assert_eq!(kept["body"], json!({"why": "busy"}));
+    }
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::plain::{self, Plain, put};
 use crate::stories;
-use crate::world::{Place, failed, lease, report};
+use crate::world::{Place, everything_is_told, failed, lease, report};
 
 pub async fn engine(place: &Place) -> Engine {
     let engine = place.engine().await;
@@ -314,6 +314,55 @@ stories! {
         let started = start(&engine, "whole", json!({})).await;
         assert_eq!(work(&engine, |_| failed("no")).await.len(), 3);
         assert_eq!(engine.task("default", started.task.unwrap()).await.unwrap().stored.task.state, State::Dead);
+    }
+
+    /// F0-2, F0-11: the way it went, and what each step left.
+    fn the_context_of_an_execution_is_what_its_steps_left(place) {
+        let engine = engine(&place).await;
+        put(&engine, "flow", json!({"steps": {
+            "b": {},
+            "a": {"needs": ["b"], "output": {"twice": "{{ result * 2 }}"}},
+            "c": {"needs": ["a"]},
+        }})).await;
+        let started = start(&engine, "flow", json!({"n": 5})).await;
+        for result in [1, 2] {
+            place.pass(1_000);
+            let leased = lease(&engine, 1).await;
+            report(&engine, &leased[0], with(json!(result))).await.unwrap();
+        }
+        let context = engine.execution_context("default", started.execution).await.unwrap();
+        assert_eq!((&context["input"], &context["path"], &context["more"]), (&json!({"n": 5}), &json!(["b", "a"]), &json!(false)));
+        let steps = json!({
+            "a": {"state": "succeeded", "result": {"twice": 4}},
+            "b": {"state": "succeeded", "result": 1},
+            "c": {"state": "pending"},
+        });
+        assert_eq!(context["steps"], steps);
+        assert_eq!((&context["execution"]["workflow"], &context["execution"]["version"]), (&json!("flow"), &json!(1)));
+        assert!(engine.execution_context("other", started.execution).await.is_err(), "it is another namespace's");
+    }
+
+    /// E8 and E9, for those who follow.
+    fn retries_of_executions_are_told_in_the_feed(place) {
+        let engine = engine(&place).await;
+        put(&engine, "whole", json!({"retry": {"strategy": "fixed", "delay": "1h", "max_retries": 1}, "steps": {"a": {}}})).await;
+        let started = start(&engine, "whole", json!({})).await;
+        work(&engine, |_| failed("no")).await;
+        let due = place.now() + comeback_core::Millis::from_secs(3_600);
+        place.pass(3_600_000);
+        work(&engine, |_| failed("no")).await;
+        // A step that is tried again is no execution that is.
+        put(&engine, "steps", json!({"steps": {"a": {"retry": {"strategy": "immediate", "max_retries": 1}}}})).await;
+        start(&engine, "steps", json!({})).await;
+        work(&engine, |_| failed("no")).await;
+        everything_is_told(&engine).await;
+        let feed = engine.store().feed(None, 1_000).await.unwrap().events;
+        let told: Vec<_> = feed.iter().filter(|it| it.event.kind.word().starts_with("execution.retry")).collect();
+        let kinds: Vec<_> = told.iter().map(|it| (it.event.kind.word(), it.event.task)).collect();
+        assert_eq!(kinds, [("execution.retry_scheduled", started.task), ("execution.retry_exhausted", started.task)]);
+        assert_eq!(told[0].event.data["next_retry_at"], json!(due.to_rfc3339()));
+        assert_eq!(told[0].event.data["last_error"], json!(format!("execution {} failed", started.execution)));
+        assert_eq!(told[1].event.data["reason"], json!("attempts"));
     }
 
     /// I-14: nothing of it is in memory.

@@ -17,7 +17,7 @@ use comeback_engine::{
 };
 use serde_json::json;
 
-async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {
+pub async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -> TaskId {
     let task = TaskSpec {
         executor: ExecutorSpec::Hook(json!({"start": {"url": "http://example.test"}}).into()),
         timeout: timeout.map(Millis),
@@ -26,13 +26,13 @@ async fn hook(engine: &Engine, retry: serde_json::Value, timeout: Option<u64>) -
     submit(engine, task).await
 }
 
-async fn claim(engine: &Engine) -> LeaseRef {
+pub async fn claim(engine: &Engine) -> LeaseRef {
     let claimed = engine.claim_hooks(LeaseRequest::new("default", "hooks")).await.unwrap();
     assert_eq!(claimed.len(), 1);
     claimed[0].lease
 }
 
-async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
+pub async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
     engine.settle(Settle { namespace: "default".into(), task, fence, end }).await.map(|changed| changed.state)
 }
 

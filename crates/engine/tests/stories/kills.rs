@@ -22,30 +22,34 @@ use crate::world::{Backend, Place, failed};
 
 /// When an engine dies: before its n-th write reaches the store, or after it was done and before anybody hears of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Death {
+pub enum Death {
     Before(usize),
     After(usize),
 }
 
 /// The thread from which an engine's life hangs. Once it is cut nothing reaches the store any more.
 #[derive(Default)]
-struct Life {
-    ends: Option<Death>,
-    over: AtomicBool,
-    writes: AtomicUsize,
+pub struct Life {
+    pub ends: Option<Death>,
+    pub over: AtomicBool,
+    pub writes: AtomicUsize,
     /// The writes that changed something: the commits.
-    commits: Mutex<Vec<usize>>,
+    pub commits: Mutex<Vec<usize>>,
 }
 
 const NO_WRITE: u64 = u64::MAX;
 
 impl Life {
+    pub fn ending(death: Death) -> Life {
+        Life { ends: Some(death), ..Life::default() }
+    }
+
     fn end(&self) -> StoreError {
         self.over.store(true, Ordering::SeqCst);
         StoreError::Unavailable("killed".into())
     }
 
-    fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
 }
@@ -87,7 +91,7 @@ struct Run {
     effects: Vec<(TaskId, String, u32)>,
 }
 
-async fn live(place: &Place, truth: &Arc<dyn Store>, life: &Arc<Life>) -> Engine {
+pub async fn live(place: &Place, truth: &Arc<dyn Store>, life: &Arc<Life>) -> Engine {
     let store = Arc::new(Between { truth: truth.clone(), hand: life.clone() });
     let config = EngineConfig { instance: "mortal".into(), ..EngineConfig::default() };
     let engine = Engine::without_loops(store, place.clock.clone(), config).await.expect("an engine");

@@ -1,15 +1,20 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
+mod alerts;
 mod bad_input;
 #[path = "../common/between.rs"]
 mod between;
+mod bulk;
 mod calls;
+mod dependencies;
 mod executors;
+mod fairness;
 mod flow;
 mod hooks;
 mod kills;
 mod lively;
 mod long;
+mod numbers;
 mod operators;
 #[path = "../common/plain.rs"]
 mod plain;
@@ -19,7 +24,9 @@ mod schedules;
 #[path = "../common/shapes.rs"]
 mod shapes;
 mod sizes;
+mod subscriptions;
 mod tasks;
+mod triggers;
 mod world;
 
 use libtest_mimic::{Arguments, Trial};
@@ -52,9 +59,17 @@ fn main() {
         ("kills", kills::STORIES),
         ("sizes", sizes::STORIES),
         ("schedules", schedules::STORIES),
+        ("triggers", triggers::STORIES),
+        ("subscriptions", subscriptions::STORIES),
+        ("alerts", alerts::STORIES),
         ("races", races::STORIES),
         ("rules", rules::STORIES),
+        ("dependencies", dependencies::STORIES),
         ("operators", operators::STORIES),
+        ("numbers", numbers::STORIES),
+        ("fairness", fairness::STORIES),
+        ("operators", operators::STORIES),
+        ("bulk", bulk::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),

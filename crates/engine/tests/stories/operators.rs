@@ -17,6 +17,7 @@ fn ana() -> Act {
         note: Some("the bank is back".into()),
         key: Some("ops".into()),
         request: Some("r-1".into()),
+        operation: None,
     }
 }
 
@@ -280,6 +281,22 @@ stories! {
         let mut days: Vec<i64> = held.iter().map(|hold| hold.until.0 / 86_400_000 - place.now().0 / 86_400_000).collect();
         days.sort_unstable();
         assert_eq!(days, [1, 1, 1, 2, 2]);
+        // Who retries by hand pays with credits and waits for nobody; the retries of the new cycle are booked like any.
+        let held_one = async |id: &TaskId| one.task("default", *id).await.unwrap().stored.task.hold.is_some();
+        let mut by_hand = ids[0];
+        for id in &ids {
+            if held_one(id).await {
+                by_hand = *id;
+            }
+        }
+        one.retry("default", by_hand, ManualRetry::default()).await.unwrap();
+        let retried = one.task("default", by_hand).await.unwrap().stored.task;
+        assert_eq!((retried.state, &retried.hold), (State::Pending, &None));
+        let again = lease_one(&one).await;
+        assert_eq!(again.lease.task, by_hand);
+        report(&one, &again, failed("x")).await.unwrap();
+        let hold = one.task("default", by_hand).await.unwrap().stored.task.hold.expect("today is full");
+        assert!(hold.reason.contains("account acme"), "{hold:?}");
         place.pass(1_000);
         one.tick().await.unwrap();
         assert_eq!(lease(&one, 8).await.len(), 3);

@@ -1,10 +1,30 @@
 //! Two hands on one task. Each race is run many times, with two instances that know nothing of each other.
+//!
+//! | the race | its story |
+//! |---|---|
+//! | two instances claim one due retry | `two_instances_claim_one_due_retry` |
+//! | cancel and a retry decision | `cancel_against_a_retry_decision` |
+//! | a manual retry and a promotion (T19, T14) | `a_manual_retry_against_a_promotion`, `two_manual_retries_at_once` |
+//! | settling with a stale token | `an_old_callback_against_the_one_that_counts` |
+//! | the end of a lease and a late success | `a_late_success_against_the_reaper`, `a_heartbeat_against_the_reaper` |
+//! | a pause and a promotion | `pause_against_a_promotion`, `a_loop_is_paused_while_another_instance_promotes` |
+//! | an execution is stopped during a promotion | `an_execution_is_stopped_while_it_is_promoted` |
+//! | the policy is used up while the task is paused | `a_policy_is_used_up_while_the_task_is_paused` |
+//! | its deadline passes while it is paused | `a_deadline_passes_while_the_task_is_paused` |
+//! | a worker dies before and after the start | `hooks::a_claim_that_was_never_sent_is_given_back`, `hooks::a_claim_whose_call_was_sent_counts_as_lost`, `tasks::a_lost_worker_is_noticed_and_its_task_runs_again`, and the kills at every commit in `kills` |
+//! | a task is settled twice | `the_same_report_at_two_instances`, `success_against_failure_of_one_run`, `two_callbacks_of_one_run` |
+//! | a start call is delivered twice | `two_instances_deliver_one_start_call` |
+//! | the clock jumps between instances | `instances_whose_clocks_disagree` |
+//! | credits, edits, cancels and stuck work against manual retries | `operators` |
 
+use crate::hooks::{claim, hook, settle};
 use crate::stories;
 use crate::world::*;
-use comeback_core::{Counters, Millis, Reason, State, TaskId};
+use comeback_core::{Counters, Millis, Reason, Speaker, State, TaskId};
 use comeback_engine::store::Loop;
-use comeback_engine::{CommandError, Engine, ManualRetry, ReportError, TaskSpec};
+use comeback_engine::{
+    CommandError, Engine, EngineConfig, LeaseRequest, ManualRetry, ReportError, TaskSpec, VirtualClock,
+};
 use serde_json::json;
 
 const ROUNDS: usize = 12;
@@ -243,6 +263,86 @@ stories! {
             let leased = lease_one(&one).await;
             let (good, bad) = tokio::join!(report(&one, &leased, succeeded()), report(&two, &leased, failed("x")));
             assert_eq!(usize::from(good.is_ok()) + usize::from(bad.is_ok()), 1);
+        }
+    }
+
+    /// X1-6: the run before may say what it likes at the very moment at which this one ends.
+    fn an_old_callback_against_the_one_that_counts(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        for _ in 0..ROUNDS {
+            let id = hook(&one, json!({"strategy": "immediate"}), Some(5_000)).await;
+            for _ in 0..2 {
+                let call = claim(&one).await;
+                one.hook_started("default", call).await.unwrap();
+                if call.number == 1 {
+                    place.pass(5_000);
+                    one.tick().await.unwrap();
+                }
+            }
+            let (old, new) = tokio::join!(
+                settle(&one, id, Speaker::Run(1), failed("too late")),
+                settle(&two, id, Speaker::Run(2), succeeded()),
+            );
+            assert!(old.is_err(), "{old:?}");
+            assert_eq!(new.unwrap(), State::Succeeded);
+        }
+    }
+
+    fn two_callbacks_of_one_run(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        for _ in 0..ROUNDS {
+            let id = hook(&one, json!({"strategy": "fixed", "delay": "1h"}), None).await;
+            let call = claim(&one).await;
+            one.hook_started("default", call).await.unwrap();
+            let (good, bad) = tokio::join!(
+                settle(&one, id, Speaker::Run(1), succeeded()),
+                settle(&two, id, Speaker::Run(1), failed("x")),
+            );
+            assert_eq!(usize::from(good.is_ok()) + usize::from(bad.is_ok()), 1, "{good:?} {bad:?}");
+            let ended = if good.is_ok() { State::Succeeded } else { State::RetryPending };
+            assert_eq!(state(&one, id).await, ended);
+        }
+    }
+
+    /// Both look for start calls to make, and both answers come back: one call is made, and it is started once.
+    fn two_instances_deliver_one_start_call(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        for _ in 0..ROUNDS {
+            let id = hook(&one, json!({}), None).await;
+            let ask = |engine: Engine| async move { engine.claim_hooks(LeaseRequest::new("default", "hooks")).await.unwrap() };
+            let (a, b) = tokio::join!(ask(one.clone()), ask(two.clone()));
+            assert_eq!(a.len() + b.len(), 1, "claimed once");
+            let call = a.first().or(b.first()).expect("one of them").lease;
+            let (first, second) = tokio::join!(one.hook_started("default", call), two.hook_started("default", call));
+            assert!(first.is_ok() || second.is_ok(), "{first:?} {second:?}");
+            assert_eq!(state(&one, id).await, State::Running);
+            let starts = one.events("default", id, 0, 100).await.unwrap();
+            let starts = starts.iter().filter(|it| it.kind == comeback_core::EventKind::AttemptStarted).count();
+            assert_eq!(starts, 1, "and started once");
+            settle(&two, id, Speaker::Run(1), succeeded()).await.unwrap();
+        }
+    }
+
+    /// One instance is an hour ahead, then an hour behind: nothing runs twice, and nothing is lost.
+    fn instances_whose_clocks_disagree(place) {
+        let one = place.engine().await;
+        for round in 0..ROUNDS {
+            let hour = Millis::from_secs(3_600);
+            let other = VirtualClock::new(if round % 2 == 0 { place.now() + hour } else { place.now() - hour });
+            let two = Engine::without_loops(place.store().await, other, EngineConfig::default()).await.unwrap();
+            let id = due_retry(&place, &one).await;
+            let (a, b) = tokio::join!(one.tick(), two.tick());
+            a.unwrap();
+            b.unwrap();
+            one.tick().await.unwrap();
+            let (a, b) = tokio::join!(lease(&one, 5), lease(&two, 5));
+            assert_eq!(a.len() + b.len(), 1, "leased once");
+            let (speaker, winner) = if a.is_empty() { (&two, &b[0]) } else { (&one, &a[0]) };
+            assert_eq!(winner.lease.task, id);
+            report(speaker, winner, succeeded()).await.unwrap();
+            let records = one.events("default", id, 0, 100).await.unwrap();
+            assert!(records.is_sorted_by_key(|it| it.at), "its own time does not go back: {records:?}");
+            assert_eq!(state(&one, id).await, State::Succeeded);
         }
     }
 }

@@ -20,7 +20,7 @@ pub async fn put(engine: &Engine, text: Value) {
 
 async fn blocked(engine: &Engine, id: comeback_core::TaskId) -> Option<String> {
     let task = engine.task("default", id).await.expect("the task exists").stored.task;
-    engine.held_by_rule(&task).await.expect("reads")
+    engine.held_by_rule(&task).await.expect("reads").map(|by| by.words)
 }
 
 async fn open_tasks(engine: &Engine) -> usize {

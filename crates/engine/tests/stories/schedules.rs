@@ -364,4 +364,20 @@ stories! {
             assert!(engine.now() >= at && late < Millis(900), "{late} late");
         }
     }
+
+    fn what_fires_soon_is_known_beforehand(place) {
+        let engine = engine(&place).await;
+        let start = place.now();
+        create(&engine, "often", task(cron("* * * * *"))).await;
+        create(&engine, "paused", ScheduleSpec { paused: true, ..task(cron("* * * * *")) }).await;
+        create(&engine, "later", task(cron("*/5 * * * *"))).await;
+        let until = start + Millis(10 * MINUTE);
+        let (firings, all) = engine.firings_until("default", until, 100).await.unwrap();
+        let of = |name: &str| firings.iter().filter(|it| it.0 == name).map(|it| it.1.to_rfc3339()).collect::<Vec<_>>();
+        assert_eq!(of("often"), minutes(start, 1..=10));
+        assert_eq!((of("later").len(), of("paused").len(), all), (2, 0, true));
+        let (some, all) = engine.firings_until("default", until, 3).await.unwrap();
+        assert_eq!((some.len(), all), (3, false));
+        assert_eq!(engine.firings_until("other", until, 9).await.unwrap(), (Vec::new(), true));
+    }
 }

@@ -3,8 +3,8 @@
 use crate::stories;
 use crate::world::*;
 use comeback_core::transition::Act;
-use comeback_core::{Counters, EventKind, Millis, OnUnmet, Reason, State, When};
-use comeback_engine::store::{BeatAnswer, Idempotency, Loop, Subject};
+use comeback_core::{Counters, Did, EventKind, Millis, OnUnmet, Reason, State, When};
+use comeback_engine::store::{AuditQuery, BeatAnswer, Idempotency, Loop, Subject};
 use comeback_engine::{
     CommandError, Deed, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd, ReportError,
     Submit, TaskSpec,
@@ -454,5 +454,27 @@ stories! {
         let pruning = comeback_engine::Engine::without_loops(place.store().await, place.clock.clone(), config).await.unwrap();
         assert_eq!(pruning.tick_loop(Loop::Prune).await.unwrap().moved, 1);
         assert_eq!(state(&engine, open).await, State::Pending);
+    }
+
+    /// F3-10: by hand, looked at first, and written down.
+    fn what_is_old_is_forgotten_when_somebody_asks(place) {
+        let engine = place.engine().await;
+        for kind in ["old", "young"] {
+            submit(&engine, TaskSpec::new(kind)).await;
+            let leased = lease_one(&engine).await;
+            report(&engine, &leased, succeeded()).await.unwrap();
+            place.pass(86_400_000 * 20);
+        }
+        let open = submit(&engine, TaskSpec::new("open")).await;
+        let month = Millis::from_days(30);
+        assert_eq!(engine.preview_cleanup(month).await.unwrap().tasks, 1);
+        let done = engine.cleanup(month, &Act { note: Some("room".into()), ..Act::default() }).await.unwrap();
+        assert_eq!((done.tasks, done.more, done.before), (1, false, place.now() - month));
+        assert_eq!(engine.preview_cleanup(month).await.unwrap().tasks, 0);
+        assert_eq!(engine.preview_cleanup(Millis::from_days(1)).await.unwrap().tasks, 1, "the young one is there");
+        assert_eq!(state(&engine, open).await, State::Pending);
+        assert!(engine.preview_cleanup(Millis::from_secs(86_399)).await.is_err(), "keys may still be asked about");
+        let acts = engine.audit(&AuditQuery { limit: 9, ..AuditQuery::default() }).await.unwrap();
+        assert_eq!((acts[0].did, acts[0].note.as_deref()), (Did::Cleanup, Some("room")));
     }
 }

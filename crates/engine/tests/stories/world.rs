@@ -180,6 +180,25 @@ pub fn nobody() -> Act {
     Act::default()
 }
 
+/// Waits until all that was done can be read in the feed: on PostgreSQL a reader stops before whatever is still under way in the
+/// cluster, and other stories are.
+pub async fn everything_is_told(engine: &Engine) {
+    let store = engine.store();
+    let mut place = Some(store.feed_end().await.expect("a place"));
+    engine.submit(Submit::one("marker", TaskSpec::new("marker"))).await.expect("it is taken");
+    for _ in 0..2_000 {
+        let feed = store.feed(place, 500).await.expect("the feed");
+        if feed.events.iter().any(|it| it.namespace == "marker") {
+            return;
+        }
+        if feed.next == place {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        place = feed.next;
+    }
+    panic!("somebody keeps a transaction open");
+}
+
 /// Moves the clock to the next instant at which something is due, and lets the loops work.
 pub async fn on_to_the_next(place: &Place, engine: &Engine) -> bool {
     let Some(next) = engine.next_instant().await.expect("reads") else { return false };

@@ -71,10 +71,10 @@ pub fn all() -> Vec<Sort> {
     page.split("\n## ").skip(1).filter_map(read).collect()
 }
 
-/// A section: its word, then a paragraph that begins with the status.
+/// A section: its word, then a paragraph that begins with the status. What follows is for people.
 fn read(section: &str) -> Option<Sort> {
     let (slug, rest) = section.split_once('\n')?;
-    let rest = rest.trim().replace('\n', " ");
+    let rest = rest.trim().split("\n\n").next()?.replace('\n', " ");
     let digits = rest.find(|c: char| !c.is_ascii_digit())?;
     let about = rest[digits..].trim_start_matches([',', '.']).trim();
     Some(Sort { slug: slug.trim().to_owned(), status: rest[..digits].parse().ok()?, about: about.to_owned() })

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{CURSOR, LIMIT, Line, Query, line};
+use super::{CURSOR, LIMIT, Line, Query, known_name, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema};
@@ -124,13 +124,6 @@ fn shown(it: &Account) -> Value {
 
 type Shared = State<Arc<App>>;
 
-/// A name that can be none is that of no account.
-fn known(app: &App, name: &str) -> Result<(), Problem> {
-    let mut faults = Invalid::default();
-    app.engine.config().limits.check_name("name", name, &mut faults);
-    if faults.is_empty() { Ok(()) } else { Err(Problem::not_found("account")) }
-}
-
 async fn list(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
@@ -139,8 +132,7 @@ async fn list(
     let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
     let limit = query.limit()?;
     let found = app.engine.accounts(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
-    let next_cursor = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
-    Ok(Json(Page { items: found.iter().map(shown).collect(), next_cursor }))
+    Ok(Json(Page::of(&found, limit, |it| it.name.clone(), shown)))
 }
 
 async fn show(
@@ -148,7 +140,7 @@ async fn show(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    known(&app, &name)?;
+    known_name(&app, "account", &name)?;
     Ok(Json(shown(&app.engine.account(&caller.namespace, &name).await?)))
 }
 
@@ -169,7 +161,7 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    known(&app, &name)?;
+    known_name(&app, "account", &name)?;
     app.engine.delete_account(&caller.namespace, &name, &caller.act(None, None)).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::{Did, Invalid};
+use comeback_core::{Did, Invalid, Millis};
 use comeback_engine::store::{Due, Loop, Stored};
+use comeback_engine::{Action, PutRight, lost_by};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{Line, line};
+use super::{Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::shared::Seen;
 use crate::wire::{self, Span};
@@ -46,8 +47,34 @@ pub fn lines() -> Vec<Line> {
         ("state", named("State")),
         ("worker", nullable(text())),
         ("expired_at", nullable(instant())),
+        ("reason", schema::about(schema::word(&["lease_expired", "stuck"]), "What it is lost by.")),
     ]);
-    let reaped = object([("processed", count()), ("more", flag())]);
+    let outcome = || {
+        object([
+            ("task_id", id()),
+            ("kind", text()),
+            ("action", schema::word(&Action::ALL.map(Action::word))),
+            ("reason", text()),
+        ])
+    };
+    let counts = || [("processed", count()), ("retried", count()), ("failed", count()), ("skipped", count())];
+    let reaped = object(counts().into_iter().chain([("more", flag()), ("tasks", list(outcome()))]));
+    let repaired = object(counts().into_iter().chain([
+        ("non_retryable", schema::about(count(), "Those that would end the same way today.")),
+        ("dry_run", flag()),
+        ("tasks", list(outcome())),
+    ]));
+    let preview = object([
+        ("until", schema::about(nullable(instant()), "Nothing when somebody has to resume it.")),
+        (
+            "loops",
+            list(object([
+                ("name", text()),
+                ("delayed", schema::about(count(), "What is due before it is over.")),
+                ("past_deadline", schema::about(count(), "Of those, the ones that are past their deadline by then.")),
+            ])),
+        ),
+    ]);
     vec![
         line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
             .doc(Doc::new("listLoops").answers(loop_page())),
@@ -60,6 +87,14 @@ pub fn lines() -> Vec<Line> {
                 .answers(loop_page())
                 .problems(&["not-found"]),
         ),
+        line(
+            Method::GET,
+            "/api/v1/admin/loops/{name}/preview",
+            Need::AdministerAll,
+            "What a pause would delay",
+            get(preview_pause),
+        )
+        .doc(Doc::new("previewPause").query(PREVIEW).answers(preview).problems(&["not-found"])),
         line(Method::POST, "/api/v1/admin/loops/{name}/resume", Need::AdministerAll, "Resume a loop", post(resume))
             .doc(Doc::new("resumeLoop").takes::<NothingIn>().once().answers(loop_page()).problems(&["not-found"])),
         line(
@@ -96,7 +131,13 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
             .doc(Doc::new("listInstances").answers(page(instance))),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
-            .doc(Doc::new("listStuckTasks").answers(page(stuck_task))),
+            .doc(Doc::new("listStuckTasks").answers(page(stuck_task.clone()))),
+        line(Method::POST, "/api/v1/admin/tasks/stuck", Need::Read, "The same list", post(stuck_by_post)).doc(
+            Doc::new("listStuckTasksByPost")
+                .about("For callers of job servers whose check is a POST. It starts nothing.")
+                .takes::<NothingIn>()
+                .answers(page(stuck_task)),
+        ),
         line(
             Method::POST,
             "/api/v1/admin/tasks/process-stuck",
@@ -105,7 +146,125 @@ pub fn lines() -> Vec<Line> {
             post(process_stuck),
         )
         .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
+        line(
+            Method::POST,
+            "/api/v1/admin/tasks/process-failed",
+            Need::Administer,
+            "Retry what failed and could be retried",
+            post(process_failed),
+        )
+        .doc(
+            Doc::new("repairFailedTasks")
+                .about(
+                    "Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that \
+                     would be retried now; each is guarded by its version. Nothing of it happens by itself.",
+                )
+                .takes::<RepairIn>()
+                .example(json!({"limit": 100, "dry_run": true}))
+                .once()
+                .answers(repaired),
+        ),
     ]
+}
+
+const PREVIEW: &[Param] =
+    &[Param::new("duration", "How long the pause would be; for ever where nothing is said.", || {
+        schema::named("Duration")
+    })];
+
+async fn preview_pause(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), PREVIEW)?;
+    let read = |text: &str| Millis::parse(text).map_err(|error| Problem::from(Invalid::one("duration", error)));
+    let span = query.text("duration").map(read).transpose()?;
+    let mut loops = Vec::new();
+    let mut until = None;
+    for name in named(&name)? {
+        let preview = app.engine.preview_pause(name, span).await?;
+        until = preview.until;
+        loops.push(json!({
+            "name": name.word(),
+            "delayed": preview.delayed,
+            "past_deadline": preview.past_deadline,
+        }));
+    }
+    Ok(Json(json!({"until": crate::wire::instant(until), "loops": loops})))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Repair)]
+struct RepairIn {
+    /// How many failed tasks are looked at, the newest first: 100 where nothing is said.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 1_000)]
+    limit: Option<u32>,
+    /// Only tell what would be done.
+    #[serde(default)]
+    dry_run: bool,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+/// Tasks that were put right, and how many of each sort.
+fn put_right(done: &[PutRight]) -> Value {
+    let count = |action: Action| done.iter().filter(|it| it.action == action).count();
+    let tasks: Vec<Value> = done
+        .iter()
+        .map(|it| {
+            json!({
+                "task_id": it.task.to_string(),
+                "kind": it.kind,
+                "action": it.action.word(),
+                "reason": it.reason,
+            })
+        })
+        .collect();
+    json!({
+        "processed": done.len(),
+        "retried": count(Action::Retried),
+        "failed": count(Action::MarkedFailed),
+        "skipped": count(Action::Skipped),
+        "tasks": tasks,
+    })
+}
+
+async fn process_failed(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: RepairIn = wire::read(&body)?;
+    let limit = given.limit.unwrap_or(100);
+    if !(1..=1_000).contains(&limit) {
+        return Err(Invalid::one("limit", "must be between 1 and 1000").into());
+    }
+    let (here, namespace, by) = (app.clone(), caller.namespace.clone(), caller.act(None, given.note));
+    let dry_run = given.dry_run;
+    let answer = move |done: &[PutRight]| {
+        let mut answer = put_right(done);
+        answer["non_retryable"] = answer["failed"].clone();
+        answer["dry_run"] = dry_run.into();
+        answer
+    };
+    let act = async move {
+        let done = here.engine.process_failed(&namespace, limit, dry_run, &by).await?;
+        let answer = answer(&done);
+        if !dry_run {
+            let mut told = answer.clone();
+            told["tasks"] = Value::Null;
+            let entry = here.engine.entry(Did::FailedProcess, Loop::Repair.word(), &by).within(&namespace);
+            here.engine.note(&entry.changed(None, Some(told))).await?;
+        }
+        Ok(Json(answer))
+    };
+    let again = async move { Ok(Json(answer(&[]))) };
+    once.guard(&app, &caller.namespace, &body, act, again).await
 }
 
 /// An object without fields.
@@ -114,8 +273,8 @@ pub fn lines() -> Vec<Line> {
 #[schema(as = Nothing)]
 pub struct NothingIn {}
 
-/// A name of the contract behind which nothing runs yet.
-const ABSENT_TYPE: &str = "FAILED_JOBS";
+/// Runs that are given up in one go.
+const MOST_STUCK: u32 = 1_000;
 
 /// A loop by its name; `promote` stands for both of its halves.
 fn named(name: &str) -> Result<Vec<Loop>, Problem> {
@@ -134,12 +293,18 @@ async fn loops(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
 
 async fn shown_loops(app: &App) -> Result<Json<Value>, Problem> {
     let paused = app.engine.paused_loops().await?;
+    let (tally, config) = (app.engine.tally(), app.engine.config());
     let shown: Vec<Value> = Loop::ALL
         .iter()
         .map(|name| {
             let pause = paused.iter().find(|(it, _)| it == name).map(|(_, pause)| pause);
+            let counts = tally.loops.iter().find(|it| it.name == *name);
             json!({
                 "name": name.word(),
+                "period_ms": config.period(*name).map(|period| period.0),
+                "looked_at": wire::instant(counts.and_then(|it| it.looked_at)),
+                "moved_total": counts.map_or(0, |it| it.moved),
+                "failed_total": counts.map_or(0, |it| it.failed),
                 "paused": pause.is_some(),
                 "resumes_at": pause.filter(|pause| pause.until != comeback_core::Timestamp::MAX)
                     .map(|pause| pause.until.to_rfc3339()),
@@ -230,6 +395,7 @@ fn of_type(word: &str) -> Option<Loop> {
         "RETRIES" => Loop::Retries,
         "DELAYED_JOBS" => Loop::Starts,
         "STUCK_JOBS" => Loop::Reap,
+        "FAILED_JOBS" => Loop::Repair,
         "TIMEOUTS" => Loop::Timeout,
         "HOOKS" => Loop::Hooks,
         "SCHEDULES" => Loop::Schedule,
@@ -237,7 +403,7 @@ fn of_type(word: &str) -> Option<Loop> {
     })
 }
 
-pub const TYPES: [&str; 6] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "TIMEOUTS", "HOOKS", "SCHEDULES"];
+pub const TYPES: [&str; 7] = ["RETRIES", "DELAYED_JOBS", "STUCK_JOBS", "FAILED_JOBS", "TIMEOUTS", "HOOKS", "SCHEDULES"];
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -274,9 +440,6 @@ fn loops_of(types: &[String]) -> Result<Vec<Loop>, Problem> {
     for (i, word) in types.iter().enumerate() {
         match of_type(word) {
             Some(name) => loops.push(name),
-            None if word == ABSENT_TYPE => {
-                faults.push(format!("types[{i}]"), format!("nothing of the sort {word} runs in this version"));
-            }
             None => faults.push(format!("types[{i}]"), format!("must be one of {}", TYPES.join(", "))),
         }
     }
@@ -391,10 +554,16 @@ async fn stuck(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
                 "state": stored.task.state.word(),
                 "worker": lease.map(|lease| lease.worker.clone()),
                 "expired_at": lease.and_then(|lease| lease.expires_at).map(|at| at.to_rfc3339()),
+                "reason": lost_by(&stored.task),
             })
         })
         .collect();
     Ok(Json(json!({"items": items, "next_cursor": null})))
+}
+
+async fn stuck_by_post(app: State<Arc<App>>, caller: Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
+    let NothingIn {} = wire::read(&body)?;
+    stuck(app, caller).await
 }
 
 async fn process_stuck(
@@ -404,14 +573,23 @@ async fn process_stuck(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
-    let (here, by) = (app.clone(), caller.act(None, None));
+    let (here, by, namespace) = (app.clone(), caller.act(None, None), caller.namespace.clone());
     let act = async move {
-        let progress = here.engine.tick_loop(Loop::Reap).await.map_err(Problem::from)?;
-        let answer = json!({"processed": progress.moved, "more": progress.more});
+        let (mut done, more) = here.engine.process_stuck(MOST_STUCK).await?;
+        let mut told = put_right(&done);
+        told["more"] = more.into();
+        told["tasks"] = Value::Null;
         let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by);
-        here.engine.note(&entry.changed(None, Some(answer.clone()))).await?;
-        Ok(Json(answer))
+        here.engine.note(&entry.changed(None, Some(told.clone()))).await?;
+        // Everybody's are processed, and only one's own are named.
+        done.retain(|it| it.namespace == namespace);
+        told["tasks"] = put_right(&done)["tasks"].take();
+        Ok(Json(told))
     };
-    let again = async { Ok(Json(json!({"processed": 0, "more": false}))) };
+    let again = async {
+        let mut told = put_right(&[]);
+        told["more"] = false.into();
+        Ok(Json(told))
+    };
     once.guard(&app, &caller.namespace, &body, act, again).await
 }

@@ -120,8 +120,7 @@ async fn page(
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let (limit, after) = (query.limit()?, query.parse("cursor")?);
     let found = app.engine.audit(&AuditQuery { limit, after, ..wanted(&query, &caller)? }).await?;
-    let next_cursor = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.id.to_string());
-    Ok(Json(Page { items: found.iter().map(shown).collect(), next_cursor }))
+    Ok(Json(Page::of(&found, limit, |it| it.id.to_string(), shown)))
 }
 
 async fn as_lines(

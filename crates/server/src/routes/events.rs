@@ -3,25 +3,32 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
-use comeback_core::{EventKind, Invalid};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use comeback_core::dependency::Change;
+use comeback_core::{EventKind, Invalid, Timestamp};
+use comeback_engine::schedules::{Came, OutsideEvent, Run};
 use comeback_engine::store::{FeedCursor, FeedEvent};
+use comeback_engine::{DependencyChange, Heard};
 use futures_util::stream;
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{LIMIT, Line, Query, header_text, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, Param, schema};
+use crate::once::Once;
+use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire::{Page, event};
+use crate::wire::{self, Page, event};
 
 pub fn lines() -> Vec<Line> {
     let last = Param::new("Last-Event-ID", "Where a reader stopped that comes back; it beats `after`.", schema::text);
@@ -29,9 +36,24 @@ pub fn lines() -> Vec<Line> {
         line(Method::GET, "/api/v1/events", Need::Read, "A page of what happened", get(page)).doc(
             Doc::new("listEvents").query(PARAMETERS).answers(schema::page(schema::named("Event"))),
         ),
+        line(Method::POST, "/api/v1/events", Need::Submit, "Tell of an event from outside", post(tell)).doc(
+            Doc::new("tellEvent")
+                .about(
+                    "Every schedule that waits for events of this type fires. The same `id` starts nothing twice; where there is \
+                     none, the idempotency key is it.",
+                )
+                .needs::<EventIn>()
+                .example(json!({"type": "order.paid", "id": "order-42", "data": {"order": 42, "total": 99.5}}))
+                .once()
+                .answers(schema::named("ToldEvent"))
+                .problems(&["conflict"]),
+        ),
         line(Method::GET, "/api/v1/events/stream", Need::Read, "What happens, as server-sent events", get(follow)).doc(
             Doc::new("followEvents")
-                .about("The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing.")
+                .about(
+                    "The data of each is an `Event`, its id a cursor. Whoever comes back with the last one misses nothing. What becomes of \
+                     dependencies is told in between as it happens, as `dependency.opened` and the like, without a cursor.",
+                )
                 .query(STREAM_PARAMETERS)
                 .header(last)
                 .answers_text("text/event-stream"),
@@ -44,6 +66,9 @@ pub fn lines() -> Vec<Line> {
 pub struct Wanted {
     namespace: String,
     types: Vec<EventKind>,
+    changes: Vec<Change>,
+    /// Whether anything was named; otherwise all is wanted.
+    is_named: bool,
     execution: Option<Uuid>,
     task: Option<Uuid>,
     /// Only what a playbook engine has a name for, by that name.
@@ -52,26 +77,40 @@ pub struct Wanted {
 
 impl Wanted {
     pub fn read(query: &Query, namespace: String) -> Result<Wanted, Problem> {
-        let mut types = Vec::new();
+        let (mut types, mut changes) = (Vec::new(), Vec::new());
         for word in query.text("types").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
             let kinds = event::kinds(word);
-            if kinds.is_empty() {
+            let change = Change::ALL.into_iter().find(|it| it.event() == word);
+            if kinds.is_empty() && change.is_none() {
                 return Err(Invalid::one("types", format!("`{word}` is no type of event")).into());
             }
             types.extend(kinds);
+            changes.extend(change);
         }
+        let is_named = !types.is_empty() || !changes.is_empty();
         let seed = match query.text("names") {
             None | Some("native") => false,
             Some("seed") => true,
             Some(_) => return Err(Invalid::one("names", "must be one of native, seed").into()),
         };
         let (execution, task) = (query.parse("execution_id")?, query.parse("task_id")?);
-        Ok(Wanted { namespace, types, execution, task, seed })
+        Ok(Wanted { namespace, types, changes, is_named, execution, task, seed })
     }
 
     /// The same in the words of a playbook engine.
     pub fn seed(self) -> Wanted {
         Wanted { seed: true, ..self }
+    }
+
+    /// Of those only these; where both leave nothing, nothing is wanted.
+    pub fn only(mut self, kinds: &[EventKind]) -> Wanted {
+        match self.is_named {
+            true => self.types.retain(|kind| kinds.contains(kind)),
+            false => self.types = kinds.to_vec(),
+        }
+        self.changes.clear();
+        self.is_named = true;
+        self
     }
 
     /// An event by the name that was asked for.
@@ -85,10 +124,15 @@ impl Wanted {
 
     fn wants(&self, it: &FeedEvent) -> bool {
         it.namespace == self.namespace
-            && (self.types.is_empty() || self.types.contains(&it.event.kind))
+            && (!self.is_named || self.types.contains(&it.event.kind))
             && (!self.seed || event::seed_name(it.event.kind).is_some())
             && self.execution.is_none_or(|id| it.event.execution.0 == id)
             && self.task.is_none_or(|id| it.event.task.is_some_and(|task| task.0 == id))
+    }
+
+    fn wants_change(&self, what: Change) -> bool {
+        let is_about_all = self.execution.is_none() && self.task.is_none();
+        is_about_all && !self.seed && (!self.is_named || self.changes.contains(&what))
     }
 }
 
@@ -163,6 +207,9 @@ pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<Feed
 /// How often the feed is looked at when nothing was there.
 const LOOK: Duration = Duration::from_millis(150);
 
+/// How often dependencies are looked at.
+const LOOK_AT_DEPENDENCIES: Duration = Duration::from_millis(500);
+
 struct Following {
     /// One of the streams that may be open at once.
     _place: tokio::sync::OwnedSemaphorePermit,
@@ -170,7 +217,44 @@ struct Following {
     caller: Caller,
     wanted: Wanted,
     cursor: Option<FeedCursor>,
-    ready: VecDeque<FeedEvent>,
+    ready: VecDeque<Told>,
+    /// What was heard of dependencies, and since when it is.
+    heard: Heard,
+    since: Timestamp,
+    looked: Instant,
+}
+
+enum Told {
+    Event(Box<FeedEvent>),
+    /// It has no place in the feed: whoever comes back later finds the last ones with the dependency itself.
+    Change(DependencyChange),
+}
+
+impl Following {
+    fn shown(&self, told: &Told) -> Event {
+        let (shown, id) = match told {
+            Told::Event(event) => (self.wanted.told(event), Some(event.cursor.to_string())),
+            Told::Change(change) => (change.told(&self.wanted.namespace), None),
+        };
+        let name = shown["type"].as_str().unwrap_or_default();
+        let event = Event::default().event(name).data(shown.to_string());
+        match id {
+            Some(id) => event.id(id),
+            None => event,
+        }
+    }
+
+    async fn look_at_dependencies(&mut self) -> Option<()> {
+        if self.looked.elapsed() < LOOK_AT_DEPENDENCIES || !Change::ALL.iter().any(|it| self.wanted.wants_change(*it)) {
+            return Some(());
+        }
+        self.looked = Instant::now();
+        let (engine, namespace) = (&self.app.engine, &self.wanted.namespace);
+        let changes = engine.changes_of_dependencies(namespace, &mut self.heard, self.since).await.ok()?;
+        let wanted = changes.into_iter().filter(|it| self.wanted.wants_change(it.what.what));
+        self.ready.extend(wanted.map(Told::Change));
+        Some(())
+    }
 }
 
 async fn follow(
@@ -190,13 +274,12 @@ async fn follow(
     let Ok(place) = app.streams.clone().try_acquire_owned() else {
         return Err(Problem::overloaded("as many streams as this server allows are open"));
     };
-    let start = Following { _place: place, app, caller, wanted, cursor, ready: VecDeque::new() };
+    let (since, looked) = (app.engine.now(), Instant::now());
+    let (ready, heard) = (VecDeque::new(), Heard::new());
+    let start = Following { _place: place, app, caller, wanted, cursor, ready, heard, since, looked };
     let events = stream::unfold(start, |mut it| async move {
         let told = next(&mut it).await?;
-        let shown = it.wanted.told(&told);
-        let name = shown["type"].as_str().unwrap_or_default();
-        let told = Event::default().id(told.cursor.to_string()).event(name).data(shown.to_string());
-        Some((Ok::<_, Infallible>(told), it))
+        Some((Ok::<_, Infallible>(it.shown(&told)), it))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
     let mut response = Sse::new(events).keep_alive(alive).into_response();
@@ -206,7 +289,7 @@ async fn follow(
 
 /// The next one that is wanted; nothing when the server stops or the store is away, and the reader comes back by its cursor.
 /// Nothing either once its key is good no more.
-async fn next(it: &mut Following) -> Option<FeedEvent> {
+async fn next(it: &mut Following) -> Option<Told> {
     loop {
         if !it.caller.still_may(&it.app) {
             return None;
@@ -222,6 +305,66 @@ async fn next(it: &mut Following) -> Option<FeedEvent> {
             tokio::time::sleep(LOOK).await;
         }
         it.cursor = feed.next;
-        it.ready.extend(feed.events.into_iter().filter(|event| it.wanted.wants(event)));
+        let events = feed.events.into_iter().filter(|event| it.wanted.wants(event));
+        it.ready.extend(events.map(|event| Told::Event(Box::new(event))));
+        it.look_at_dependencies().await?;
     }
+}
+
+/// Something that happened elsewhere. The body of a delivery as Standard Webhooks has it is one, too.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = OutsideEvent)]
+struct EventIn {
+    #[serde(rename = "type")]
+    #[schema(min_length = 1, max_length = 200, pattern = "^[A-Za-z0-9._:/-]+$")]
+    kind: String,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    id: Option<String>,
+    /// An object is the input of a workflow whose schedule gives none.
+    #[serde(default)]
+    #[schema(value_type = stands_for::Json, required = false)]
+    data: Value,
+    /// When it happened; when it was told where nothing is said.
+    #[serde(default)]
+    timestamp: Option<wire::Instant>,
+}
+
+async fn tell(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let EventIn { kind, id, data, timestamp } = wire::read(&body)?;
+    let id = id.or_else(|| once.key().map(str::to_owned));
+    let told = OutsideEvent { id, kind, data, happened_at: timestamp.map(|wire::Instant(at)| at) };
+    let act = heard(app.clone(), caller.namespace.clone(), told.clone());
+    // Told again under the same key, it is the same event: it is answered by what it started.
+    let again = heard(app.clone(), caller.namespace.clone(), told);
+    once.guard(&app, &caller.namespace, &body, act, again).await
+}
+
+async fn heard(app: Arc<App>, namespace: String, told: OutsideEvent) -> Result<Json<Value>, Problem> {
+    let came = app.engine.tell_event(&namespace, &told).await?;
+    let schedules: Vec<Value> = came.iter().map(|(name, came)| came_shown(name, came)).collect();
+    Ok(Json(json!({"type": told.kind, "id": told.id, "schedules": schedules})))
+}
+
+fn came_shown(schedule: &str, came: &Came) -> Value {
+    let run = |run: &Run| (run.execution.map(|id| id.to_string()), run.task.map(|id| id.to_string()));
+    let (outcome, (execution, task), message) = match came {
+        Came::Started(of) => ("started", run(of), None),
+        Came::Repeated(of) => ("repeated", run(of), None),
+        Came::Skipped => ("skipped", (None, None), None),
+        Came::Failed(why) => ("failed", (None, None), Some(why)),
+    };
+    json!({
+        "schedule": schedule,
+        "outcome": outcome,
+        "execution_id": execution,
+        "task_id": task,
+        "message": message,
+    })
 }

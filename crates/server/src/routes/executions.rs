@@ -7,15 +7,16 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::{ExecutionId, ExecutionState, Invalid, TaskId};
+use comeback_core::{ExecutionId, ExecutionState, Invalid, Reason, TaskId, When};
 use comeback_engine::Deed;
 use comeback_engine::flow::{Start, Started};
-use comeback_engine::store::{ExecutionQuery, StepsOf};
+use comeback_engine::store::{ExecutionQuery, Graph, GraphTask, StepsOf, Subject, TaskView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::tasks::{Stretch, page_of_log, told_after};
 use super::workflows::is_path;
 use super::{CURSOR, LIMIT, Line, Query, line};
 use crate::App;
@@ -42,13 +43,25 @@ pub fn lines() -> Vec<Line> {
                 .example(json!({"workflow": "nightly", "input": {"file": "a.csv"}, "labels": {"tenant": "acme"}}))
                 .once()
                 .creates(started)
-                .problems(&["not-found"]),
+                .problems(&["not-found", "wrong-state"]),
         ),
         line(Method::GET, "/api/v1/executions", Need::Read, "Executions, newest first", get(list)).doc(
             Doc::new("listExecutions").query(LIST).answers(schema::page(schema::named("ExecutionLine"))),
         ),
         line(Method::GET, one, Need::Read, "An execution with its tasks and edges", get(show))
             .doc(Doc::new("getExecution").answers(whole()).problems(&["not-found"])),
+        line(Method::GET, "/api/v1/executions/{id}/events", Need::Read, "The log of an execution", get(events)).doc(
+            Doc::new("listExecutionEvents")
+                .query(&[LIMIT, CURSOR])
+                .answers(schema::page(schema::named("LogEvent")))
+                .problems(&["not-found"]),
+        ),
+        line(Method::GET, "/api/v1/executions/{id}/context", Need::Read, "What its steps can see", get(context)).doc(
+            Doc::new("getExecutionContext")
+                .about("The input, what each step left, and the way that it has gone so far.")
+                .answers(schema::named("ExecutionContext"))
+                .problems(&["not-found"]),
+        ),
         line(Method::POST, "/api/v1/executions/{id}/cancel", Need::Operate, "Cancel", post(cancel))
             .doc(act("cancelExecution")),
         line(Method::POST, "/api/v1/executions/{id}/pause", Need::Operate, "Pause", post(pause))
@@ -161,9 +174,7 @@ async fn list(
         limit,
     };
     let found = app.engine.store().executions(&caller.namespace, &asked).await?;
-    let next = found.last().filter(|_| found.len() >= limit as usize).map(|it| it.execution.id.to_string());
-    let items = found.iter().map(shape::head).collect();
-    Ok(Json(json!(Page { items, next_cursor: next })))
+    Ok(Json(json!(Page::of(&found, limit, |it| it.execution.id.to_string(), shape::head))))
 }
 
 async fn show(
@@ -183,7 +194,45 @@ async fn show(
     let steps = store.steps(id, StepsOf::Tasks(&ids)).await?;
     let over = view.execution.state == ExecutionState::Succeeded;
     let output = if over { app.engine.execution_output(&caller.namespace, id).await? } else { Value::Null };
-    Ok(Json(shape::whole(&view, &graph, &steps, output)))
+    let failed = match view.execution.state {
+        ExecutionState::Failed => first_failure(&app, &caller, &graph).await?,
+        _ => None,
+    };
+    Ok(Json(shape::whole(&view, &graph, &steps, output, failed.as_ref())))
+}
+
+/// The first task that failed by itself, and for which nobody was waiting in case it did.
+async fn first_failure(app: &App, caller: &Caller, graph: &Graph) -> Result<Option<TaskView>, Problem> {
+    let is_awaited =
+        |it: &GraphTask| it.edges.as_ref().is_some_and(|edges| edges.out.iter().any(|edge| edge.when != When::Success));
+    let tasks = graph.tasks.iter().filter(|it| !is_awaited(it)).map(|it| &it.stored.task);
+    let bad = tasks.filter(|task| task.state.is_failure() && task.reason != Some(Reason::UpstreamFailed));
+    let Some(first) = bad.min_by_key(|task| (task.ended_at, task.id)) else { return Ok(None) };
+    Ok(app.engine.store().task(&caller.namespace, first.id).await?)
+}
+
+async fn context(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    Ok(Json(app.engine.execution_context(&caller.namespace, execution_id(&id)?).await?))
+}
+
+async fn events(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Page<Value>>, Problem> {
+    let stretch = Stretch::read(&Query::read(query.as_deref(), &[LIMIT, CURSOR])?)?;
+    let id = execution_id(&id)?;
+    let store = app.engine.store();
+    if store.execution(&caller.namespace, id).await?.is_none() {
+        return Err(Problem::not_found("execution"));
+    }
+    let (records, after, next_cursor) = page_of_log(&app, Subject::Execution(id), stretch).await?;
+    Ok(Json(Page { items: told_after(&records, after), next_cursor }))
 }
 
 #[derive(Deserialize, ToSchema)]

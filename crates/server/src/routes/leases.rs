@@ -13,6 +13,7 @@ use comeback_engine::store::BeatAnswer;
 use comeback_engine::{
     Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{Line, large, line};
@@ -20,7 +21,9 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
-use crate::wire::lease::{DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportsIn};
+use crate::wire::lease::{
+    DEFAULT_LEASE, HeartbeatIn, LONGEST_WAIT, LeaseIn, LeaseOut, LeasesOut, ReportOut, ReportsIn, ReportsOut,
+};
 use crate::wire::{self, Object, Span};
 
 pub fn lines() -> Vec<Line> {
@@ -87,8 +90,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let now = app.engine.now().0;
     app.workers.saw(&namespace, &worker, &request.queues, &request.kinds, leased.len() as u64, now);
     let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens, &namespace)).collect() };
-    let text = serde_json::to_vec(&out).map_err(|error| Problem::unavailable(error.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
+    written(&out)
 }
 
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
@@ -145,16 +147,17 @@ fn lost() -> Value {
     Problem::from(comeback_engine::CommandError::LeaseLost).to_json("")
 }
 
-async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Json<Value>, Problem> {
+async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
     let given: ReportsIn = wire::read(&body)?;
     if given.reports.len() > app.engine.config().limits.tasks_per_submit {
         return Err(Invalid::one("reports", "holds too many at once").into());
     }
-    let tokens: Vec<String> = given.reports.iter().map(|Object(report)| report.lease.clone()).collect();
-    let mut problems: Vec<Option<Problem>> = Vec::with_capacity(tokens.len());
-    let mut reports = Vec::with_capacity(tokens.len());
-    for (i, Object(report)) in given.reports.into_iter().enumerate() {
+    let mut tokens: Vec<String> = Vec::with_capacity(given.reports.len());
+    let mut problems: Vec<Option<Problem>> = Vec::with_capacity(given.reports.len());
+    let mut reports = Vec::with_capacity(given.reports.len());
+    for (i, Object(mut report)) in given.reports.into_iter().enumerate() {
         let lease = app.tokens.open(&report.lease, &caller.namespace);
+        tokens.push(std::mem::take(&mut report.lease));
         match (lease, report.end()) {
             (_, Err(invalid)) => problems.push(Some(invalid.under(&format!("reports[{i}]")).into())),
             (None, Ok(_)) => problems.push(Some(comeback_engine::CommandError::LeaseLost.into())),
@@ -165,7 +168,7 @@ async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: 
         }
     }
     let mut answers = report_all(&app, reports).await?.into_iter();
-    let shown: Vec<Value> = tokens
+    let reports = tokens
         .iter()
         .zip(problems)
         .map(|(token, problem)| {
@@ -177,12 +180,17 @@ async fn report(State(app): Shared, Extension(caller): Extension<Caller>, body: 
                 },
             };
             match answer {
-                Ok(reported) => reported_shown(token, &reported),
-                Err(problem) => json!({"lease": token, "problem": problem.to_json("")}),
+                Ok(reported) => ReportOut::of(token, &reported),
+                Err(problem) => ReportOut::Refused { lease: token, problem: problem.to_json("") },
             }
         })
         .collect();
-    Ok(Json(json!({"reports": shown})))
+    written(&ReportsOut { reports })
+}
+
+fn written(out: &impl Serialize) -> Result<Response, Problem> {
+    let text = serde_json::to_vec(out).map_err(|error| Problem::unavailable(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// What was read is done whether or not the caller waits for the answer.
@@ -190,15 +198,4 @@ pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Re
     let engine = app.engine.clone();
     let answers = tokio::spawn(async move { engine.report(reports).await });
     Ok(answers.await.map_err(|_| Problem::unavailable("the report broke off"))??)
-}
-
-fn reported_shown(token: &str, reported: &Reported) -> Value {
-    json!({
-        "lease": token,
-        "task_id": reported.task.to_string(),
-        "state": reported.state.word(),
-        "attempt": reported.attempt,
-        "next_retry_at": reported.next_retry_at.map(|at| at.to_rfc3339()),
-        "reason": reported.reason.map(|reason| reason.word()),
-    })
 }

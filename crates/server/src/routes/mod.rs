@@ -3,19 +3,27 @@
 
 mod accounts;
 pub mod admin;
+mod alerts;
 mod audit;
+mod cleanup;
 pub mod clock;
+mod dependencies;
+pub mod errors;
 pub mod events;
 mod executions;
 mod health;
 mod keys;
 pub mod leases;
 mod metrics;
+mod operations;
 mod policies;
+mod retries;
 mod rules;
 mod schedules;
 mod stats;
+mod subscriptions;
 mod tasks;
+mod workflow_acts;
 mod workflows;
 
 use std::collections::BTreeMap;
@@ -96,8 +104,27 @@ pub fn large(mut line: Line) -> Line {
 fn lines() -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
-        .chain([workflows::lines(), executions::lines(), schedules::lines(), rules::lines(), accounts::lines()])
-        .chain([stats::lines(), clock::lines(), admin::lines(), audit::lines(), keys::lines(), compat::lines()])
+        .chain([
+            workflows::lines(),
+            workflow_acts::lines(),
+            executions::lines(),
+            schedules::lines(),
+            rules::lines(),
+            accounts::lines(),
+        ])
+        .chain([dependencies::lines()])
+        .chain([retries::lines(), errors::lines()])
+        .chain([operations::lines()])
+        .chain([subscriptions::lines(), alerts::lines()])
+        .chain([
+            stats::lines(),
+            clock::lines(),
+            admin::lines(),
+            cleanup::lines(),
+            audit::lines(),
+            keys::lines(),
+            compat::lines(),
+        ])
         .flatten()
         .collect()
 }
@@ -392,4 +419,11 @@ fn decode(text: &str) -> Result<String, Problem> {
 
 pub fn task_id(text: &str) -> Result<TaskId, Problem> {
     Uuid::try_parse(text).map(TaskId).map_err(|_| Problem::not_found("task"))
+}
+
+/// A name that nothing can have is that of nothing there is.
+pub fn known_name(app: &App, what: &str, name: &str) -> Result<(), Problem> {
+    let mut faults = Invalid::default();
+    app.engine.config().limits.check_name("name", name, &mut faults);
+    if faults.is_empty() { Ok(()) } else { Err(Problem::not_found(what)) }
 }

@@ -9,7 +9,7 @@ use axum::response::Json;
 use axum::routing::{delete, get, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_core::admission::{Bound, Matcher, Rule};
+use comeback_core::admission::{Bound, MOST, Matcher, Rule};
 use comeback_engine::RuleView;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,6 +68,9 @@ struct RuleIn {
     #[serde(default)]
     #[schema(maximum = 1_000_000_000)]
     capacity: Option<u32>,
+    /// Of the values of `per`, the one of which the fewest run goes first, within a priority.
+    #[serde(default)]
+    fair: bool,
 }
 
 /// What is not said matches anything.
@@ -91,17 +94,26 @@ impl RuleIn {
         let bound = match (self.max_running, self.capacity) {
             (Some(most), None) => Bound::Running(most),
             (None, Some(most)) => Bound::Capacity(most),
+            (None, None) if self.fair => Bound::Running(MOST),
             (None, None) => return Err(Invalid::one("max_running", "give either `max_running` or `capacity`")),
             (Some(_), Some(_)) => return Err(Invalid::one("capacity", "give either `max_running` or `capacity`")),
         };
         let MatchIn { queue, kind, labels } = self.matcher.map(|Object(matcher)| matcher).unwrap_or_default();
-        Ok(Rule { name, matcher: Matcher { queue, kind, labels }, per: self.per, bound, carried: false })
+        Ok(Rule {
+            name,
+            matcher: Matcher { queue, kind, labels, dependency: None },
+            per: self.per,
+            bound,
+            fair: self.fair,
+            carried: false,
+        })
     }
 }
 
 fn shown(view: &RuleView) -> Value {
     let RuleView { rule, used } = view;
     let (most, capacity) = match rule.bound {
+        Bound::Running(MOST) if rule.fair => (None, None),
         Bound::Running(most) => (Some(most), None),
         Bound::Capacity(capacity) => (None, Some(capacity)),
     };
@@ -115,6 +127,7 @@ fn shown(view: &RuleView) -> Value {
         "per": rule.per,
         "max_running": most,
         "capacity": capacity,
+        "fair": rule.fair,
         "used": used,
     })
 }

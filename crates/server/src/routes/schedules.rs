@@ -1,4 +1,4 @@
-//! Schedules: what starts by itself, by cron or by spans.
+//! Schedules: what starts by itself, by cron, by spans or by events.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ pub fn lines() -> Vec<Line> {
         line(Method::POST, all, Need::Operate, "Make a schedule", post(create)).doc(
             Doc::new("createSchedule")
                 .about(
-                    "By cron or by spans, in a time zone, it starts a workflow or a task. Each instant fires once, however many \
-                     servers there are. What it starts is checked beforehand.",
+                    "By cron or by spans, in a time zone, or whenever an event is told, it starts a workflow or a task. Each instant \
+                     fires once, however many servers there are. What it starts is checked beforehand.",
                 )
                 .needs::<ScheduleIn>()
                 .example(with_name)
@@ -69,7 +69,7 @@ pub fn lines() -> Vec<Line> {
                     .takes::<NothingIn>()
                     .once()
                     .creates(schema::named("ScheduleRun"))
-                    .problems(&["not-found", "conflict"]),
+                    .problems(&["not-found", "wrong-state", "conflict"]),
             ),
     ]
 }
@@ -98,8 +98,7 @@ async fn list(
     let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
     let limit = query.limit()?;
     let found = app.engine.schedules(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
-    let next = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
-    Ok(Json(json!(Page { items: found.iter().map(shape::shown).collect::<Vec<_>>(), next_cursor: next })))
+    Ok(Json(json!(Page::of(&found, limit, |it| it.name.clone(), shape::shown))))
 }
 
 async fn view(app: &App, namespace: &str, name: &str) -> Result<Json<Value>, Problem> {

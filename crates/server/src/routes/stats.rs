@@ -37,7 +37,14 @@ pub fn lines() -> Vec<Line> {
         ("total", count()),
         ("overdue", count()),
         ("complete", schema::about(flag(), "Whether everything was counted.")),
-        ("buckets", list(object([("at", instant()), ("count", count())]))),
+        (
+            "buckets",
+            list(object([
+                ("at", instant()),
+                ("count", schema::about(count(), "Tasks that are due.")),
+                ("schedules", schema::about(count(), "Instants at which schedules fire.")),
+            ])),
+        ),
     ]);
     vec![
         line(Method::GET, "/api/v1/stats", Need::Read, "How many tasks are in each state", get(stats))
@@ -53,7 +60,7 @@ const UPCOMING_PARAMETERS: &[Param] = &[
 ];
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let counts = app.engine.store().counts(&caller.namespace).await?.by_state;
+    let counts = &app.counted.of(app.engine.store(), &caller.namespace).await?.by_state;
     let next = next_of(&app, &caller.namespace).await?;
     let by_state: BTreeMap<&str, u64> = counts.iter().map(|(state, count)| (state.word(), *count)).collect();
     let open: u64 = counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
@@ -130,12 +137,25 @@ async fn upcoming(
             break;
         }
     }
-    let shown: Vec<Value> = buckets
+    let (firings, told_all) = app.engine.firings_until(&caller.namespace, now + within, MOST_COUNTED).await?;
+    let mut schedules: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, at) in firings {
+        *schedules.entry(at.since(now).0 / bucket.0).or_default() += 1;
+    }
+    let places: BTreeSet<u64> = buckets.keys().chain(schedules.keys()).copied().collect();
+    let count_of = |of: &BTreeMap<u64, u64>, place: u64| of.get(&place).copied().unwrap_or(0);
+    let shown: Vec<Value> = places
         .into_iter()
-        .map(|(place, count)| json!({"at": (now + Millis(place * bucket.0)).to_rfc3339(), "count": count}))
+        .map(|place| {
+            json!({
+                "at": (now + Millis(place * bucket.0)).to_rfc3339(),
+                "count": count_of(&buckets, place),
+                "schedules": count_of(&schedules, place),
+            })
+        })
         .collect();
     Ok(Json(json!({
         "now": now.to_rfc3339(), "within_ms": within.0, "bucket_ms": bucket.0,
-        "total": total, "overdue": overdue, "complete": request.after.is_none(), "buckets": shown,
+        "total": total, "overdue": overdue, "complete": request.after.is_none() && told_all, "buckets": shown,
     })))
 }

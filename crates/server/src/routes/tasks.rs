@@ -1,5 +1,6 @@
 //! Tasks: submit, look at, and act on.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, RawQuery, State};
@@ -11,7 +12,7 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
-use comeback_engine::{Deed, Json as Text, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
+use comeback_engine::{Deed, Describe, Json as Text, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
-use crate::wire::{self, Instant, Object, Page, Raw, Span, event, lease::ErrorIn};
+use crate::wire::{self, Instant, Object, Page, Raw, Span, lease::ErrorIn};
 
 pub fn lines() -> Vec<Line> {
     let at = |method, path, need, summary, answer| line(method, path, need, summary, answer);
@@ -41,12 +42,12 @@ pub fn lines() -> Vec<Line> {
             Method::PATCH,
             "/api/v1/tasks/{id}",
             Need::Submit,
-            "Say how a hook's task ended, or how far it has come",
+            "Say how a hook's task ended, how far it has come, or what its labels and priority are",
             axum::routing::patch(settle),
         )
         .doc(settle_doc()),
         at(Method::GET, "/api/v1/tasks/{id}/attempts", Need::Read, "Every run and how it ended", get(attempts))
-            .doc(about_one("listAttempts").query(PAGE_PARAMETERS).answers(page_of("Attempt"))),
+            .doc(about_one("listAttempts").query(ATTEMPT_PARAMETERS).answers(page_of("Attempt"))),
         at(Method::GET, "/api/v1/tasks/{id}/payloads", Need::Read, "Every version of its payload", get(payloads))
             .doc(about_one("listPayloads").answers(page_of("PayloadVersion"))),
         at(Method::GET, "/api/v1/tasks/{id}/events", Need::Read, "The log of a task", get(events))
@@ -132,11 +133,13 @@ fn settle_doc() -> Doc {
     Doc::new("settleTask")
         .about(
             "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. \
-             Counts are added to what was counted before, and are a sign of life.",
+             Counts are added to what was counted before, and are a sign of life. Labels may be given to any task, whoever runs it, and a \
+             priority to any that is open.",
         )
         .needs::<SettleIn>()
         .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
         .example(json!({"run": 1, "expected_count": 200, "success": 40}))
+        .example(json!({"labels": {"tenant": "acme", "draft": null}, "priority": 5}))
         .answers(schema::object([("task", schema::named("Task"))]))
         .problems(&["not-found", "lease-lost", "task-canceled", "wrong-state", "conflict"])
 }
@@ -232,8 +235,10 @@ const LIST_PARAMETERS: &[Param] = &[
     Param::new(LABELS, "Tasks whose label has this value, as in `label.tenant=acme`.", labels),
 ];
 const PAGE_PARAMETERS: &[Param] = &[LIMIT, CURSOR];
+const ATTEMPT_PARAMETERS: &[Param] =
+    &[LIMIT, CURSOR, Param::new("newest", "The newest first; else the oldest.", schema::flag)];
 
-fn fingerprint() -> Value {
+pub fn fingerprint() -> Value {
     json!({"type": "string", "pattern": "^[0-9a-fA-F]{16}$"})
 }
 
@@ -315,7 +320,13 @@ async fn attempts(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let (records, _, next_cursor) = history(&app, &caller, &id, query).await?;
+    let newest = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?.parse("newest")?.unwrap_or(false);
+    let (records, next_cursor) = if newest {
+        newest_runs(&app, &caller, &id, query).await?
+    } else {
+        let (records, _, next_cursor) = history(&app, &caller, &id, query, ATTEMPT_PARAMETERS).await?;
+        (records, next_cursor)
+    };
     let old = app.engine.store().old_payloads(task_id(&id)?).await?;
     Ok(Json(Page { items: records.iter().filter_map(|it| shape::attempt(it, &old)).collect(), next_cursor }))
 }
@@ -335,9 +346,13 @@ async fn events(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let (records, after, next_cursor) = history(&app, &caller, &id, query).await?;
-    let told = records.iter().flat_map(Record::expand).filter(|event| event.seq > after);
-    Ok(Json(Page { items: told.map(|it| event::of_log(&it)).collect(), next_cursor }))
+    let (records, after, next_cursor) = history(&app, &caller, &id, query, PAGE_PARAMETERS).await?;
+    Ok(Json(Page { items: told_after(&records, after), next_cursor }))
+}
+
+/// The events behind a number, as they are told.
+pub fn told_after(records: &[Record], after: u32) -> Vec<Value> {
+    records.iter().flat_map(Record::expand).filter(|event| event.seq > after).map(|event| event.told()).collect()
 }
 
 /// A page of what is written about a task: the records, the number after which they begin, and where to go on.
@@ -346,16 +361,54 @@ async fn history(
     caller: &Caller,
     id: &str,
     query: Option<String>,
+    known: &[Param],
 ) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
-    let query = Query::read(query.as_deref(), PAGE_PARAMETERS)?;
-    let after = query.parse::<u32>("cursor")?.unwrap_or(0);
-    let limit = query.limit()?;
+    let stretch = Stretch::read(&Query::read(query.as_deref(), known)?)?;
     let id = task_id(id)?;
     app.engine.task(&caller.namespace, id).await?;
-    let records = app.engine.store().history(Subject::Task(id), after, limit).await?;
+    page_of_log(app, Subject::Task(id), stretch).await
+}
+
+/// Which part of a log is wanted.
+pub struct Stretch {
+    after: u32,
+    limit: u32,
+}
+
+impl Stretch {
+    pub fn read(query: &Query) -> Result<Stretch, Problem> {
+        Ok(Stretch { after: query.parse("cursor")?.unwrap_or(0), limit: query.limit()? })
+    }
+}
+
+/// The same of whatever has a log.
+pub async fn page_of_log(
+    app: &App,
+    subject: Subject,
+    Stretch { after, limit }: Stretch,
+) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
+    let records = app.engine.store().history(subject, after, limit).await?;
     let full = records.len() >= limit as usize;
     let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());
     Ok((records, after, next_cursor))
+}
+
+/// A page of the runs that have ended, from the newest back, and where to go on.
+async fn newest_runs(
+    app: &App,
+    caller: &Caller,
+    id: &str,
+    query: Option<String>,
+) -> Result<(Vec<Record>, Option<String>), Problem> {
+    let query = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?;
+    let before = query.parse::<u32>("cursor")?.unwrap_or(u32::MAX);
+    let limit = query.limit()?;
+    let id = task_id(id)?;
+    app.engine.task(&caller.namespace, id).await?;
+    let records = app.engine.store().runs_before(id, before, limit).await?;
+    let full = records.len() >= limit as usize;
+    let next_cursor = records.last().filter(|_| full).map(|record| record.seq.to_string());
+    Ok((records, next_cursor))
 }
 
 async fn why(
@@ -552,6 +605,12 @@ struct SettleIn {
     #[serde(default)]
     #[schema(maximum = 2147483647)]
     failures: Option<u32>,
+    /// Labels that get another value, or `null` for those that are taken away. The others stay.
+    #[serde(default)]
+    labels: BTreeMap<String, Option<String>>,
+    /// Higher ones are leased first.
+    #[serde(default)]
+    priority: Option<i16>,
 }
 
 impl SettleIn {
@@ -591,8 +650,14 @@ async fn settle(
     let id = task_id(&id)?;
     let mut given: SettleIn = wire::read(&body)?;
     let (end, counted, fence) = (given.end()?, given.counted(id), given.fence());
-    if end.is_none() && counted.is_none() {
-        return Err(Invalid::one("status", "say how it ended, or what was counted").into());
+    let described = Describe { labels: given.labels, priority: given.priority };
+    if end.is_none() && counted.is_none() && described.is_nothing() {
+        let what = "say how it ended, what was counted, or which labels and priority it should have";
+        return Err(Invalid::one("status", what).into());
+    }
+    // Before its run ends, and so that it is refused whole where that run is over already.
+    if !described.is_nothing() {
+        app.engine.describe(&caller.namespace, id, fence, &described, &caller.act(None, None)).await?;
     }
     if let Some(count) = counted {
         app.engine.count(&caller.namespace, count, fence).await?;

@@ -7,18 +7,18 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use bytes::Bytes;
-use comeback_core::{Did, Invalid, workflow};
-use comeback_engine::flow::WORKFLOWS;
+use comeback_core::workflow::WorkflowState;
+use comeback_core::{Audit, Did, Invalid, workflow};
+use comeback_engine::flow::{WORKFLOWS, WorkflowStanding};
 use comeback_engine::store::{Document, Shelf};
 use serde_json::{Value, json};
 
 use super::{CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::catalog;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire::Page;
+use crate::wire::{self, Page};
 
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/workflows/{path}";
@@ -37,6 +37,7 @@ pub fn lines() -> Vec<Line> {
                     "YAML (`content-type: application/yaml`) or JSON. The same text again is no new version. What is wrong is \
                      told with its line and column. A slash in the path is written `%2F`.",
                 )
+                .query(&[IMPORT])
                 .needs::<stands_for::WorkflowDocument>()
                 .example(example)
                 .answers(schema::named("WorkflowVersion"))
@@ -55,6 +56,12 @@ pub fn lines() -> Vec<Line> {
             .doc(Doc::new("getWorkflowSchema").answers(schema::anything())),
     ]
 }
+
+const IMPORT: Param = Param::new(
+    "import",
+    "`true` for a document from before: a strategy that nobody knows becomes `immediate`, with a warning.",
+    schema::flag,
+);
 
 const DIFF: &[Param] = &[
     Param::new("from", "A version; the one before `to` where nothing is said.", || schema::between(1, 2_147_483_647)),
@@ -88,38 +95,84 @@ async fn store(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
+    RawQuery(query): RawQuery,
     body: Bytes,
 ) -> Result<Response, Problem> {
+    let query = Query::read(query.as_deref(), &[IMPORT])?;
     is_path(&path)?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
-    app.catalog.read(&app.engine, &caller.namespace, text)?;
+    let (text, warnings) = match query.parse("import")? {
+        Some(true) => workflow::import(text)?,
+        _ => (text.to_owned(), Vec::new()),
+    };
+    app.catalog.read(&app.engine, &caller.namespace, &text)?;
+    let mut entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
+    if !warnings.is_empty() {
+        entry.after = Some(json!({"warnings": warnings}));
+    }
+    let (version, created) = put_text(&app, &text, entry).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(put_shown(&path, version, created, &warnings))).into_response())
+}
+
+/// What a put came to.
+pub fn put_shown(path: &str, version: u32, created: bool, warnings: &[workflow::Problem]) -> Value {
+    json!({"path": path, "version": version, "created": created, "warnings": warnings})
+}
+
+/// A text becomes the newest version of what an act is about, unless it is that already: then nothing was created.
+pub async fn put_text(app: &App, text: &str, entry: Audit) -> Result<(u32, bool), Problem> {
+    let namespace = entry.namespace.clone().unwrap_or_default();
+    let path = entry.subject.clone();
+    let (store, shelf, path) = (app.engine.store(), Shelf { namespace: &namespace, shelf: WORKFLOWS }, path.as_str());
     // Somebody else may put the next version at the same moment; then ours comes after it.
     for _ in 0..10 {
-        let newest = app.engine.store().document(shelf(&caller), &path, None).await?;
+        let newest = store.document(shelf, path, None).await?;
         if let Some(newest) = newest.as_ref().filter(|newest| newest.body == text) {
-            return Ok(Json(json!({"path": path, "version": newest.version, "created": false})).into_response());
+            return Ok((newest.version, false));
         }
         let known = newest.map_or(0, |newest| newest.version);
         let version = |version: u32| (version > 0).then(|| json!({"version": version}));
-        let entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
-        let (entry, now) = (entry.changed(version(known), version(known + 1)), app.engine.now());
-        if app.engine.store().put_document(shelf(&caller), &path, known, text, Some(&entry), now).await? {
-            let answer = json!({"path": path, "version": known + 1, "created": true});
-            return Ok((StatusCode::CREATED, Json(answer)).into_response());
+        let mut after = version(known + 1).unwrap_or_default();
+        if let Some(Value::Object(more)) = &entry.after {
+            after.as_object_mut().into_iter().for_each(|it| it.extend(more.clone()));
+        }
+        let entry = entry.clone().changed(version(known), Some(after));
+        if store.put_document(shelf, path, known, text, Some(&entry), app.engine.now()).await? {
+            return Ok((known + 1, true));
         }
     }
     Err(comeback_engine::CommandError::Conflict.into())
 }
 
-fn head(document: &Document) -> Value {
-    json!({"path": document.name, "version": document.version, "created_at": document.at.to_rfc3339()})
+/// A version, with the state that the workflow is in whatever its version.
+fn head(document: &Document, state: WorkflowState) -> Value {
+    json!({
+        "path": document.name,
+        "version": document.version,
+        "state": state.word(),
+        "created_at": document.at.to_rfc3339(),
+    })
 }
 
-fn whole(document: &Document) -> Value {
-    let mut shown = head(document);
+async fn whole(app: &App, document: &Document) -> Result<Json<Value>, Problem> {
+    let standing = app.engine.workflow_standing(&document.namespace, &document.name).await?;
+    let mut shown = head(document, standing.state);
+    shown["standing"] = standing_shown(&standing);
     shown["source"] = document.body.clone().into();
-    shown["workflow"] = workflow::read(&document.body).map_or(Value::Null, |source| catalog::shown(&source.workflow));
-    shown
+    let source = workflow::read(&document.body);
+    shown["workflow"] = source.map_or(Value::Null, |source| app.catalog.shown(&document.namespace, &source.workflow));
+    Ok(Json(shown))
+}
+
+/// Since when it is in its state, and why.
+pub fn standing_shown(standing: &WorkflowStanding) -> Value {
+    json!({
+        "state": standing.state.word(),
+        "since": wire::instant(standing.since),
+        "note": standing.note,
+        "by": standing.by,
+    })
 }
 
 async fn list(
@@ -131,11 +184,12 @@ async fn list(
     let limit = query.limit()?;
     let after = query.text("cursor").unwrap_or_default();
     let found = app.engine.store().documents(shelf(&caller), after, limit).await?;
-    let next = found.last().filter(|_| found.len() >= limit as usize).map(|last| last.name.clone());
-    Ok(Json(json!(Page { items: found.iter().map(head).collect::<Vec<_>>(), next_cursor: next })))
+    let standings = app.engine.workflow_standings(&caller.namespace, after, limit).await?;
+    let state = |it: &Document| standings.get(&it.name).map_or(WorkflowState::Active, |standing| standing.state);
+    Ok(Json(json!(Page::of(&found, limit, |it| it.name.clone(), |it| head(it, state(it))))))
 }
 
-async fn find(app: &App, caller: &Caller, path: &str, version: Option<u32>) -> Result<Document, Problem> {
+pub async fn find(app: &App, caller: &Caller, path: &str, version: Option<u32>) -> Result<Document, Problem> {
     if is_path(path).is_err() {
         return Err(Problem::not_found("workflow"));
     }
@@ -148,7 +202,7 @@ async fn newest(
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    Ok(Json(whole(&find(&app, &caller, &path, None).await?)))
+    whole(&app, &find(&app, &caller, &path, None).await?).await
 }
 
 async fn version(
@@ -158,7 +212,7 @@ async fn version(
 ) -> Result<Json<Value>, Problem> {
     let version: u32 = version.parse().map_err(|_| Problem::not_found("workflow"))?;
     let version = i32::try_from(version).map_err(|_| Problem::not_found("workflow"))?;
-    Ok(Json(whole(&find(&app, &caller, &path, Some(version.cast_unsigned())).await?)))
+    whole(&app, &find(&app, &caller, &path, Some(version.cast_unsigned())).await?).await
 }
 
 async fn versions(
@@ -173,7 +227,9 @@ async fn versions(
     if found.is_empty() {
         return Err(Problem::not_found("workflow"));
     }
-    Ok(Json(json!(Page { items: found.iter().map(head).collect::<Vec<_>>(), next_cursor: None })))
+    let state = app.engine.workflow_standing(&caller.namespace, &newest.name).await?.state;
+    let items = found.iter().map(|it| head(it, state)).collect::<Vec<_>>();
+    Ok(Json(json!(Page { items, next_cursor: None })))
 }
 
 async fn diff(

@@ -1,27 +1,14 @@
 //! Events, as they are told to those who follow.
 
-use comeback_core::{Event, EventKind};
+use comeback_core::EventKind;
 use comeback_engine::store::FeedEvent;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub fn of_feed(it: &FeedEvent) -> Value {
-    let mut shown = of_log(&it.event);
+    let mut shown = it.event.told();
     shown["id"] = it.cursor.to_string().into();
     shown["namespace"] = it.namespace.as_str().into();
     shown
-}
-
-pub fn of_log(event: &Event) -> Value {
-    json!({
-        "type": event.kind.word(),
-        "at": event.at.to_rfc3339(),
-        "execution_id": event.execution.to_string(),
-        "task_id": event.task.map(|id| id.to_string()),
-        "seq": event.seq,
-        "run": event.run,
-        "attempt": event.attempt,
-        "data": event.data,
-    })
 }
 
 /// The names that a playbook engine has for what happens; nothing where it has none.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::{Edge, ExecutionState, State};
-use comeback_engine::store::{ExecutionView, Graph, StepView, TaskView};
+use comeback_core::{Edge, ExecutionState, State, Timestamp};
+use comeback_engine::store::{ExecutionView, Graph, Origin, StepView, TaskView};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -89,7 +89,7 @@ pub fn head(view: &ExecutionView) -> Value {
         "task_id": task.map(|id| id.to_string()),
         "run": run,
         "retry_of": view.origin.retry_of.map(|id| id.to_string()),
-        "trigger": firing.map(|firing| firing.by.word()),
+        "trigger": trigger(&view.origin),
         "schedule": firing.map(|firing| firing.schedule.as_str()),
         "scheduled_at": instant(firing.map(|firing| firing.at)),
         "total": it.total,
@@ -98,8 +98,23 @@ pub fn head(view: &ExecutionView) -> Value {
         "created_at": it.created_at.to_rfc3339(),
         "started_at": instant(it.started_at),
         "ended_at": instant(it.ended_at),
+        "duration_ms": duration(it.started_at, it.ended_at),
         "updated_at": it.updated_at.to_rfc3339(),
     })
+}
+
+/// What started it (model §2.1).
+fn trigger(origin: &Origin) -> &'static str {
+    match (&origin.firing, origin.retry_of, origin.parent) {
+        (Some(firing), ..) => firing.by.word(),
+        (None, Some(_), _) | (None, None, Some((_, 2..))) => "retry",
+        (None, None, Some(_)) => "call",
+        (None, None, None) => "api",
+    }
+}
+
+fn duration(from: Option<Timestamp>, to: Option<Timestamp>) -> Option<u64> {
+    from.zip(to).map(|(from, to)| to.since(from).0)
 }
 
 /// Under way, and everything in it that is open waits for a retry.
@@ -109,12 +124,19 @@ fn is_retrying(view: &ExecutionView) -> bool {
     view.execution.state == ExecutionState::Running && waiting > 0 && waiting == open
 }
 
-/// Everything: its input, what it came to, its tasks and their edges.
-pub fn whole(view: &ExecutionView, graph: &Graph, steps: &[StepView], output: Value) -> Value {
+/// Everything: its input, what it came to, its tasks and their edges; of one that failed, the task whose failure it was.
+pub fn whole(
+    view: &ExecutionView,
+    graph: &Graph,
+    steps: &[StepView],
+    output: Value,
+    failed: Option<&TaskView>,
+) -> Value {
     let mut shown = head(view);
     let text = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
     shown["input"] = view.origin.input.as_deref().map_or(Value::Null, text);
     shown["output"] = output;
+    shown["error"] = failed.map_or(Value::Null, error);
     let keys: BTreeMap<_, _> = steps.iter().map(|it| (it.task, it)).collect();
     let tasks: Vec<Value> = graph
         .tasks
@@ -138,6 +160,15 @@ pub fn whole(view: &ExecutionView, graph: &Graph, steps: &[StepView], output: Va
     let edges = graph.tasks.iter().filter_map(|it| it.edges.as_ref()).flat_map(|edges| &edges.out);
     shown["edges"] = edges.map(edge).collect::<Vec<_>>().into();
     shown
+}
+
+fn error(failed: &TaskView) -> Value {
+    let failure = failed.last_failure.as_ref().and_then(|record| record.failure.as_ref());
+    json!({
+        "task_id": failed.stored.task.id.to_string(),
+        "key": failed.body.key,
+        "failure": failure.map(super::failure),
+    })
 }
 
 fn edge(edge: &Edge) -> Value {
@@ -174,7 +205,7 @@ pub fn of_lone(view: &TaskView) -> Value {
         "task_id": null,
         "run": null,
         "retry_of": null,
-        "trigger": null,
+        "trigger": "api",
         "schedule": null,
         "scheduled_at": null,
         "total": 1,
@@ -183,9 +214,11 @@ pub fn of_lone(view: &TaskView) -> Value {
         "created_at": task.submitted_at.to_rfc3339(),
         "started_at": instant(task.started_at),
         "ended_at": instant(task.ended_at),
+        "duration_ms": duration(task.started_at, task.ended_at),
         "updated_at": task.updated_at.to_rfc3339(),
         "input": payload,
         "output": result,
+        "error": if task.state.is_failure() { error(view) } else { Value::Null },
         "tasks": [{
             "id": task.id.to_string(), "key": view.body.key, "kind": task.lane.kind, "state": task.state.word(),
             "attempt": task.counters.attempt, "next_retry_at": instant(task.next_retry_at),

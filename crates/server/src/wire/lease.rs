@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Timestamp, Trigger};
-use comeback_engine::{Json, Leased, ReportEnd};
+use comeback_engine::{Json, Leased, ReportEnd, Reported};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -98,6 +98,42 @@ impl<'a> LeaseOut<'a> {
                 is_retry: leased.is_retry,
                 traceparent: leased.traceparent.as_deref(),
             },
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct ReportsOut<'a> {
+    pub reports: Vec<ReportOut<'a>>,
+}
+
+/// What came of a report.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum ReportOut<'a> {
+    Heard {
+        lease: &'a str,
+        task_id: String,
+        state: &'static str,
+        attempt: u32,
+        next_retry_at: Option<String>,
+        reason: Option<&'static str>,
+    },
+    Refused {
+        lease: &'a str,
+        problem: Value,
+    },
+}
+
+impl<'a> ReportOut<'a> {
+    pub fn of(lease: &'a str, reported: &Reported) -> ReportOut<'a> {
+        ReportOut::Heard {
+            lease,
+            task_id: reported.task.to_string(),
+            state: reported.state.word(),
+            attempt: reported.attempt,
+            next_retry_at: reported.next_retry_at.map(Timestamp::to_rfc3339),
+            reason: reported.reason.map(comeback_core::Reason::word),
         }
     }
 }

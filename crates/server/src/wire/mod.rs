@@ -1,9 +1,12 @@
 //! The shapes on the wire: what is read, checked by path, and what is written. No rule about tasks is here.
 
+pub mod alert;
 pub mod event;
 pub mod execution;
 pub mod lease;
+pub mod operation;
 pub mod schedule;
+pub mod subscription;
 pub mod task;
 
 use std::fmt;
@@ -28,6 +31,10 @@ pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
 /// Reads a body that need not be an object; faults are named below `at`.
 pub fn read_whole<T: DeserializeOwned>(body: &Bytes, at: &str) -> Result<T, Problem> {
     let bytes: &[u8] = if body.is_empty() { b"{}" } else { body };
+    // To know the path at every step costs more than to read: it is asked for where something is wrong.
+    if let Ok(value) = serde_json::from_slice(bytes) {
+        return Ok(value);
+    }
     let mut from = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut from).map_err(|error| match error.inner().is_data() {
         true => fault(error).under(at).into(),
@@ -244,6 +251,14 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for TextOr<T> {
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next_cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// What was found with a limit. Behind a full page there may be more, from the place of its last.
+    pub fn of<F>(found: &[F], limit: u32, place: impl Fn(&F) -> String, shown: impl Fn(&F) -> T) -> Page<T> {
+        let next_cursor = found.last().filter(|_| found.len() >= limit as usize).map(place);
+        Page { items: found.iter().map(shown).collect(), next_cursor }
+    }
 }
 
 /// A failure as it is told: spans in milliseconds, instants as text.

@@ -22,13 +22,17 @@ pub struct ScheduleIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     pub name: Option<String>,
-    /// Minute, hour, day, month and weekday; seconds may stand before them. Give either this or `every`.
+    /// Minute, hour, day, month and weekday; seconds may stand before them. Give this, `every` or `event`.
     #[serde(default)]
     #[schema(max_length = 200)]
     cron: Option<String>,
     /// The span from one instant to the next, counted from `start_at`, or from when it was made.
     #[serde(default)]
     every: Option<Span>,
+    /// In place of instants: the type of an event that somebody tells (`POST /events`); it may end in `*`.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200, pattern = "^[A-Za-z0-9._:/-]*\\*?$")]
+    event: Option<String>,
     /// A name such as `Europe/Berlin`; UTC where nothing is said.
     #[serde(default)]
     #[schema(max_length = 60)]
@@ -47,7 +51,8 @@ pub struct ScheduleIn {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 2147483647)]
     version: Option<u32>,
-    /// For the workflow. Its texts may speak of `scheduled_at`, `schedule` and `trigger`.
+    /// For the workflow. Its texts may speak of `scheduled_at`, `schedule`, `trigger` and, by an event, `event`; there its data are
+    /// the input where nothing is said.
     #[serde(default)]
     #[schema(value_type = stands_for::Json, required = false)]
     input: Option<Value>,
@@ -95,6 +100,7 @@ impl ScheduleIn {
         let times = Times {
             cron: self.cron,
             every: self.every.map(|Span(span)| span),
+            event: self.event,
             time_zone: self.time_zone,
             start_at: self.start_at.map(|Instant(at)| at),
             end_at: self.end_at.map(|Instant(at)| at),
@@ -172,6 +178,7 @@ pub fn shown(view: &ScheduleView) -> Value {
         "state": view.state(),
         "cron": times.cron,
         "every_ms": times.every.map(|span| span.0),
+        "event": times.event,
         "time_zone": times.time_zone.as_deref().unwrap_or("UTC"),
         "start_at": super::instant(times.start_at),
         "end_at": super::instant(times.end_at),

@@ -7,11 +7,12 @@ use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::payload::{self, OldPayload};
 use comeback_core::workflow::between;
 use comeback_core::{
-    AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Record, RetryKind, State, When, dialect,
+    AttemptOutcome, Class, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Priority, Record, RetryKind, State, When,
+    dialect,
 };
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
-use comeback_engine::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, TaskSpec};
+use comeback_engine::{ExecutionSpec, ExecutorSpec, HeldBy, Json, Moment, Need, TaskSpec};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -96,6 +97,38 @@ impl From<ExecutionIn> for ExecutionSpec {
     }
 }
 
+/// A number, or the word for one.
+#[derive(Clone, Copy, Default)]
+struct PriorityIn(i32);
+
+impl<'de> Deserialize<'de> for PriorityIn {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl serde::de::Visitor<'_> for Reader {
+            type Value = PriorityIn;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "a whole number from -1000 to 1000, or one of {}", Priority::list())
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<PriorityIn, E> {
+                i32::try_from(number).map(PriorityIn).map_err(|_| E::custom("must be between -1000 and 1000"))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<PriorityIn, E> {
+                i32::try_from(number).map(PriorityIn).map_err(|_| E::custom("must be between -1000 and 1000"))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<PriorityIn, E> {
+                let found = Priority::ALL.iter().find(|priority| priority.word() == word);
+                let unknown = || E::custom(format!("`{word}` is not one of {}", Priority::list()));
+                found.map(|priority| PriorityIn(priority.code().into())).ok_or_else(unknown)
+            }
+        }
+        from.deserialize_any(Reader)
+    }
+}
+
 /// One task. Only its kind is needed.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -113,10 +146,10 @@ pub struct TaskIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Name>)]
     queue: Option<String>,
-    /// Higher ones are leased first.
+    /// Higher ones are leased first: a number, or `high` (100), `normal` (0) or `low` (-100).
     #[serde(default)]
-    #[schema(minimum = -1000, maximum = 1000)]
-    priority: i32,
+    #[schema(value_type = Option<stands_for::Priority>)]
+    priority: PriorityIn,
     /// For whoever runs it: 256 KiB at most.
     #[serde(default)]
     #[schema(value_type = stands_for::Json, required = false)]
@@ -241,7 +274,7 @@ impl TaskIn {
             name: self.name,
             kind: self.kind,
             queue: self.queue,
-            priority: self.priority,
+            priority: self.priority.0,
             payload: self.payload.map(|raw| Json::from(raw.0)),
             executor,
             needs,
@@ -420,6 +453,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
             "worker": lease.worker, "expires_at": instant(lease.expires_at),
         })),
         "error_class": task.class.map(|class| class.word()),
+        "retryable": task.class != Some(Class::Final),
         "fingerprint": task.fingerprint.map(fingerprint_to_hex),
         "deadline_at": instant(task.expires_at),
         "submitted_at": task.submitted_at.to_rfc3339(),
@@ -443,9 +477,12 @@ fn blocked(task: &comeback_core::Task) -> Option<String> {
 }
 
 /// Where a rule keeps it from starting, and nothing else does.
-pub fn say_held(shown: &mut Value, by: Option<String>) {
-    if let (Some(words), Some(blocked)) = (by, shown.get_mut("blocked").filter(|blocked| blocked.is_null())) {
-        *blocked = words.into();
+pub fn say_held(shown: &mut Value, by: Option<HeldBy>) {
+    if let Some(by) = by.filter(|_| shown["blocked"].is_null()) {
+        shown["blocked"] = by.words.into();
+        if let Some(until) = by.until {
+            shown["held_until"] = until.to_rfc3339().into();
+        }
     }
 }
 

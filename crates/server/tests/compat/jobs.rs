@@ -27,6 +27,8 @@ async fn a_job_is_retried_by_hand() {
         let id = submit(world, "job_1234567890").await;
         fail(world, "retryable").await;
         world.pass(2).await;
+        let retryable = async || world.get(&format!("/api/v1/tasks/{id}")).await["retryable"].clone();
+        assert_eq!(retryable().await, true, "S2-6");
         let by = json!({"requestedBy": "user123"});
         let answer = world.post("/api/v1/screenshots/job_1234567890/retry", by.clone()).await;
         assert_eq!((&answer["jobId"], &answer["queuePosition"]), (&json!("job_1234567890"), &json!(1)));
@@ -49,6 +51,7 @@ async fn a_job_is_retried_by_hand() {
             "S2-28"
         );
         fail(world, "final").await;
+        assert_eq!(retryable().await, false, "S2-75");
         let answer = world.post(&format!("/api/v1/jobs/{id}/retry"), by).await;
         assert_eq!(answer["jobId"], id);
     })

@@ -5,6 +5,7 @@ mod jobs;
 mod queue;
 mod schedules;
 mod steps;
+mod triggers;
 
 use std::sync::Arc;
 

@@ -139,6 +139,21 @@ async fn the_timeline_of_three_attempts_ends_in_success() {
             (&page["items"][0]["error"], &page["items"][0]["node_id"]),
             (&json!("Service Unavailable"), &json!("fetch"))
         );
+        // F4-7: by how something stands, in whichever words.
+        let of_status = async |word: &str| {
+            let page = world.get(&format!("/api/events?execution_id={execution}&status={word}")).await;
+            let items = page["items"].as_array().expect("events").clone();
+            items.iter().map(|it| text(&it["event_type"]).to_owned()).collect::<Vec<_>>()
+        };
+        let completed = ["action_completed", "step_completed", "execution_completed"];
+        assert_eq!(of_status("success").await, completed);
+        assert_eq!(of_status("COMPLETED").await, completed);
+        assert_eq!(of_status("queued").await, ["step_retry", "step_retry"]);
+        assert_eq!(of_status("error").await, ["action_error", "action_error"]);
+        assert!(of_status("suspended").await.is_empty());
+        let nothing = world.get(&format!("/api/events?execution_id={execution}&status=error&types=step_retry")).await;
+        assert_eq!(nothing["items"], json!([]));
+        assert_eq!((&shown["parent_execution_id"], &shown["loop"]), (&Value::Null, &Value::Null));
         let native = world.get(&format!("/api/v1/events?execution_id={execution}&names=seed&types=step_retry")).await;
         let types: Vec<&str> = native["items"].as_array().expect("events").iter().map(|it| text(&it["type"])).collect();
         assert_eq!(types, ["step_retry", "step_retry"]);
@@ -306,6 +321,51 @@ async fn shorthands_of_retry_are_read() {
             let entry = world.post("/api/queue/enqueue", job.clone()).await;
             let row = row(world, text(&entry["execution_id"])).await;
             assert_eq!(row["max_attempts"], attempts, "{job}");
+        }
+    })
+    .await;
+}
+
+/// F4-7: which round of a loop a step is, and which execution called the one it is in.
+#[tokio::test]
+async fn an_event_knows_its_loop_and_who_called_its_execution() {
+    everywhere(async |world| {
+        let put = async |path: &str, steps: Value| {
+            world.good(Method::PUT, &format!("/api/v1/workflows/{path}"), Some(json!({"steps": steps}))).await
+        };
+        put("inner", json!({"each": {"kind": "each", "foreach": ["x", "y"], "payload": "{{ item }}"}})).await;
+        put("outer", json!({"call": {"workflow": "inner"}})).await;
+        let outer = world.post("/api/v1/executions", json!({"workflow": "outer"})).await["execution_id"].clone();
+        world.pass(0).await;
+        let leased = world.post("/api/v1/leases", json!({"worker": WORKER, "kinds": ["each"]})).await;
+        let queue_id = &leased["leases"][0]["task"]["id"];
+        let inner = world.get(&format!("/api/v1/tasks/{}", text(queue_id))).await["execution_id"].clone();
+        let (begun, address) = (Instant::now(), format!("/api/events?execution_id={}&types=action_started", text(&inner)));
+        // On PostgreSQL a reader stops before what others are about to write.
+        let told = loop {
+            let page = world.get(&address).await;
+            let told = page["items"].as_array().expect("events").clone();
+            if told.len() == 2 {
+                break told;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "{page}");
+            tokio::task::yield_now().await;
+        };
+        for (n, event) in told.iter().enumerate() {
+            let item = ["x", "y"][n];
+            assert_eq!(event["loop"], json!({"index": n, "item": item}), "{event}");
+            assert_eq!((&event["parent_execution_id"], &event["execution_id"]), (&outer, &inner));
+        }
+        let end = |kind: &str, status: &str| json!({"event_type": kind, "queue_id": queue_id, "worker_id": WORKER, "status": status});
+        let contradiction = world.refused(Method::POST, "/api/events", end("action_completed", "error")).await;
+        assert_eq!(contradiction.0, StatusCode::BAD_REQUEST);
+        assert_eq!(world.refused(Method::POST, "/api/events", end("action_completed", "nonsense")).await.0, StatusCode::BAD_REQUEST);
+        world.post("/api/events", end("action_completed", "done")).await;
+        let task = world.get(&format!("/api/v1/tasks/{}", text(queue_id))).await;
+        assert_eq!(task["state"], "succeeded");
+        for word in ["success", "COMPLETED", "finished"] {
+            let found = world.get(&format!("/api/queue?status={word}")).await;
+            assert_eq!(found["items"][0]["queue_id"], *queue_id, "{word}: {found}");
         }
     })
     .await;

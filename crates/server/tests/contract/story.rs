@@ -1,7 +1,9 @@
 //! Every route at its best, and every problem, on both databases: each answer is held against the document.
 
 mod flow;
+mod operations;
 mod schedules;
+mod subscriptions;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +45,7 @@ impl World {
     async fn ask(&self, operation: &str, ask: Ask<'_>) -> Answer {
         let route = route(operation);
         let mut address = route.path.to_owned();
-        for name in ["{id}", "{name}", "{kind}", "{path}"] {
+        for name in ["{id}", "{name}", "{kind}", "{path}", "{fingerprint}"] {
             address = address.replace(name, ask.part);
         }
         address = address.replace("{version}", "1");
@@ -147,6 +149,11 @@ async fn every_answer_is_as_the_document_says() {
         rules(&world).await;
 
         accounts(&world).await;
+        subscriptions::subscriptions(&world).await;
+        subscriptions::alerts(&world).await;
+
+        dependencies(&world).await;
+        operations::operations(&world).await;
 
         numbers(&world).await;
 
@@ -206,6 +213,10 @@ fn rich_policy() -> Value {
 async fn tasks(world: &World) {
     for example in examples("submitTasks") {
         world.post("submitTasks", "", example).await;
+    }
+    for (word, number) in [("high", 100), ("normal", 0), ("low", -100)] {
+        let id = world.submit(json!({"kind": "k", "queue": "words", "priority": word})).await;
+        assert_eq!(world.get("getTask", &id).await["priority"], number, "S2-133");
     }
     let whole = json!({
         "kind": "k", "key": "a", "name": "A task", "queue": "side", "priority": -5, "payload": {"x": [1, null]},
@@ -384,11 +395,32 @@ async fn hooks(world: &World) {
     world.post("settleTask", &id, failed).await;
     let over = settle(json!({"success": 1}));
     assert_eq!(world.bad("settleTask", Ask { part: &id, body: over, ..Ask::default() }).await, "wrong-state");
+    described(world, &id).await;
     let canceled = world.submit(hook).await;
     start(1).await;
     world.post("cancelTask", &canceled, json!({})).await;
     let late = settle(json!({"status": "succeeded", "run": 1, "result": {}}));
     assert_eq!(world.bad("settleTask", Ask { part: &canceled, body: late, ..Ask::default() }).await, "task-canceled");
+}
+
+/// Labels and priority, of any task.
+async fn described(world: &World, hook: &str) {
+    let task =
+        &world.post("settleTask", hook, json!({"labels": {"tenant": "acme", "n": "1"}, "priority": 7})).await["task"];
+    assert_eq!((&task["labels"], &task["priority"]), (&json!({"tenant": "acme", "n": "1"}), &json!(7)));
+    let stale = Some(json!({"labels": {"tenant": "b"}, "run": 99}).to_string());
+    assert_eq!(world.bad("settleTask", Ask { part: hook, body: stale, ..Ask::default() }).await, "lease-lost");
+    let task = &world.post("settleTask", hook, json!({"labels": {"n": null}})).await["task"];
+    assert_eq!(task["labels"], json!({"tenant": "acme"}));
+    let plain = world.submit(json!({"kind": "described"})).await;
+    world.post("settleTask", &plain, json!({"labels": {"a": "b"}, "priority": -3})).await;
+    let long = Some(json!({"labels": {"a": "b".repeat(300)}}).to_string());
+    assert_eq!(world.bad("settleTask", Ask { part: &plain, body: long, ..Ask::default() }).await, "validation-failed");
+    world.post("cancelTask", &plain, json!({})).await;
+    let over = Some(json!({"priority": 1}).to_string());
+    assert_eq!(world.bad("settleTask", Ask { part: &plain, body: over, ..Ask::default() }).await, "wrong-state");
+    let lines = world.find("listActs", "act=task.describe").await;
+    assert_eq!(lines["items"][0]["before"]["priority"], 0, "{lines}");
 }
 
 async fn policies(world: &World) {
@@ -454,12 +486,95 @@ async fn accounts(world: &World) {
     world.get("deleteAccount", "acme").await;
 }
 
+async fn dependencies(world: &World) {
+    for example in examples("putDependency") {
+        world.good("putDependency", Ask { part: "psp", body: Some(example.to_string()), ..Ask::default() }).await;
+    }
+    let id = world.submit(json!({"kind": "needs.psp", "dependency": "psp"})).await;
+    world.post("cancelTask", &id, json!({})).await;
+    for operation in ["openDependency", "closeDependency", "announceMaintenance"] {
+        for example in examples(operation) {
+            world.post(operation, "psp", example).await;
+        }
+        assert_eq!(
+            world
+                .bad(
+                    operation,
+                    Ask { part: "nobody", body: Some(examples(operation)[0].to_string()), ..Ask::default() }
+                )
+                .await,
+            "not-found"
+        );
+    }
+    let well = world.post("dependencyIsHealthy", "psp", json!({})).await;
+    assert_eq!(well["changes"][0]["what"], "healthy", "{well}");
+    assert_eq!(world.bad("dependencyIsHealthy", Ask { part: "nobody", ..Ask::default() }).await, "not-found");
+    assert_eq!(world.find("listDependencies", "limit=1").await["items"][0]["name"], "psp");
+    assert_eq!(world.get("getDependency", "psp").await["breaker"]["state"], "closed");
+    world.get("deleteDependency", "psp").await;
+    for operation in ["getDependency", "deleteDependency"] {
+        assert_eq!(world.bad(operation, Ask { part: "psp", ..Ask::default() }).await, "not-found");
+    }
+}
+
 async fn numbers(world: &World) {
     world.get("getStats", "").await;
+    let by = ["attempt", "class", "strategy", "dependency", "kind", "queue", "fingerprint", "origin"];
+    for (word, bucket) in by.iter().zip(["", "&bucket=1h"].iter().cycle()) {
+        let query = format!("by={word}&within=30d{bucket}");
+        let told = world.find("getRetryStats", &query).await;
+        assert!(told["total"]["failed"].as_u64() > Some(0), "{query}: {told}");
+        let sum: u64 = told["items"].as_array().into_iter().flatten().filter_map(|it| it["failed"].as_u64()).sum();
+        assert_eq!(told["total"]["failed"], sum, "{query}");
+    }
+    for bad in ["by=mood", "within=1d&since=2027-01-15T08:00:00Z", "bucket=7m", "bucket=0s", "bucket=15m&within=900d"] {
+        assert_eq!(
+            world.bad("getRetryStats", Ask { query: bad, ..Ask::default() }).await,
+            "validation-failed",
+            "{bad}"
+        );
+    }
+    errors(world).await;
     let soon = world.find("getUpcoming", "within=14d&bucket=1h").await;
     assert!(soon["total"].as_u64() > Some(0), "{soon}");
     world.get("getClock", "").await;
     world.get("getMetrics", "").await;
+}
+
+async fn errors(world: &World) {
+    let listed = world.find("listErrors", "limit=1").await;
+    let (group, next) = (listed["items"][0].clone(), listed["next_cursor"].as_str().expect("more").to_owned());
+    let other = world.find("listErrors", &format!("limit=1&cursor={next}")).await;
+    assert_ne!(other["items"][0]["fingerprint"], group["fingerprint"]);
+    let name = group["fingerprint"].as_str().expect("a name").to_owned();
+    let found = world.find("listTasks", &format!("fingerprint={name}")).await;
+    assert!(found["items"].as_array().is_some_and(|items| !items.is_empty()), "{found}");
+    for example in examples("changeError") {
+        world.post("changeError", &name, example).await;
+    }
+    assert_eq!(world.find("listErrors", "state=open").await["items"][0]["fingerprint"], group["fingerprint"]);
+    assert_eq!(world.find("listErrors", "state=resolved,ignored").await["items"], json!([]));
+    let detail = world.get("getError", &name).await;
+    assert_eq!((&detail["note"], &detail["reclassified"]), (&json!("asked the bank"), &Value::Null));
+    assert!(detail["by_attempt"][0]["failed"].as_u64() > Some(0), "{detail}");
+    for query in ["state=gone", "class=worse", "cursor=x"] {
+        assert_eq!(world.bad("listErrors", Ask { query, ..Ask::default() }).await, "validation-failed", "{query}");
+    }
+    for body in [
+        json!({"action": "forget"}),
+        json!({"action": "classify"}),
+        json!({"action": "classify", "class": "odd"}),
+        json!({"action": "resolve", "for": "1h"}),
+        json!({"action": "note"}),
+    ] {
+        let ask = Ask { part: &name, body: Some(body.to_string()), ..Ask::default() };
+        assert_eq!(world.bad("changeError", ask).await, "validation-failed", "{body}");
+    }
+    for part in ["00000000000000ff", "what"] {
+        assert_eq!(world.bad("getError", Ask { part, ..Ask::default() }).await, "not-found");
+        let body = Some(json!({"action": "open"}).to_string());
+        assert_eq!(world.bad("changeError", Ask { part, body, ..Ask::default() }).await, "not-found");
+    }
 }
 
 async fn administration(world: &World) {
@@ -481,9 +596,24 @@ async fn administration(world: &World) {
     world.lease().await;
     world.pass(120_000);
     let stuck = world.get("listStuckTasks", "").await;
+    assert_eq!(world.post("listStuckTasksByPost", "", json!({})).await, stuck, "X2-9");
     assert_eq!(stuck["items"].as_array().map(Vec::len), Some(1), "{stuck}");
     let reaped = world.post("reapStuckTasks", "", json!({})).await;
-    assert_eq!(reaped["processed"], 1);
+    assert_eq!((&reaped["processed"], &reaped["tasks"][0]["action"]), (&json!(1), &json!("MARKED_FAILED")));
+    for example in examples("repairFailedTasks") {
+        world.post("repairFailedTasks", "", example).await;
+    }
+    for example in examples("cleanUp") {
+        assert_eq!(world.post("cleanUp", "", example).await["dry_run"], true);
+    }
+    let forgotten = world.post("cleanUp", "", json!({"older_than": "3650d", "note": "room"})).await;
+    assert_eq!((&forgotten["tasks"], &forgotten["more"]), (&json!(0), &json!(false)));
+    let soon = Some(json!({"older_than": "1h"}).to_string());
+    assert_eq!(world.bad("cleanUp", Ask { body: soon, ..Ask::default() }).await, "validation-failed");
+    world.good("previewPause", Ask { part: "promote", query: "duration=30m", ..Ask::default() }).await;
+    world.get("previewPause", "dispatch").await;
+    let bad = Ask { part: "reap", query: "duration=soon", ..Ask::default() };
+    assert_eq!(world.bad("previewPause", bad).await, "validation-failed");
     let acts = world.find("listActs", "act=loop,stuck&limit=2&all=true&since=2020-01-01T00:00:00Z").await;
     assert_eq!(acts["items"][0]["act"], "stuck.process");
     world.find("listActs", &format!("cursor={}", acts["next_cursor"].as_str().expect("more"))).await;
@@ -513,7 +643,11 @@ async fn contradictions(world: &World) {
                 "setBatchRules" => Some(json!({"kind": "k", "rules": []}).to_string()),
                 "settleTask" => Some(json!({"status": "succeeded"}).to_string()),
                 "snoozeTask" | "rescheduleTask" => Some(json!({"delay": 1}).to_string()),
+                "backtestAlert" => Some(json!({"name": nobody}).to_string()),
+                "redeliver" => Some(json!({"within": "1h"}).to_string()),
+                "rollbackWorkflow" => Some(json!({"version": 1}).to_string()),
                 "startExecution" => Some(json!({"workflow": nobody}).to_string()),
+                "changeError" => Some(json!({"action": "open"}).to_string()),
                 _ => None,
             };
             let query = if doc.id.ends_with("Schedules") { format!("target_id={nobody}") } else { String::new() };
@@ -578,6 +712,9 @@ async fn repetitions(world: &World) {
         ("pauseWork", "", first, other),
         ("resumeWork", "", first, other),
         ("reapStuckTasks", "", "{}", "{ }"),
+        ("repairFailedTasks", "", first, other),
+        ("cleanUp", "", r#"{"older_than": "3650d"}"#, r#"{"older_than": "3651d"}"#),
+        ("tellEvent", "", r#"{"type": "nobody.waits"}"#, r#"{"type": "nobody.waits.for-this"}"#),
         ("advanceClock", "", r#"{"by": 1}"#, r#"{"by": 2}"#),
     ];
     for (operation, part, first, other) in acts {

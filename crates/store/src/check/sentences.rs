@@ -90,6 +90,17 @@ pub const ALL: &[Sentence] = &[
     ),
     // The second of the marks in that column says that a task costs something.
     sentence(
+        "statistics",
+        "select cast(null as uuid), 'sums of ' || s.at || ' are in cell ' || s.cell || ', which does not exist' from stat s
+         left join stat_cell c on c.id = s.cell where c.id is null group by s.at, s.cell
+         union all
+         select cast(null as uuid), 'cell ' || c.id || ' is in namespace ' || c.namespace || ', which does not exist'
+         from stat_cell c left join namespace n on n.id = c.namespace where n.id is null
+         union all
+         select cast(null as uuid), 'an error group is in namespace ' || g.namespace || ', which does not exist'
+         from error_group g left join namespace n on n.id = g.namespace where n.id is null",
+    ),
+    sentence(
         "account",
         "select cast(null as uuid), 'the account ' || a.name || ' has reserved ' || a.reserved || ', and its open tasks cost '
            || coalesce(s.cost, 0) from account a
@@ -104,6 +115,42 @@ pub const ALL: &[Sentence] = &[
          select o.id, 'its account `' || t.account || '` is not there' from task_open o join task t on t.id = o.id
          left join account a on a.namespace = t.namespace and a.name = t.account
          where t.account is not null and a.name is null",
+    ),
+    // States 0 and 4 are under way; the rows of tasks may be ahead of the count until the next stretch is noted down.
+    sentence(
+        "operation",
+        "select o.id, 'it is a bulk operation with ' || o.done || ' tasks changed and ' || o.undone || ' changed back, and '
+           || count(m.task_id) || ' and ' || coalesce(sum(m.undone), 0) || ' are marked' from operation o
+         left join operation_task m on m.operation = o.id group by o.id, o.done, o.undone, o.state
+         having o.done > count(m.task_id) or (o.state <> 0 and o.done <> count(m.task_id))
+           or o.undone > coalesce(sum(m.undone), 0) or (o.state <> 4 and o.undone <> coalesce(sum(m.undone), 0))
+         union all
+         select o.id, 'it is a bulk operation of ' || o.total || ' tasks and names others' from operation o
+         left join operation_part p on p.operation = o.id group by o.id, o.total
+         having o.total * 16 <> coalesce(sum(length(p.ids)), 0)
+         union all
+         select o.id, 'it is a bulk operation that is under way and over, or neither' from operation o
+         where (o.state in (0, 4)) <> (o.due is not null) or (o.state in (0, 4)) <> (o.ended_at is null)
+         union all
+         select m.operation, 'tasks are marked by it, and it is no bulk operation' from operation_task m
+         left join operation o on o.id = m.operation where o.id is null group by m.operation
+         union all
+         select p.operation, 'it names tasks, and it is no bulk operation' from operation_part p
+         left join operation o on o.id = p.operation where o.id is null group by p.operation",
+    ),
+    sentence(
+        "dependency",
+        "select cast(null as uuid), 'the dependency ' || d.name || ' holds nothing: its rule is not there' from dependency d
+         left join rule r on r.namespace = d.namespace and r.name = '@' || d.name where r.name is null",
+    ),
+    sentence(
+        "follower",
+        "select cast(null as uuid), 'the ' || f.sort || ' ' || f.name || ' is of no namespace, or cannot be read' from (
+           select 'schedule' as sort, namespace, name, version, body, standing from schedule union all
+           select 'subscription', namespace, name, version, body, standing from subscription union all
+           select 'alert', namespace, name, version, body, standing from alert) f
+         left join namespace n on n.id = f.namespace
+         where n.id is null or f.version < 1 or f.body not like '{%' or f.standing not like '{%'",
     ),
     sentence(
         "dedupe",

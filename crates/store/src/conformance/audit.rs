@@ -14,8 +14,13 @@ use crate::types::*;
 const SHELF: Shelf<'_> = Shelf { namespace: "default", shelf: "workflow" };
 
 fn entry(w: &World, number: u128, did: Did, subject: &str) -> Audit {
-    let act =
-        Act { by: Some("ana".into()), note: Some("why".into()), key: Some("ops".into()), request: Some("r1".into()) };
+    let act = Act {
+        by: Some("ana".into()),
+        note: Some("why".into()),
+        key: Some("ops".into()),
+        request: Some("r1".into()),
+        operation: None,
+    };
     Audit::new(Uuid::from_u128(number), w.now(), did, subject, &act).within("default")
 }
 
@@ -31,8 +36,9 @@ fn rule(most: u32) -> Rule {
     serde_json::from_value(json!({"name": "r", "max_running": most})).unwrap()
 }
 
-fn schedule(w: &World, version: u32) -> Schedule {
-    Schedule {
+fn schedule(w: &World, version: u32) -> Follower {
+    Follower {
+        sort: Following::Schedules,
         namespace: "default".into(),
         name: "s".into(),
         version,
@@ -123,12 +129,12 @@ cases! { "audit";
         let by = |n: u128, did: Did| entry(&w, n, did, "s");
         let put = async |n: u128, version: u32| {
             let entry = by(n, Did::SchedulePut);
-            w.store.put_schedule(&schedule(&w, version), None, None, Some(&entry), w.now()).await.unwrap()
+            w.store.put_follower(&schedule(&w, version), None, None, Some(&entry), w.now()).await.unwrap()
         };
         assert_eq!(put(1, 0).await, Applied::Done);
         assert_eq!(put(2, 0).await, Applied::Stale);
-        assert!(w.store.delete_schedule("default", "s", Some(&by(3, Did::ScheduleDelete))).await.unwrap());
-        assert!(!w.store.delete_schedule("default", "s", Some(&by(4, Did::ScheduleDelete))).await.unwrap());
+        assert!(w.store.delete_follower(Following::Schedules, "default", "s", Some(&by(3, Did::ScheduleDelete))).await.unwrap());
+        assert!(!w.store.delete_follower(Following::Schedules, "default", "s", Some(&by(4, Did::ScheduleDelete))).await.unwrap());
         assert!(w.store.put_document(SHELF, "d", 0, "one", Some(&by(5, Did::WorkflowPut)), w.now()).await.unwrap());
         assert!(!w.store.put_document(SHELF, "d", 0, "two", Some(&by(6, Did::WorkflowPut)), w.now()).await.unwrap());
         w.store.put_meta("m", "1", PutIf::Absent, Some(&by(7, Did::KeyCreate))).await.unwrap();

@@ -26,6 +26,26 @@ fn ids(claimed: &[Claimed]) -> Vec<TaskId> {
 }
 
 cases! { "due";
+    /// What a pause would delay is known before it begins.
+    fn how_much_is_due_before_an_instant_is_counted(w) {
+        assert_eq!(w.store.due_before(Timestamp::MAX).await.unwrap(), DueBefore::default());
+        retrying(&w, "a", 5_000).await;
+        retrying(&w, "a", 50_000).await;
+        let policy = json!({"strategy": "fixed", "delay": "1s", "max_retries": 9});
+        let mut bounded = w.retrying_task("a", policy);
+        bounded.task.expires_at = Some(w.now() + Millis(8_000));
+        let claimed = w.running(bounded).await;
+        w.fail(&claimed.stored).await;
+        w.submit(vec![w.delayed_task("a", 7_000)]).await;
+        w.running(w.new_task("b")).await;
+        w.submit_many("b", 2).await;
+        let soon = w.store.due_before(w.now() + Millis(10_000)).await.unwrap();
+        assert_eq!((soon.retries, soon.late_retries, soon.starts, soon.late_starts), (2, 1, 1, 0), "{soon:?}");
+        assert_eq!((soon.leases, soon.timeouts, soon.deadlines, soon.ready, soon.schedules), (0, 0, 1, 2, 0), "{soon:?}");
+        let ever = w.store.due_before(Timestamp::MAX).await.unwrap();
+        assert_eq!((ever.retries, ever.leases), (3, 1), "{ever:?}");
+    }
+
     /// What comes out is what the core's two steps make of it, and the log tells both.
     fn both_steps_are_one(w) {
         let id = retrying(&w, "a", 5_000).await;

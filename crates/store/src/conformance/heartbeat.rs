@@ -41,6 +41,31 @@ cases! { "heartbeat";
         assert_eq!(w.load(id).await, claimed.stored, "nothing changed");
     }
 
+    /// R-I21: the clock was set ahead by two weeks.
+    fn a_lease_outlasts_a_step_of_the_clock(w) {
+        let mut new = w.new_task("a");
+        new.task.timeout = Some(Millis(40_000));
+        let held = w.running(new).await.stored.task;
+        let long = w.running(w.new_task("b")).await.stored.task.id;
+        beat(&w, long, 1, 20 * 86_400_000).await;
+        let gone = w.running(w.new_task("c")).await.stored.task.id;
+        beat(&w, gone, 1, 10).await;
+        w.pass(20_000);
+        let (from, step) = (w.now(), 14 * 86_400_000);
+        let stays = w.load(long).await;
+        for first in [1, 0] {
+            assert_eq!(w.store.outlast(from, from + Millis(step)).await.unwrap(), first, "once is enough");
+        }
+        w.pass(step);
+        let after = w.load(held.id).await.task;
+        assert_eq!(after.lease.as_ref().unwrap().expires_at, Some(w.now() + Millis(40_000)), "as long as it had left");
+        assert_eq!(after.timeout_at, Some(w.now() + Millis(20_000)), "and so has the run");
+        assert_eq!(w.load(long).await, stays, "it has time enough");
+        let due = w.store.due(Due::Leases, w.now(), 10).await.unwrap();
+        assert_eq!(due.iter().map(|stored| stored.task.id).collect::<Vec<_>>(), [gone]);
+        assert!(matches!(beat(&w, held.id, 1, 60_000).await, BeatAnswer::Extended(_)));
+    }
+
     /// R-I5: an expired lease cannot be brought back.
     fn an_expired_lease_is_lost_even_before_it_is_reaped(w) {
         let claimed = w.running(w.new_task("a")).await;

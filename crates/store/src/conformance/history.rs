@@ -169,4 +169,30 @@ cases! { "history";
         }
         assert_eq!(count, 300);
     }
+
+    fn runs_are_paged_from_the_newest_back(w) {
+        let mut stored = w.running(w.retrying_task("a", json!({"strategy": "immediate", "max_retries": 20}))).await.stored;
+        for _ in 0..7 {
+            w.fail(&stored).await;
+            w.promote().await;
+            stored = w.claim(1).await.remove(0).stored;
+        }
+        let id = stored.task.id;
+        let ended: Vec<Record> = w.records(id).await.into_iter().filter(|record| record.outcome.is_some()).collect();
+        let (mut before, mut back) = (u32::MAX, Vec::new());
+        loop {
+            let page = w.store.runs_before(id, before, 3).await.unwrap();
+            let Some(last) = page.last() else { break };
+            before = last.seq;
+            back.extend(page);
+        }
+        back.reverse();
+        assert_eq!(back, ended);
+        assert!(w.store.runs_before(w.id(), u32::MAX, 3).await.unwrap().is_empty());
+        let (execution, tasks) = w.execution(&["x", "y"], &["x>y"]).await;
+        w.claim(1).await;
+        w.settle_in(execution, tasks["x"], End::Succeeded { result: None }).await;
+        assert_eq!(w.store.runs_before(tasks["x"], u32::MAX, 3).await.unwrap().len(), 1);
+        assert!(w.store.runs_before(tasks["y"], u32::MAX, 3).await.unwrap().is_empty());
+    }
 }

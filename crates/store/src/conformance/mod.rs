@@ -6,22 +6,28 @@ mod audit;
 mod claim;
 mod control;
 mod count;
+mod dependencies;
+mod describe;
 mod documents;
 mod due;
 mod execution;
 mod feed;
 mod flow;
+mod followers;
 mod heartbeat;
 mod history;
 mod list;
+pub mod migration;
 mod once;
+mod operations;
+mod pages;
 mod payloads;
 pub mod postgres;
 mod promote;
 mod prune;
 mod read;
 mod rules;
-mod schedules;
+mod stats;
 mod submit;
 mod world;
 
@@ -51,6 +57,7 @@ pub fn all() -> Vec<Case> {
         execution::CASES,
         read::CASES,
         list::CASES,
+        pages::CASES,
         history::CASES,
         feed::CASES,
         prune::CASES,
@@ -58,11 +65,15 @@ pub fn all() -> Vec<Case> {
         once::CASES,
         documents::CASES,
         flow::CASES,
+        followers::CASES,
         rules::CASES,
-        schedules::CASES,
         audit::CASES,
         payloads::CASES,
+        describe::CASES,
         accounts::CASES,
+        dependencies::CASES,
+        stats::CASES,
+        operations::CASES,
     ]
     .concat()
 }

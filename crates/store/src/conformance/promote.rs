@@ -185,6 +185,8 @@ cases! { "promote";
             deadline: Some(t0 + Millis(90_000)),
             gate: None,
             schedule: None,
+            operation: None,
+            alert: None,
         });
         assert_eq!(next.earliest(), Some(t0 + Millis(30_000)));
     }

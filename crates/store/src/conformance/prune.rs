@@ -59,6 +59,20 @@ cases! { "prune";
         assert_eq!(w.store.prune(w.now(), 4).await.unwrap().tasks, 0);
     }
 
+    fn what_would_go_is_counted_beforehand(w) {
+        w.submit_many("a", 3).await;
+        assert_eq!(w.store.prunable(w.now()).await.unwrap(), 0, "it is open");
+        for it in w.claim(10).await {
+            w.succeed(&it.stored).await;
+        }
+        assert_eq!(w.store.prunable(w.now()).await.unwrap(), 0, "what ended now did not end before");
+        w.pass(1);
+        w.execution(&["x", "y"], &["x>y"]).await;
+        assert_eq!(w.store.prunable(w.now()).await.unwrap(), 3, "an execution that is open is not over");
+        assert_eq!(w.store.prune(w.now(), 100).await.unwrap().tasks, 3);
+        assert_eq!(w.store.prunable(w.now()).await.unwrap(), 0);
+    }
+
     /// A finished task of an execution that goes on is still part of its story.
     fn an_execution_goes_as_a_whole_or_not_at_all(w) {
         let (id, tasks) = w.execution(&["a", "b"], &["a>b"]).await;

@@ -52,6 +52,24 @@ fn retrying() -> Value {
 }
 
 cases! { "rules";
+    /// A rule that is fair lets each value of its label have its turn, however many wait behind one of them.
+    fn who_runs_least_goes_first(w) {
+        w.rule(json!({"name": "t", "per": ["tenant"], "max_running": 1_000_000_000, "fair": true})).await;
+        let of = |tenant| labelled(w.new_task("a"), &[("tenant", tenant)]);
+        let many = w.submit((0..9).map(|_| of("many")).collect()).await;
+        w.pass(1);
+        let few = w.submit(vec![of("few"), of("few")]).await;
+        let mut both = ids(&w.claim(4).await);
+        both.sort_unstable();
+        assert_eq!(both, [many[0], many[1], few[0], few[1]], "two each");
+        assert_eq!(ids(&w.claim(1).await), [many[2]], "nobody waits for nothing");
+        let mut urgent = of("many");
+        urgent.task.priority = 1;
+        let urgent = w.submit(vec![urgent, of("new")]).await;
+        assert_eq!(ids(&w.claim(1).await), [urgent[0]], "priority comes first");
+        assert_eq!(ids(&w.claim(1).await), [urgent[1]], "then who runs least");
+    }
+
     fn no_more_run_than_a_rule_allows(w) {
         w.rule(json!({"name": "r", "match": {"kind": "a"}, "max_running": 2})).await;
         let tasks = w.submit_many("a", 5).await;
@@ -68,9 +86,28 @@ cases! { "rules";
         assert_eq!(ids(&w.claim(1).await), [tasks[3]], "a cancel frees its place too");
     }
 
+    /// A limit holds over all who ask at one moment; each gets no more than it wants, and under its own name.
+    fn those_who_ask_together_share_what_a_rule_allows(w) {
+        w.rule(json!({"name": "r", "match": {"kind": "a"}, "max_running": 5})).await;
+        let tasks = w.submit_many("a", 9).await;
+        let ask = |(worker, limit): (&str, u32)| ClaimRequest { worker: worker.into(), ..w.request(limit) };
+        let asks = [("w1", 2), ("w2", 2), ("w3", 3), ("w4", 1)].map(ask);
+        let given = w.store.claim(&asks, w.now()).await.unwrap();
+        assert_eq!(given.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1, 0]);
+        assert_eq!(given.iter().flat_map(|it| ids(it)).collect::<Vec<_>>(), tasks[..5], "the first get the best");
+        for (ask, given) in asks.iter().zip(&given) {
+            for it in given {
+                let lease = w.load(it.stored.task.id).await.task.lease.unwrap();
+                assert_eq!(lease.worker, ask.worker);
+                w.check_log(it.stored.task.id).await;
+            }
+        }
+    }
+
     fn what_a_schedule_starts_falls_under_the_rules(w) {
         w.rule(json!({"name": "r", "match": {"kind": "a"}, "max_running": 1})).await;
-        let schedule = Schedule {
+        let schedule = Follower {
+            sort: Following::Schedules,
             namespace: "default".into(),
             name: "s".into(),
             version: 0,
@@ -81,7 +118,7 @@ cases! { "rules";
             updated_at: w.now(),
         };
         let start = w.submission(vec![w.new_task("a"), w.new_task("a")]);
-        assert_eq!(w.store.put_schedule(&schedule, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_follower(&schedule, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.claim(10).await.len(), 1);
     }
 
@@ -271,6 +308,25 @@ cases! { "rules";
         let paused = transition::pause(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
         assert_eq!(w.apply(paused).await, Applied::Done);
         assert_eq!(ids(&w.claim(10).await), [tasks[1]]);
+    }
+
+    /// Its run was never taken from it, so it may be one more than the limit; but nobody else starts until there is room.
+    fn who_is_resumed_in_its_run_holds_its_place_again(w) {
+        w.rule(json!({"name": "r", "max_running": 1})).await;
+        let tasks = w.submit_many("a", 3).await;
+        w.claim(1).await;
+        let paused = transition::pause(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
+        w.apply(paused).await;
+        let second = w.claim(10).await;
+        let resumed = transition::resume(&w.load(tasks[0]).await.task, &Act::default(), w.now()).unwrap();
+        assert_eq!(resumed.after().state, State::Running, "its lease is alive");
+        assert_eq!(w.apply(resumed).await, Applied::Done);
+        assert_eq!(w.running_under("r").await, [("r".to_owned(), 2)]);
+        w.succeed(&second[0].stored).await;
+        assert_eq!(w.claim(10).await.len(), 0, "the one that was resumed is all that may run");
+        let first = w.load(tasks[0]).await;
+        w.succeed(&first).await;
+        assert_eq!(ids(&w.claim(10).await), [tasks[2]]);
     }
 
     /// Seed 001: a rule that a task brings along counts all that it matches and binds those that carry it.

@@ -155,20 +155,76 @@ pub async fn claim(
     requests: &[ClaimRequest],
     now: Timestamp,
 ) -> Result<Vec<Vec<Claimed>>, StoreError> {
-    let mut answers = Vec::with_capacity(requests.len());
-    for request in requests {
-        match claim_one(store, request, now).await {
-            Ok(claimed) => answers.push(claimed),
-            // Leases that were given must reach their workers, whatever became of the requests after them.
-            Err(error) if answers.iter().any(|earlier: &Vec<Claimed>| !earlier.is_empty()) => {
-                tracing::warn!(%error, "a claim failed after others of its batch were given; it finds nothing for now");
+    let mut answers: Vec<Vec<Claimed>> = Vec::new();
+    answers.resize_with(requests.len(), Vec::new);
+    match claim_all(store, requests, &mut answers, now).await {
+        // Leases that were given must reach their workers, whatever became of the requests after them.
+        Err(error) if answers.iter().any(|given| !given.is_empty()) => {
+            tracing::warn!(%error, "a claim failed after others of its batch were given; it finds nothing for now");
+        }
+        Err(error) => return Err(error),
+        Ok(()) => {}
+    }
+    Ok(answers)
+}
+
+async fn claim_all(
+    store: &PostgresStore,
+    requests: &[ClaimRequest],
+    answers: &mut [Vec<Claimed>],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let mut next = 0;
+    while next < requests.len() {
+        let end = next + alike(store, &requests[next..]);
+        let (requests, answers) = (&requests[next..end], &mut answers[next..end]);
+        if requests.len() > 1 {
+            claim_together(store, requests, answers, now).await?;
+        }
+        for (request, answer) in requests.iter().zip(answers).filter(|(_, answer)| answer.is_empty()) {
+            *answer = claim_one(store, request, now).await?;
+            if answer.is_empty() {
+                // The others ask for the same.
                 break;
             }
-            Err(error) => return Err(error),
         }
+        next = end;
     }
-    answers.resize_with(requests.len(), Vec::new);
-    Ok(answers)
+    Ok(())
+}
+
+/// How many of these, from the first, are served together: those that ask for the same where rules have a say, because what is counted
+/// before a lease is then counted once for all of them.
+fn alike(store: &PostgresStore, requests: &[ClaimRequest]) -> usize {
+    let Some(first) = requests.first().filter(|it| !it.may_call() && store.dictionary.is_ruled(&it.namespace)) else {
+        return 1;
+    };
+    requests.iter().take_while(|it| it.is_like(first)).count()
+}
+
+/// The first of them get the best tasks.
+async fn claim_together(
+    store: &PostgresStore,
+    requests: &[ClaimRequest],
+    answers: &mut [Vec<Claimed>],
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let lanes = store.dictionary.lanes_for(&requests[0]);
+    let mut claimed = rules::claim(store, requests, &lanes, now).await?.unwrap_or_default().into_iter();
+    for (request, answer) in requests.iter().zip(answers) {
+        answer.extend(claimed.by_ref().take(request.limit as usize));
+    }
+    Ok(())
+}
+
+/// Whose the task is that comes so many places behind the first.
+fn whose(requests: &[ClaimRequest], place: usize) -> &ClaimRequest {
+    let mut before = 0;
+    let is_it = |it: &&ClaimRequest| {
+        before += it.limit as usize;
+        place < before
+    };
+    requests.iter().find(is_it).unwrap_or(&requests[0])
 }
 
 /// A lane that another instance has just made may not be known here yet: who finds nothing makes sure before saying so.
@@ -200,7 +256,7 @@ async fn claim_known(
     }
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
     let ruled = if store.dictionary.is_ruled(&request.namespace) {
-        rules::claim(store, request, &lanes, now).await?
+        rules::claim(store, std::slice::from_ref(request), &lanes, now).await?
     } else {
         None
     };
@@ -371,7 +427,7 @@ async fn claim_looked_at(
     }
     let picked = |row: &tokio_postgres::Row| Picked { id: row.get(0), execution: row.get(1), version: row.get(2) };
     let picked: Vec<Picked> = candidates.iter().map(picked).collect();
-    lease_picked(store, tx, request, &picked, now).await
+    lease_picked(store, tx, std::slice::from_ref(request), &picked, now).await
 }
 
 /// A task to be leased, if it has not moved since it was looked at.
@@ -381,11 +437,11 @@ pub struct Picked {
     pub version: i32,
 }
 
-/// Leases them and commits; nothing when none of them is left.
+/// Leases them to those who ask, in their order, and commits; nothing when none of them is left.
 pub async fn lease_picked(
     store: &PostgresStore,
     tx: Transaction<'_>,
-    request: &ClaimRequest,
+    requests: &[ClaimRequest],
     picked: &[Picked],
     now: Timestamp,
 ) -> Result<Option<Vec<Claimed>>, StoreError> {
@@ -410,7 +466,7 @@ pub async fn lease_picked(
     let mut lone: BTreeMap<Uuid, (i32, u32)> = BTreeMap::new();
     let dedupe: BTreeMap<Uuid, i16> = rows.iter().map(|row| (row.get(0), row.get("dedupe"))).collect();
     for mut it in found {
-        let before = &it.stored.task;
+        let (before, request) = (&it.stored.task, whose(requests, claimed.len()));
         // By the task's own time, which may be ahead of the caller's, its deadline may have passed.
         let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { continue };
         let lane = store.dictionary.lane_id(&before.lane).ok_or_else(|| corrupt("a task's lane"))?;

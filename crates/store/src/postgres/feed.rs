@@ -18,15 +18,15 @@ use crate::row::{corrupt, created_record};
 use crate::types::{Feed, FeedEvent};
 
 /// Rows read at a time; each may stand for a thousand tasks.
-const ROWS: i64 = 32;
+pub const ROWS: i64 = 32;
 
-struct FeedRow {
-    transaction: u64,
-    row: u64,
-    namespace: i32,
-    ids: Vec<Uuid>,
-    firsts: Vec<i32>,
-    lasts: Vec<i32>,
+pub struct FeedRow {
+    pub transaction: u64,
+    pub row: u64,
+    pub namespace: i32,
+    pub ids: Vec<Uuid>,
+    pub firsts: Vec<i32>,
+    pub lasts: Vec<i32>,
 }
 
 /// Whatever is under way now comes after this, because its transaction has a later number.
@@ -95,7 +95,7 @@ pub const ROWS_FROM: &str = "select xid::text::int8, id, namespace, ids, firsts,
              where (xid, id) >= ($1::text::xid8, $2) and xid < pg_snapshot_xmin(pg_current_snapshot())
              order by xid, id limit $3";
 
-async fn rows_from(tx: &Transaction<'_>, start: FeedCursor) -> Result<Vec<FeedRow>, StoreError> {
+pub async fn rows_from(tx: &Transaction<'_>, start: FeedCursor) -> Result<Vec<FeedRow>, StoreError> {
     let statement = tx.prepare_cached(ROWS_FROM).await?;
     let rows = tx.query(&statement, &[&start.transaction.to_string(), &start.row.cast_signed(), &ROWS]).await?;
     Ok(rows

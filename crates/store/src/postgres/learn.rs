@@ -231,7 +231,7 @@ fn policy_of(store: &PostgresStore, id: Option<i32>) -> Result<Option<Arc<comeba
     id.map(|id| store.dictionary.policy(id).ok_or_else(|| corrupt(format!("policy {id}")))).transpose()
 }
 
-async fn know(store: &PostgresStore, numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<(), StoreError> {
+pub async fn know(store: &PostgresStore, numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
     let mut lanes = false;
     let mut policies: Vec<i32> = Vec::new();

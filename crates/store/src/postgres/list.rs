@@ -1,12 +1,15 @@
 //! Lists: both halves asked with the same conditions, merged in the order that was asked for.
 
+use comeback_core::TaskId;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::PostgresStore;
+use super::dependencies;
 use super::learn;
 use super::rows::{Reader, read_done, read_fixed, read_open};
-use crate::query::{self, Bind, Half, Words};
+use crate::dependencies::{MOST_CLOSED, closed_names};
+use crate::query::{self, Bind, FEW, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
 use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
@@ -42,6 +45,10 @@ impl Words for PostgresWords {
     fn member(&self, json: &str, name: &str) -> String {
         format!("({json}::json ->> '{name}')")
     }
+
+    fn indexed(&self, table: &str, _: &str) -> String {
+        table.to_owned()
+    }
 }
 
 pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
@@ -49,46 +56,110 @@ pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> 
         learn::refresh(&store.pools.learn, &store.dictionary).await?;
     }
     let mut found = Vec::new();
+    let closed = closed(store, namespace, query).await?;
     for half in [Half::Open, Half::Done] {
-        if let Some(statement) = query::statement(&PostgresWords, &store.dictionary, namespace, query, half) {
-            found.extend(half_list(store, query, half, &statement).await?);
+        let Some(plan) = question(store, namespace, query, half, &closed).plan() else { continue };
+        for statements in rounds(store, plan).await? {
+            let before = found.len();
+            for statement in &statements {
+                found.extend(half_list(store, query, half, statement).await?);
+            }
+            if found.len() - before > query.limit as usize {
+                break;
+            }
         }
     }
     Ok(query::page(found, query))
+}
+
+pub(super) fn question<'a>(
+    store: &'a PostgresStore,
+    namespace: &'a str,
+    query: &'a ListQuery,
+    half: Half,
+    closed: &'a [String],
+) -> Question<'a> {
+    Question { words: &PostgresWords, dictionary: &store.dictionary, namespace, query, half, closed }
+}
+
+/// The short way where there is one.
+async fn rounds(store: &PostgresStore, plan: Plan) -> Result<Vec<Vec<Statement>>, StoreError> {
+    for Shortcut { count, statements } in plan.shortcuts {
+        let count = match count {
+            None => 0,
+            Some(sql) => store.reader().await?.query_one(&sql, &[]).await?.get(0),
+        };
+        if count <= FEW {
+            return Ok(vec![statements]);
+        }
+    }
+    Ok(plan.rounds)
+}
+
+/// The dependencies that let nothing start, where that is asked for.
+async fn closed(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
+    if !query::asks_for_held(query) {
+        return Ok(Vec::new());
+    }
+    Ok(closed_names(&dependencies::page(store, namespace, "", MOST_CLOSED).await?, query.now))
+}
+
+/// The ids of all that match at one moment.
+pub async fn matching(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Vec<TaskId>, StoreError> {
+    if store.dictionary.namespace(namespace).is_none() {
+        learn::refresh(&store.pools.learn, &store.dictionary).await?;
+    }
+    let closed = closed(store, namespace, query).await?;
+    let mut client = store.reader().await?;
+    // Both halves in one snapshot: a task that ends meanwhile is in one of them.
+    let isolation = tokio_postgres::IsolationLevel::RepeatableRead;
+    let tx = client.build_transaction().isolation_level(isolation).read_only(true).start().await?;
+    let mut found: Vec<TaskId> = Vec::new();
+    for half in [Half::Open, Half::Done] {
+        let Some(statement) = question(store, namespace, query, half, &closed).whole() else { continue };
+        let Statement { from, condition, .. } = &statement;
+        let sql = format!("select o.id from {from} where {condition} order by o.id limit {}", query.limit);
+        let rows = tx.query(&sql, &params(&statement)).await?;
+        found.extend(rows.iter().map(|row| TaskId(row.get(0))));
+    }
+    found.sort_unstable();
+    found.truncate(query.limit as usize);
+    Ok(found)
+}
+
+fn params(statement: &Statement) -> Vec<&(dyn ToSql + Sync)> {
+    let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(statement.binds.len());
+    for bind in &statement.binds {
+        params.push(match bind {
+            Bind::Int(number) => number,
+            Bind::Text(text) => text,
+            Bind::Uuid(id) => id,
+        });
+    }
+    params
 }
 
 async fn half_list(
     store: &PostgresStore,
     query: &ListQuery,
     half: Half,
-    statement: &query::Statement,
+    statement: &Statement,
 ) -> Result<Vec<(i64, Uuid, Listed)>, StoreError> {
-    let (table, own) = match half {
-        Half::Open => ("task_open", columns("o", &OPEN_COLUMNS)),
-        Half::Done => ("task_done", format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS))),
+    let own = match half {
+        Half::Open => columns("o", &OPEN_COLUMNS),
+        Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),
     };
     let sql = format!(
-        "select {own}, ({key})::int8, t.key, t.name, t.labels::text, t.external_id,
+        "select {own}, p.sort_key, t.key, t.name, t.labels::text, t.external_id,
            {last_error}, {verdict}
-         from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
+         from {page} join {table} o on o.id = p.id join task t on t.id = p.id",
         last_error = query::last_error(&PostgresWords),
         verdict = query::verdict(&PostgresWords, half),
-        key = statement.key,
-        condition = statement.condition,
-        order = statement.order,
-        limit = query.limit + 1,
+        page = statement.page(query.limit + 1),
+        table = half.table(),
     );
-    let params: Vec<&(dyn ToSql + Sync)> = statement
-        .binds
-        .iter()
-        .map(|bind| match bind {
-            Bind::Int(number) => number as &(dyn ToSql + Sync),
-            Bind::Text(text) => text,
-            Bind::Uuid(id) => id,
-        })
-        .collect();
     let client = store.reader().await?;
-    let rows = client.query(&sql, &params).await?;
+    let rows = client.query(&sql, &params(statement)).await?;
     drop(client);
     let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
     let stored = match half {

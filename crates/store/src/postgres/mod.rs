@@ -9,40 +9,51 @@ mod audit;
 mod check;
 mod claim;
 mod columns;
+mod dependencies;
+mod describe;
 mod documents;
 mod feed;
 mod flow;
+mod followers;
 mod health;
 mod learn;
 mod list;
+mod operations;
 mod payloads;
 #[cfg(test)]
 mod plans;
 mod read;
 mod rows;
 mod rules;
-mod schedules;
 mod setup;
+mod stats;
 mod submit;
 mod tend;
 mod tls;
 mod wake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::budget::Booked;
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
-use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::stats::Fold;
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use uuid::Uuid;
 
 use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
+use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
 use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
+use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
@@ -163,6 +174,10 @@ impl Store for PostgresStore {
         tend::heartbeat(self, beats, now).await
     }
 
+    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+        tend::outlast(self, from, to).await
+    }
+
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
         tend::count(self, counts, now).await
     }
@@ -177,6 +192,10 @@ impl Store for PostgresStore {
 
     async fn next_due(&self) -> Result<NextDue, StoreError> {
         read::next_due(self).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError> {
+        read::due_before(self, until).await.map_err(StoreError::of_a_read)
     }
 
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -195,6 +214,16 @@ impl Store for PostgresStore {
         read::task(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
 
+    async fn describe(
+        &self,
+        id: TaskId,
+        change: &Description,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        describe::describe(self, id, change, audit, now).await
+    }
+
     async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
         payloads::old(self, id).await.map_err(StoreError::of_a_read)
     }
@@ -205,6 +234,10 @@ impl Store for PostgresStore {
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
         read::history(self, subject, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn runs_before(&self, id: TaskId, before: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        read::runs_before(self, id, before, limit).await.map_err(StoreError::of_a_read)
     }
 
     async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
@@ -267,31 +300,43 @@ impl Store for PostgresStore {
         documents::delete(self, at, name).await
     }
 
-    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
-        schedules::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+        followers::one(self, sort, namespace, name).await.map_err(StoreError::of_a_read)
     }
 
-    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        schedules::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
-    }
-
-    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        schedules::due(self, now, limit).await.map_err(StoreError::of_a_read)
-    }
-
-    async fn put_schedule(
+    async fn followers(
         &self,
-        schedule: &Schedule,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        followers::page(self, sort, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+        followers::due(self, sort, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_follower(
+        &self,
+        follower: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        schedules::put(self, schedule, start, on_behalf_of, audit, now).await
+        followers::put(self, follower, start, on_behalf_of, audit, now).await
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
-        schedules::delete(self, namespace, name, audit).await
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError> {
+        followers::delete(self, sort, namespace, name, audit).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -308,6 +353,10 @@ impl Store for PostgresStore {
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         tend::prune(self, before, limit).await
+    }
+
+    async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
+        tend::prunable(self, before).await
     }
 
     async fn set_pause(
@@ -369,6 +418,10 @@ impl Store for PostgresStore {
         self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    fn held_by_dependencies(&self) -> u64 {
+        self.dictionary.held_back.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
         self.dictionary.freed_by(lane)
     }
@@ -419,6 +472,101 @@ impl Store for PostgresStore {
         accounts::delete(self, namespace, name, audit).await
     }
 
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+        dependencies::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        dependencies::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        dependencies::due(self, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        dependencies::next(self, after).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        dependencies::put(self, it, None, audit, now).await
+    }
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        dependencies::delete(self, namespace, name, audit).await
+    }
+
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        dependencies::put(self, it, stopped, audit, now).await
+    }
+
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        self.dictionary.is_guarded(namespace, dependency)
+    }
+
+    async fn matching(
+        &self,
+        namespace: &str,
+        filter: &Filter,
+        now: Timestamp,
+        most: u32,
+    ) -> Result<Vec<TaskId>, StoreError> {
+        let query = ListQuery { filter: filter.clone(), sort: Sort::Submitted, limit: most, after: None, now };
+        list::matching(self, namespace, &query).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError> {
+        operations::start(self, operation, ids, key, audit, now).await
+    }
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
+        operations::one(self, namespace, id).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn operations(
+        &self,
+        namespace: &str,
+        before: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Operation>, StoreError> {
+        operations::page(self, namespace, before, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        operations::due(self, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        operations::put(self, operation, on_behalf_of, audit, now).await
+    }
+
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
+        operations::ids(self, id, from, to).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+        operations::marks(self, id, tasks).await.map_err(StoreError::of_a_read)
+    }
+
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
         let client = self.writer().await?;
         audit::write(&client, audit).await
@@ -426,6 +574,54 @@ impl Store for PostgresStore {
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
         audit::page(self, query).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+        stats::unfolded(self, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+        stats::fold(self, (&stretch.from, &stretch.to), fold, now).await
+    }
+
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+        stats::sums(self, namespace, query).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        stats::tidy_sums(self, now, limit, most_groups).await
+    }
+
+    async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
+        stats::groups(self, namespace, query).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        stats::group(self, namespace, fingerprint).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_group(
+        &self,
+        namespace: &str,
+        fingerprint: i64,
+        deed: &Deed,
+        audit: &Audit,
+        now: Timestamp,
+    ) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        stats::put_group(self, namespace, fingerprint, deed, audit, now).await
+    }
+
+    async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+        stats::reclassified(self).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
+        let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
+        let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+        stats::open_with(self, &lanes, fingerprints).await.map_err(StoreError::of_a_read)
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -1,14 +1,21 @@
 //! The plans of the statements that carry the load: each must go through its index, in an empty store and in a full one.
 //! The same schema is ten times slower by plan alone, so a plan that changes is a test that fails.
 
+use comeback_core::filter::{Filter, Sort};
 use tokio_postgres::{Client, NoTls};
 
 use super::setup::{HOT, PostgresOptions};
+use crate::ListQuery;
 use crate::conformance::postgres::Database;
+use crate::query::Half;
+
+fn options(database: &Database) -> PostgresOptions {
+    PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) }
+}
 
 /// A connection with the hot settings, on a database with this many open tasks.
 async fn filled(database: &Database, rows: i32) -> Client {
-    let options = PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
+    let options = options(database);
     super::PostgresStore::open(&options).await.expect("the store opens");
     let (client, connection) =
         options.config(HOT).expect("a configuration").connect(NoTls).await.expect("the cluster answers");
@@ -72,6 +79,29 @@ fn check(plan: &str, indexes: &[&str]) {
     }
 }
 
+/// The first page of a list of open tasks, where those that match are many: in the order of an index, until it is full.
+async fn check_pages(database: &Database) {
+    let store = super::PostgresStore::open(&options(database)).await.expect("the store opens");
+    for (filter, sort, indexes) in [
+        ("", Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("kind:k3,k4,k5 queue:default", Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("", Sort::Due, &["open_retry", "open_start", "open_held"][..]),
+    ] {
+        let now = comeback_core::Timestamp(0);
+        let filter = Filter::parse(filter, now).expect("a filter");
+        let query = ListQuery { filter, sort, limit: 50, after: None, now };
+        let found = super::list::question(&store, "default", &query, Half::Open, &[]).plan().expect("a plan");
+        let pages: Vec<String> = found.rounds[0].iter().map(|it| format!("select * from {}", it.page(51))).collect();
+        assert_eq!(pages.len(), indexes.len());
+        for (page, index) in pages.iter().zip(indexes) {
+            let plan = plan(&store.reader().await.expect("a reader"), page).await;
+            // Those of paused executions are sorted: they are few, and no index has them in this order.
+            let is_in_order = *index == "open_held" || !plan.contains("Sort");
+            assert!(plan.contains(&format!("using {index}")) && is_in_order, "{page}\n{plan}");
+        }
+    }
+}
+
 #[test]
 fn every_hot_statement_goes_through_its_index() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -96,6 +126,9 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, &super::rules::in_use_statement()).await, &["open_ruled"]);
             check(&plan(&client, super::read::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
             check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_order"]);
+            if rows > 10 {
+                check_pages(&database).await;
+            }
             drop(client);
             database.drop().await;
         }

@@ -98,7 +98,9 @@ pub const NEXT_DUE: &str = "select
                (select expires_at from task_open where expires_at is not null
                  and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at, id limit 1),
                (select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1),
-               (select due from schedule where due is not null order by due limit 1)";
+               (select due from schedule where due is not null order by due limit 1),
+               (select due from operation where due is not null order by due limit 1),
+               (select due from alert where due > 0 order by due limit 1)";
 
 pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
     let client = store.reader().await?;
@@ -113,7 +115,15 @@ pub async fn next_due(store: &PostgresStore) -> Result<NextDue, StoreError> {
         deadline: at(4),
         gate: at(5),
         schedule: at(6),
+        operation: at(7),
+        alert: at(8),
     })
+}
+
+pub async fn due_before(store: &PostgresStore, until: Timestamp) -> Result<DueBefore, StoreError> {
+    let client = store.reader().await?;
+    let row = client.query_one(DueBefore::QUERY, &[&until.0]).await?;
+    Ok(DueBefore::read(std::array::from_fn(|place| row.get(place))))
 }
 
 pub async fn retry_after(store: &PostgresStore, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -355,6 +365,24 @@ pub async fn history(
     }
     records.truncate(limit as usize);
     Ok(records)
+}
+
+pub async fn runs_before(
+    store: &PostgresStore,
+    id: TaskId,
+    before: u32,
+    limit: u32,
+) -> Result<Vec<Record>, StoreError> {
+    let client = store.reader().await?;
+    let sql = format!(
+        "select {} from history h where h.subject = $1 and h.seq < $2 and h.outcome is not null
+         order by h.seq desc limit $3",
+        HISTORY.as_str()
+    );
+    let statement = client.prepare_cached(&sql).await?;
+    let before = i32::try_from(before).unwrap_or(i32::MAX);
+    let rows = client.query(&statement, &[&id.0, &before, &i64::from(limit)]).await?;
+    rows.iter().map(|row| read_history(&mut Reader::new(row))?.into_record()).collect()
 }
 
 pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<Counts, StoreError> {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::admission::{Candidate, Key, Used, weight};
+use comeback_core::admission::{Admission, Candidate, Key, Used, weight};
 use comeback_core::{Audit, Lane, Tally, Timestamp};
 use deadpool_postgres::{GenericClient, Pool, Transaction};
 use sha2::{Digest, Sha256};
@@ -16,11 +16,13 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::claim::{Picked, lease_picked, per_lane};
+use super::dependencies;
 use super::learn;
 use super::tend::is_paused;
 use super::{PostgresStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
+use crate::dependencies as guards;
 use crate::dictionary::Dictionary;
 use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::{ClaimRequest, Claimed, Loop};
@@ -179,23 +181,23 @@ pub const READY_LANES: &str = "with recursive ready (lane) as (
      select lane from ready where lane is not null";
 
 /// The best of each lane, so many of each, in one order.
-pub const BEST: &str = "select x.id, x.lane, x.execution_id, x.version, x.expected, x.success, x.failures
+pub const BEST: &str = "select x.id, x.lane, x.execution_id, x.version, x.expected, x.success, x.failures, x.prio
      from unnest($1::int4[], $2::int8[]) as l(lane, most) cross join lateral (
        select o.* from task_open o
        where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $3)
        order by o.prio, o.submitted_at, o.id limit l.most) x
      order by x.prio, x.submitted_at, x.id";
 
-/// Leases where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with limits
+/// Leases where rules have a say, for requests that ask for the same, over all their lanes in one order. Nothing where nobody is ready in a lane with limits
 /// that has room: then the request is like any other.
 pub async fn claim(
     store: &PostgresStore,
-    request: &ClaimRequest,
+    requests: &[ClaimRequest],
     free: &[(i32, Arc<Lane>)],
     now: Timestamp,
 ) -> Result<Option<Vec<Claimed>>, StoreError> {
     for _ in 0..super::claim::LOOKS {
-        match claim_once(store, request, free, now).await? {
+        match claim_once(store, requests, free, now).await? {
             Look::Nobody => return Ok(None),
             Look::Leased(claimed) => return Ok(Some(claimed)),
             Look::Again => {}
@@ -213,11 +215,12 @@ enum Look {
 
 async fn claim_once(
     store: &PostgresStore,
-    request: &ClaimRequest,
+    requests: &[ClaimRequest],
     free: &[(i32, Arc<Lane>)],
     now: Timestamp,
 ) -> Result<Look, StoreError> {
     let dictionary = &store.dictionary;
+    let (request, wanted) = (&requests[0], requests.iter().map(|it| it.limit).fold(0, u32::saturating_add));
     let mut client = store.writer().await?;
     if is_paused(&client, Loop::Dispatch, now).await? {
         return Ok(Look::Leased(Vec::new()));
@@ -229,23 +232,31 @@ async fn claim_once(
     let tx = client.transaction().await?;
     let book = now_in_force(store, &tx).await?;
     // Without locks this is a guess, but it spares most of those that must wait anyway.
-    let admission = count(dictionary, &tx, &book, request, &ready).await?;
+    let mut admission = count(dictionary, &tx, &book, request, &ready).await?;
+    let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
+    guards::guard(&mut admission, &dependencies::some(&tx, &request.namespace, &names, false).await?, now);
     rules::only_with_room(&mut ready, &admission, dictionary);
     if ready.is_empty() {
         return Ok(Look::Nobody);
     }
     if ready.len() > MOST_LANES {
-        ready = best_lanes(&tx, ready, now).await?;
+        ready = best_lanes(&tx, ready, &admission, now).await?;
     }
-    lock(store, &tx, request, &ready).await?;
-    let mut admission = count(dictionary, &tx, &book, request, &ready).await?;
-    rules::only_with_room(&mut ready, &admission, dictionary);
-    if ready.is_empty() {
-        return Ok(Look::Again);
+    let mut guards = Vec::new();
+    if lock(store, &tx, request, &ready, &admission).await? {
+        // Others may have started meanwhile; from here on nobody does.
+        admission = count(dictionary, &tx, &book, request, &ready).await?;
+        let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
+        guards = dependencies::some(&tx, &request.namespace, &names, true).await?;
+        guards::guard(&mut admission, &guards, now);
+        rules::only_with_room(&mut ready, &admission, dictionary);
+        if ready.is_empty() {
+            return Ok(Look::Again);
+        }
     }
     ready.extend_from_slice(free);
     let fair = per_lane(u32::MAX, ready.len());
-    let open = rules::open_lanes(&ready, &admission, request.limit, fair);
+    let open = rules::open_lanes(&ready, &admission, wanted, fair);
     let rows = best(&tx, &open, now).await?;
     let mut given: HashMap<i32, u32> = HashMap::new();
     rows.iter().for_each(|row| *given.entry(row.get(1)).or_default() += 1);
@@ -255,13 +266,17 @@ async fn claim_once(
         let count = |column: usize| row.get::<_, i32>(column).cast_unsigned();
         let expected = row.get::<_, Option<i32>>(4).map(i32::cast_unsigned);
         let tally = Tally { expected, success: count(5), failures: count(6) };
-        Candidate { lane, limits: limits.get(&lane).map_or(&[], |lane| &lane.limits), weight: weight(&tally) }
+        let limits = limits.get(&lane).map_or(&[][..], |lane| &lane.limits);
+        Candidate { lane, rank: row.get(7), limits, weight: weight(&tally) }
     };
     let candidates: Vec<Candidate<'_>> = rows.iter().map(candidate).collect();
     let cut = rules::cut(&open, |lane| given.get(&lane).copied().unwrap_or(0));
-    let chosen = admission.choose(&candidates, &cut, request.limit as usize);
+    let chosen = admission.choose(&candidates, &cut, wanted as usize);
     if chosen.is_empty() {
         return Ok(if rows.is_empty() { Look::Again } else { Look::Nobody });
+    }
+    for taken in guards::take(&admission, guards, now) {
+        dependencies::write(&tx, &taken, now).await?;
     }
     let picked: Vec<Picked> = chosen
         .into_iter()
@@ -270,7 +285,7 @@ async fn claim_once(
             Picked { id: row.get(0), execution: row.get(2), version: row.get(3) }
         })
         .collect();
-    Ok(lease_picked(store, tx, request, &picked, now).await?.map_or(Look::Again, Look::Leased))
+    Ok(lease_picked(store, tx, requests, &picked, now).await?.map_or(Look::Again, Look::Leased))
 }
 
 async fn ready_lanes(
@@ -293,7 +308,7 @@ async fn count(
     book: &RuleBook,
     request: &ClaimRequest,
     lanes: &[(i32, Arc<Lane>)],
-) -> Result<comeback_core::admission::Admission, StoreError> {
+) -> Result<Admission, StoreError> {
     learn_ruled_lanes(dictionary, tx).await?;
     let sharing = dictionary.sharing(lanes.iter().flat_map(|(_, lane)| &lane.limits));
     let sharing: Vec<i32> =
@@ -306,9 +321,15 @@ async fn count(
 /// Those that hold the best tasks.
 async fn best_lanes(
     tx: &Transaction<'_>,
-    lanes: Vec<(i32, Arc<Lane>)>,
+    mut lanes: Vec<(i32, Arc<Lane>)>,
+    admission: &Admission,
     now: Timestamp,
 ) -> Result<Vec<(i32, Arc<Lane>)>, StoreError> {
+    if admission.is_fair() {
+        lanes.sort_by_key(|(_, lane)| admission.share(&lane.limits).unwrap_or(0));
+        lanes.truncate(MOST_LANES);
+        return Ok(lanes);
+    }
     let open: Vec<Open> =
         lanes.into_iter().map(|(lane, limits)| Open { lane, limits, most: 1, is_short: false }).collect();
     let rows = best(tx, &open, now).await?;
@@ -324,31 +345,38 @@ async fn best(tx: &Transaction<'_>, open: &[Open], now: Timestamp) -> Result<Vec
     Ok(tx.query(&statement, &[&numbers, &mosts, &now.0]).await?)
 }
 
-/// In one order for everybody. What happens to have the same number waits for each other, which is no harm.
+/// In one order for everybody. What happens to have the same number waits for each other, which is no harm. Whether there was anything
+/// to wait for.
 #[allow(unused_variables)]
 async fn lock(
     store: &PostgresStore,
     tx: &Transaction<'_>,
     request: &ClaimRequest,
     lanes: &[(i32, Arc<Lane>)],
-) -> Result<(), StoreError> {
+    admission: &Admission,
+) -> Result<bool, StoreError> {
     #[cfg(any(test, feature = "conformance"))]
     if store.count_without_locks {
-        return Ok(());
+        return Ok(true);
     }
     let number = |key: &Key| {
         let name = serde_json::json!([request.namespace, key]).to_string();
         let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
         i32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
     };
+    // What keeps nobody out may be counted a little wrong.
+    let limits = lanes.iter().flat_map(|(_, lane)| &lane.limits);
     let mut numbers: Vec<i32> =
-        lanes.iter().flat_map(|(_, lane)| &lane.limits).map(|limit| number(&limit.key)).collect();
+        limits.filter(|limit| admission.is_bounded(&limit.key)).map(|limit| number(&limit.key)).collect();
     numbers.sort_unstable();
     numbers.dedup();
+    if numbers.is_empty() {
+        return Ok(false);
+    }
     let statement =
         tx.prepare_cached("select pg_advisory_xact_lock($1, number) from unnest($2::int4[]) number").await?;
     tx.execute(&statement, &[&LOCK, &numbers]).await?;
-    Ok(())
+    Ok(true)
 }
 
 /// Where tasks that are opened again belong, by the rules in force; nothing where none of them has a say.
@@ -370,18 +398,20 @@ pub async fn lanes_of_reopened(
 }
 
 async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
-    const OPEN: &str = "select o.id, o.lane, t.labels::text, t.rules from task_open o join task t on t.id = o.id";
+    const OPEN: &str =
+        "select o.id, o.lane, t.labels::text, t.rules, t.executor from task_open o join task t on t.id = o.id";
     let rows = match whose {
         Whose::After(after, limit) => {
             let sql = format!("{OPEN} where o.id > $1 order by o.id limit $2");
             client.query(&sql, &[&after, &i64::from(limit)]).await?
         }
         Whose::Ended(ids) => {
-            client.query("select id, lane, labels::text, rules from task where id = any($1)", &[&ids]).await?
+            client.query("select id, lane, labels::text, rules, executor from task where id = any($1)", &[&ids]).await?
         }
         Whose::Execution(id) => client.query(&format!("{OPEN} where o.execution_id = $1"), &[&id]).await?,
+        Whose::Task(id) => client.query(&format!("{OPEN} where o.id = $1"), &[&id]).await?,
     };
-    Ok(rows.iter().map(|row| Belongs::new(row.get(0), row.get(1), row.get(2), row.get(3))).collect())
+    Ok(rows.iter().map(|row| Belongs::new(row.get(0), row.get(1), row.get(2), row.get(3), row.get(4))).collect())
 }
 
 pub async fn carry(store: &PostgresStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {

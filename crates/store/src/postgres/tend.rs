@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
-use super::{PostgresStore, audit};
+use super::{PostgresStore, audit, operations};
 use crate::StoreError;
 use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;
@@ -67,6 +67,19 @@ pub async fn heartbeat(store: &PostgresStore, beats: &[Beat], now: Timestamp) ->
         }
     }
     Ok(answers)
+}
+
+/// Locked in one order, as everybody does.
+const OUTLAST: &str =
+    "with l as (select id from task_open where lease_expires > $1 and lease_expires <= $2 order by id for update)
+     update task_open o set lease_expires = o.lease_expires + ($2 - $1), version = o.version + 1,
+       timeout_at = case when o.timeout_at > $1 then o.timeout_at + ($2 - $1) else o.timeout_at end
+     from l where o.id = l.id and o.lease_expires > $1 and o.lease_expires <= $2";
+
+pub async fn outlast(store: &PostgresStore, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+    let client = store.writer().await?;
+    let statement = client.prepare_cached(OUTLAST).await?;
+    Ok(client.execute(&statement, &[&from.0, &to.0]).await?)
 }
 
 /// All of them or none; in one order, as everybody locks.
@@ -309,6 +322,20 @@ pub async fn set_pause(
 }
 
 /// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
+pub async fn prunable(store: &PostgresStore, before: Timestamp) -> Result<u64, StoreError> {
+    let row = store
+        .reader()
+        .await?
+        .query_one(
+            "select (select count(*) from task_done where id < $2 and execution_id is null and ended_at < $1) +
+               (select coalesce(sum(total), 0) from execution
+                where id < $2 and state in (3, 4, 5) and ended_at < $1 and open = 0)",
+            &[&before.0, &oldest_id(before)],
+        )
+        .await?;
+    Ok(row.get::<_, i64>(0).cast_unsigned())
+}
+
 pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
@@ -360,6 +387,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
             &[&before.0, &i64::from(limit)],
         )
         .await?;
+    more |= !operations::prune(&tx, before, limit).await?;
     if !ids.is_empty() || told > 0 {
         tx.execute(
             "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value

@@ -2,6 +2,7 @@
 
 use comeback_core::account::Charge;
 use comeback_core::budget::Booking;
+use comeback_core::operation::Mark;
 use comeback_core::payload::NewPayload;
 use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Write};
 use rusqlite::{CachedStatement, Connection, OptionalExtension};
@@ -15,7 +16,7 @@ use super::statements::{
 use super::submit::{self, keep_key, namespace_id, take_key};
 use super::tend::is_paused;
 use super::writer::Tx;
-use super::{accounts, audit, payloads};
+use super::{accounts, audit, operations, payloads};
 use crate::StoreError;
 use crate::accounts::Moves;
 use crate::dictionary::Dictionary;
@@ -41,6 +42,7 @@ pub struct PreparedLone {
     payloads: Vec<NewPayload>,
     charges: Vec<Charge>,
     bookings: Vec<Booking>,
+    marks: Vec<Mark>,
 }
 
 enum After {
@@ -79,6 +81,7 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
         payloads: commit.payloads.clone(),
         charges: commit.charges.clone(),
         bookings: commit.bookings.clone(),
+        marks: commit.marks.clone(),
     })))
 }
 
@@ -104,10 +107,14 @@ pub fn apply(
     };
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
-        let (audit, edits, charges, bookings) = match commit {
-            Prepared::Lone(it) => (&it.audit, &it.payloads, &it.charges, &it.bookings),
-            Prepared::Whole(commit) => (&commit.audit, &commit.payloads, &commit.charges, &commit.bookings),
+        let (audit, edits, charges, bookings, marks) = match commit {
+            Prepared::Lone(it) => (&it.audit, &it.payloads, &it.charges, &it.bookings, &it.marks),
+            Prepared::Whole(it) => (&it.audit, &it.payloads, &it.charges, &it.bookings, &it.marks),
         };
+        if let Some(refused) = operations::refused(connection, marks)? {
+            answers.push(refused);
+            continue;
+        }
         if payloads::moved_on(connection, edits)? || accounts::is_full(connection, bookings)? {
             answers.push(Applied::Stale);
             continue;
@@ -126,6 +133,7 @@ pub fn apply(
             edits.iter().try_for_each(|edit| payloads::write(connection, edit))?;
             accounts::write(connection, &moves)?;
             bookings.iter().try_for_each(|booking| accounts::book(connection, booking))?;
+            marks.iter().try_for_each(|mark| operations::write(connection, mark))?;
         }
         answers.push(applied);
     }

@@ -1,11 +1,14 @@
 //! Lists: both halves asked with the same conditions, merged in the order that was asked for.
 
+use comeback_core::TaskId;
 use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
+use super::dependencies;
 use super::statements::{Reader, read_done, read_fixed, read_open, stored_done, stored_open};
+use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::dictionary::Dictionary;
-use crate::query::{self, Bind, Half, Words};
+use crate::query::{self, Bind, FEW, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
 use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
@@ -36,6 +39,10 @@ impl Words for SqliteWords {
     fn member(&self, json: &str, name: &str) -> String {
         format!("cast({json} ->> '$.{name}' as text)")
     }
+
+    fn indexed(&self, table: &str, index: &str) -> String {
+        format!("{table} indexed by {index}")
+    }
 }
 
 pub fn list(
@@ -45,12 +52,79 @@ pub fn list(
     query: &ListQuery,
 ) -> Result<Listing, StoreError> {
     let mut found: Vec<(i64, Uuid, Listed)> = Vec::new();
+    let closed = closed(connection, namespace, query)?;
     for half in [Half::Open, Half::Done] {
-        if let Some(statement) = query::statement(&SqliteWords, dictionary, namespace, query, half) {
-            found.extend(half_list(connection, dictionary, query, half, &statement)?);
+        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
+        let Some(plan) = question.plan() else { continue };
+        for statements in rounds(connection, plan)? {
+            let before = found.len();
+            for statement in &statements {
+                found.extend(half_list(connection, dictionary, query, half, statement)?);
+            }
+            if found.len() - before > query.limit as usize {
+                break;
+            }
         }
     }
     Ok(query::page(found, query))
+}
+
+/// The short way where there is one.
+fn rounds(connection: &Connection, plan: Plan) -> Result<Vec<Vec<Statement>>, StoreError> {
+    for Shortcut { count, statements } in plan.shortcuts {
+        let count = count.map(|sql| connection.prepare(&sql)?.query_row((), |row| row.get(0))).transpose()?;
+        if count.unwrap_or(0) <= FEW {
+            return Ok(vec![statements]);
+        }
+    }
+    Ok(plan.rounds)
+}
+
+/// The dependencies that let nothing start, where that is asked for.
+fn closed(connection: &Connection, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
+    if !query::asks_for_held(query) {
+        return Ok(Vec::new());
+    }
+    Ok(closed_names(&dependencies::page(connection, namespace, "", MOST_CLOSED)?, query.now))
+}
+
+/// The ids of all that match at one moment.
+pub fn matching(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &str,
+    query: &ListQuery,
+) -> Result<Vec<TaskId>, StoreError> {
+    // Both halves in one snapshot: a task that ends meanwhile is in one of them.
+    connection.execute_batch("savepoint matching")?;
+    let found = half_ids(connection, dictionary, namespace, query);
+    connection.execute_batch("release matching")?;
+    let mut found = found?;
+    found.sort_unstable();
+    found.truncate(query.limit as usize);
+    Ok(found)
+}
+
+fn half_ids(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &str,
+    query: &ListQuery,
+) -> Result<Vec<TaskId>, StoreError> {
+    let mut found = Vec::new();
+    let closed = closed(connection, namespace, query)?;
+    for half in [Half::Open, Half::Done] {
+        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
+        let Some(statement) = question.whole() else { continue };
+        let Statement { from, condition, .. } = &statement;
+        let sql = format!("select o.id from {from} where {condition} order by o.id limit {}", query.limit);
+        let binds: Vec<Box<dyn ToSql>> = statement.binds.iter().map(bind).collect();
+        let binds: Vec<&dyn ToSql> = binds.iter().map(AsRef::as_ref).collect();
+        let mut prepared = connection.prepare(&sql)?;
+        let rows = prepared.query_map(binds.as_slice(), |row| Ok(TaskId(Uuid::from_bytes(row.get(0)?))))?;
+        found.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    Ok(found)
 }
 
 fn half_list(
@@ -58,22 +132,20 @@ fn half_list(
     dictionary: &Dictionary,
     query: &ListQuery,
     half: Half,
-    statement: &query::Statement,
+    statement: &Statement,
 ) -> Result<Vec<(i64, Uuid, Listed)>, StoreError> {
-    let (table, own) = match half {
-        Half::Open => ("task_open", columns("o", &OPEN_COLUMNS)),
-        Half::Done => ("task_done", format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS))),
+    let own = match half {
+        Half::Open => columns("o", &OPEN_COLUMNS),
+        Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),
     };
     let sql = format!(
-        "select {own}, {key}, t.key, t.name, t.labels, t.external_id,
+        "select {own}, p.sort_key, t.key, t.name, t.labels, t.external_id,
            {last_error}, {verdict}
-         from {table} o join task t on t.id = o.id where {condition} order by {order} limit {limit}",
+         from {page} join {table} o on o.id = p.id join task t on t.id = p.id",
         last_error = query::last_error(&SqliteWords),
         verdict = query::verdict(&SqliteWords, half),
-        key = statement.key,
-        condition = statement.condition,
-        order = statement.order,
-        limit = query.limit + 1,
+        page = statement.page(query.limit + 1),
+        table = half.table(),
     );
     let binds: Vec<Box<dyn ToSql>> = statement.binds.iter().map(bind).collect();
     let binds: Vec<&dyn ToSql> = binds.iter().map(AsRef::as_ref).collect();

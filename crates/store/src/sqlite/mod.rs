@@ -9,36 +9,47 @@ mod audit;
 mod backup;
 mod check;
 mod claim;
+mod dependencies;
+mod describe;
 mod documents;
 mod flow;
+mod followers;
 mod list;
+mod operations;
 mod payloads;
 mod read;
 mod rules;
-mod schedules;
 mod setup;
 mod statements;
+mod stats;
 mod submit;
 mod tend;
 mod writer;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use comeback_core::admission::{Key, Rule, Used as InUse};
 use comeback_core::budget::Booked;
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
-use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Record, TaskId, Timestamp};
+use comeback_core::stats::Fold;
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
 use rusqlite::Connection;
+use uuid::Uuid;
 
 use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
+use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
 use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
+use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 use writer::Writer;
@@ -218,6 +229,10 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| tend::heartbeat(tx, &beats, now)).await
     }
 
+    async fn outlast(&self, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+        self.writer.run(move |tx| tend::outlast(tx, from, to)).await
+    }
+
     async fn count(&self, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
         let counts = counts.to_vec();
         self.writer.run(move |tx| tend::count(tx, &counts, now)).await
@@ -233,6 +248,10 @@ impl Store for SqliteStore {
 
     async fn next_due(&self) -> Result<NextDue, StoreError> {
         self.read(|connection, _| read::next_due(connection)).await
+    }
+
+    async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError> {
+        self.read(move |connection, _| read::due_before(connection, until)).await
     }
 
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -254,6 +273,16 @@ impl Store for SqliteStore {
         self.read(move |connection, dictionary| read::task(connection, dictionary, &namespace, id)).await
     }
 
+    async fn describe(
+        &self,
+        id: TaskId,
+        change: &Description,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        describe::describe(self, id, change, audit, now).await
+    }
+
     async fn old_payloads(&self, id: TaskId) -> Result<Vec<OldPayload>, StoreError> {
         self.read(move |connection, _| payloads::old(connection, id)).await
     }
@@ -265,6 +294,10 @@ impl Store for SqliteStore {
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
         self.read(move |connection, dictionary| read::history(connection, dictionary, subject, after, limit)).await
+    }
+
+    async fn runs_before(&self, id: TaskId, before: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+        self.read(move |connection, _| read::runs_before(connection, id, before, limit)).await
     }
 
     async fn ended(&self, leases: &[(TaskId, u32)]) -> Result<Vec<Option<Record>>, StoreError> {
@@ -342,23 +375,29 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| documents::delete(tx.connection, &place, &name)).await
     }
 
-    async fn schedule(&self, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.read(move |connection, _| schedules::one(connection, &namespace, &name)).await
+        self.read(move |connection, _| followers::one(connection, sort, &namespace, &name)).await
     }
 
-    async fn schedules(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        let (namespace, after) = (namespace.to_owned(), after.to_owned());
-        self.read(move |connection, _| schedules::page(connection, &namespace, &after, limit)).await
-    }
-
-    async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-        self.read(move |connection, _| schedules::due(connection, now, limit)).await
-    }
-
-    async fn put_schedule(
+    async fn followers(
         &self,
-        schedule: &Schedule,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| followers::page(connection, sort, &namespace, &after, limit)).await
+    }
+
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+        self.read(move |connection, _| followers::due(connection, sort, now, limit)).await
+    }
+
+    async fn put_follower(
+        &self,
+        follower: &Follower,
         start: Option<&Submission>,
         on_behalf_of: Option<Loop>,
         audit: Option<&Audit>,
@@ -368,9 +407,9 @@ impl Store for SqliteStore {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
             submit::learn(self, &placed).await?;
-            let (schedule, audit) = (schedule.clone(), audit.cloned());
+            let (follower, audit) = (follower.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
-                true => schedules::put(tx, &schedule, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
+                true => followers::put(tx, &follower, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
                 // A rule has changed since we looked where its tasks belong.
                 false => Ok(None),
             });
@@ -380,9 +419,15 @@ impl Store for SqliteStore {
         }
     }
 
-    async fn delete_schedule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError> {
         let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
-        self.writer.run(move |tx| schedules::delete(tx.connection, &namespace, &name, audit.as_ref())).await
+        self.writer.run(move |tx| followers::delete(tx.connection, sort, &namespace, &name, audit.as_ref())).await
     }
 
     async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
@@ -401,6 +446,10 @@ impl Store for SqliteStore {
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
         self.writer.run(move |tx| tend::prune(tx, before, limit)).await
+    }
+
+    async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
+        self.read(move |connection, _| tend::prunable(connection, before)).await
     }
 
     async fn set_pause(
@@ -463,6 +512,10 @@ impl Store for SqliteStore {
 
     fn held_by_rules(&self) -> u64 {
         self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn held_by_dependencies(&self) -> u64 {
+        self.dictionary.held_back.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
@@ -536,6 +589,126 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| accounts::delete(tx.connection, &namespace, &name, audit.as_ref())).await
     }
 
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| dependencies::one(connection, &namespace, &name)).await
+    }
+
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| dependencies::page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        self.read(move |connection, _| dependencies::due(connection, now, limit)).await
+    }
+
+    async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        self.read(move |connection, _| dependencies::next(connection, after)).await
+    }
+
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        let (it, audit) = (it.clone(), audit.cloned());
+        self.writer.run(move |tx| dependencies::put(tx.connection, &it, audit.as_ref(), now)).await
+    }
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| dependencies::delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let lanes = self.dictionary.under(&it.namespace, &it.name);
+        let (it, audit) = (it.clone(), audit.cloned());
+        let announce = move |tx: &mut writer::Tx<'_>| {
+            let written = dependencies::put(tx.connection, &it, audit.as_ref(), now)?;
+            if let (true, Some((from, by))) = (written, stopped) {
+                dependencies::extend_deadlines(tx.connection, &lanes, from, by)?;
+            }
+            Ok(written)
+        };
+        self.writer.run(announce).await
+    }
+
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        self.dictionary.is_guarded(namespace, dependency)
+    }
+
+    async fn matching(
+        &self,
+        namespace: &str,
+        filter: &Filter,
+        now: Timestamp,
+        most: u32,
+    ) -> Result<Vec<TaskId>, StoreError> {
+        let namespace = namespace.to_owned();
+        let query = ListQuery { filter: filter.clone(), sort: Sort::Submitted, limit: most, after: None, now };
+        self.read(move |connection, dictionary| list::matching(connection, dictionary, &namespace, &query)).await
+    }
+
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError> {
+        let (operation, ids, key, audit) = (operation.clone(), ids.to_vec(), key.cloned(), audit.cloned());
+        let start = move |tx: &mut writer::Tx<'_>| {
+            operations::start(tx.connection, &operation, &ids, key.as_ref(), audit.as_ref(), now)
+        };
+        self.writer.run(start).await
+    }
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, _| operations::one(connection, &namespace, id)).await
+    }
+
+    async fn operations(
+        &self,
+        namespace: &str,
+        before: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Operation>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, _| operations::page(connection, &namespace, before, limit)).await
+    }
+
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        self.read(move |connection, _| operations::due(connection, now, limit)).await
+    }
+
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let (operation, audit) = (operation.clone(), audit.cloned());
+        let put = move |tx: &mut writer::Tx<'_>| {
+            operations::put(tx.connection, &operation, on_behalf_of, audit.as_ref(), now)
+        };
+        self.writer.run(put).await
+    }
+
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
+        self.read(move |connection, _| operations::ids(connection, id, from, to)).await
+    }
+
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+        let tasks = tasks.to_vec();
+        self.read(move |connection, _| operations::marks(connection, id, &tasks)).await
+    }
+
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
         let audit = audit.clone();
         self.writer.run(move |tx| audit::write(tx.connection, &audit)).await
@@ -544,6 +717,59 @@ impl Store for SqliteStore {
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
         let query = query.clone();
         self.read(move |connection, _| audit::page(connection, &query)).await
+    }
+
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+        self.read(move |connection, dictionary| stats::unfolded(connection, dictionary, limit)).await
+    }
+
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+        let (from, to, fold) = (stretch.from.clone(), stretch.to.clone(), fold.clone());
+        self.writer.run(move |tx| stats::fold(tx.connection, tx.dictionary, (&from, &to), &fold, now)).await
+    }
+
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+        let (namespace, query) = (namespace.to_owned(), query.clone());
+        self.read(move |connection, _| stats::sums(connection, &namespace, &query)).await
+    }
+
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        self.writer.run(move |tx| stats::tidy_sums(tx.connection, now, limit, most_groups)).await
+    }
+
+    async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
+        let query = query.clone();
+        self.read(move |connection, _| stats::groups(connection, namespace, &query)).await
+    }
+
+    async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        self.read(move |connection, _| stats::group(connection, namespace, fingerprint)).await
+    }
+
+    async fn put_group(
+        &self,
+        namespace: &str,
+        fingerprint: i64,
+        deed: &Deed,
+        audit: &Audit,
+        now: Timestamp,
+    ) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        let (deed, audit) = (deed.clone(), audit.clone());
+        self.writer.run(move |tx| stats::put_group(tx.connection, namespace, fingerprint, &deed, &audit, now)).await
+    }
+
+    async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+        self.read(|connection, _| stats::reclassified(connection)).await
+    }
+
+    async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
+        let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
+        let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+        let fingerprints = fingerprints.to_vec();
+        self.read(move |connection, _| stats::open_with(connection, &lanes, &fingerprints)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

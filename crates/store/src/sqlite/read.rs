@@ -24,14 +24,9 @@ pub fn load(
     ids.iter().map(|id| load_one(connection, dictionary, id.0)).collect()
 }
 
-pub fn due(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    what: Due,
-    now: Timestamp,
-    limit: u32,
-) -> Result<Vec<Stored>, StoreError> {
-    let condition = match what {
+/// Which rows a time has come for, in the order of their indexes.
+const fn due_condition(what: Due) -> &'static str {
+    match what {
         Due::Leases => "o.lease_expires is not null and o.lease_expires <= ?1 order by o.lease_expires, o.id",
         Due::Timeouts => "o.timeout_at is not null and o.timeout_at <= ?1 order by o.timeout_at, o.id",
         Due::Deadlines => {
@@ -39,7 +34,17 @@ pub fn due(
              and o.expires_at <= ?1 order by o.expires_at, o.id"
         }
         Due::Gates => "o.gated = 1 and o.state = 0 and o.needs_left = 0 and o.hold = 0 and ?1 = ?1 order by o.id",
-    };
+    }
+}
+
+pub fn due(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    what: Due,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Stored>, StoreError> {
+    let condition = due_condition(what);
     let sql = format!("select {} from task_open o where {condition} limit ?2", columns("o", &OPEN_COLUMNS));
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
@@ -48,29 +53,28 @@ pub fn due(
     rows.into_iter().map(|row| stored_open(row, dictionary)).collect()
 }
 
+/// What comes next of each sort, in the order of `NextDue`.
+const NEXT: [&str; 9] = [
+    "select due from task_open where state = 4 and hold = 0 order by due limit 1",
+    "select due from task_open where state = 0 and hold = 0 and due is not null order by due limit 1",
+    "select lease_expires from task_open where lease_expires is not null order by lease_expires limit 1",
+    "select timeout_at from task_open where timeout_at is not null order by timeout_at limit 1",
+    "select expires_at from task_open where expires_at is not null
+       and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at limit 1",
+    "select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1",
+    "select due from schedule where due is not null order by due limit 1",
+    "select due from operation where due is not null order by due limit 1",
+    "select due from alert where due > 0 order by due limit 1",
+];
+
 pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
-    let first = |sql: &str| -> rusqlite::Result<Option<Timestamp>> {
-        let at: Option<i64> = connection.prepare_cached(sql)?.query_row((), |row| row.get(0)).optional()?;
-        Ok(at.map(Timestamp))
-    };
-    Ok(NextDue {
-        retry: first("select due from task_open where state = 4 and hold = 0 order by due limit 1")?,
-        start: first(
-            "select due from task_open where state = 0 and hold = 0 and due is not null order by due limit 1",
-        )?,
-        lease: first(
-            "select lease_expires from task_open where lease_expires is not null order by lease_expires limit 1",
-        )?,
-        timeout: first("select timeout_at from task_open where timeout_at is not null order by timeout_at limit 1")?,
-        deadline: first(
-            "select expires_at from task_open where expires_at is not null
-               and (state in (0, 1, 4) or (hard_deadline = 1 and state in (2, 3))) order by expires_at limit 1",
-        )?,
-        gate: first(
-            "select updated_at from task_open where gated = 1 and state = 0 and needs_left = 0 and hold = 0 limit 1",
-        )?,
-        schedule: first("select due from schedule where due is not null order by due limit 1")?,
-    })
+    let mut found = [None; NEXT.len()];
+    for (at, sql) in found.iter_mut().zip(NEXT) {
+        let due: Option<i64> = connection.prepare_cached(sql)?.query_row((), |row| row.get(0)).optional()?;
+        *at = due.map(Timestamp);
+    }
+    let [retry, start, lease, timeout, deadline, gate, schedule, operation, alert] = found;
+    Ok(NextDue { retry, start, lease, timeout, deadline, gate, schedule, operation, alert })
 }
 
 pub fn retry_after(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -317,6 +321,19 @@ pub fn history(
     Ok(records)
 }
 
+pub fn runs_before(connection: &Connection, id: TaskId, before: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
+    let sql = format!(
+        "select {} from history h where h.subject = ?1 and h.seq < ?2 and h.outcome is not null
+         order by h.seq desc limit ?3",
+        HISTORY.as_str()
+    );
+    let rows: Vec<_> = connection
+        .prepare_cached(&sql)?
+        .query_map((id.0.as_bytes().as_slice(), before, limit), |row| read_history(&mut Reader { row, next: 0 }))?
+        .collect::<rusqlite::Result<_>>()?;
+    rows.into_iter().map(|row| row.into_record()).collect()
+}
+
 /// The creation of a lone task, which its body tells; a task of an execution has it in the shared log.
 fn first_record(connection: &Connection, id: Uuid) -> Result<Option<Record>, StoreError> {
     let found: Option<(i64, Option<i64>)> = connection
@@ -426,6 +443,17 @@ pub fn counts(
     Ok(counts)
 }
 
+pub fn due_before(connection: &Connection, until: Timestamp) -> Result<DueBefore, StoreError> {
+    let counts = connection.prepare_cached(DueBefore::QUERY)?.query_row([until.0], |row| {
+        let mut counts = [0; 9];
+        for (place, count) in counts.iter_mut().enumerate() {
+            *count = row.get(place)?;
+        }
+        Ok(counts)
+    })?;
+    Ok(DueBefore::read(counts))
+}
+
 pub fn pauses(connection: &Connection) -> Result<Vec<(Loop, Pause)>, StoreError> {
     let mut pauses = Vec::new();
     let mut statement =
@@ -442,4 +470,57 @@ pub fn pauses(connection: &Connection) -> Result<Vec<(Loop, Pause)>, StoreError>
 
 pub fn meta(connection: &Connection, key: &str) -> Result<Option<String>, StoreError> {
     Ok(connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SqliteOptions, SqliteStore};
+
+    /// S0-30: what is due, leased, expiring, or of one execution is found through an index of just those rows.
+    #[test]
+    fn every_time_that_comes_has_its_partial_index() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("plans.db");
+        drop(SqliteStore::open(&SqliteOptions::file(&path)).expect("the store opens"));
+        let connection = Connection::open(&path).expect("opens");
+        let plan = |sql: &str| -> String {
+            let mut statement = connection.prepare(&format!("explain query plan {sql}")).expect(sql);
+            let mut rows = statement.raw_query();
+            let mut lines = Vec::new();
+            while let Some(row) = rows.next().expect("a plan") {
+                lines.push(row.get::<_, String>(3).expect("a line"));
+            }
+            lines.join("; ")
+        };
+        let due =
+            |what: Due| format!("select id from task_open o where {} limit 9", due_condition(what).replace("?1", "7"));
+        let of = |sql: &str| sql.to_owned();
+        let table = [
+            (of(NEXT[0]), "open_retry"),
+            (of(NEXT[1]), "open_start"),
+            (of(NEXT[2]), "open_lease"),
+            (of(NEXT[3]), "open_timeout"),
+            (of(NEXT[4]), "open_deadline"),
+            (of(NEXT[6]), "schedule_due"),
+            (of(NEXT[7]), "operation_due"),
+            (of(NEXT[8]), "alert_due"),
+            (due(Due::Leases), "open_lease"),
+            (due(Due::Timeouts), "open_timeout"),
+            (due(Due::Deadlines), "open_deadline"),
+            (of("select id from task_open where execution_id = x'00'"), "open_execution"),
+            (of("select id from task where execution_id = x'00'"), "task_execution"),
+            (of("select id from task where namespace = 1 and external_id = 'x'"), "task_external"),
+        ];
+        for (sql, index) in table {
+            let plan = plan(&sql);
+            assert!(plan.contains(&format!("INDEX {index}")) && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+        }
+        let partial: i64 = connection
+            .query_row("select count(*) from sqlite_master where type = 'index' and sql like '%where%'", (), |row| {
+                row.get(0)
+            })
+            .expect("a count");
+        assert!(partial >= 12, "{partial} indexes hold only what is looked for");
+    }
 }

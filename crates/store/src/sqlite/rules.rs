@@ -11,11 +11,13 @@ use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
 use super::claim::{Place, next_in_lane};
+use super::dependencies;
 use super::submit::{learn_lanes, namespace_id};
 use super::writer::Tx;
 use super::{SqliteStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
+use crate::dependencies as guards;
 use crate::dictionary::Dictionary;
 use crate::rules::{self, Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::ClaimRequest;
@@ -141,6 +143,9 @@ pub fn choose(
     let sharing: Vec<i32> = sharing.into_iter().map(|(id, _)| id).collect();
     let mut admission = dictionary.rules().admission(&request.namespace);
     rules::count(&mut admission, dictionary, in_use(tx.connection, &sharing)?.into_iter());
+    let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
+    let guards = dependencies::some(tx.connection, &request.namespace, &names)?;
+    guards::guard(&mut admission, &guards, now);
     rules::only_with_room(&mut ready, &admission, dictionary);
     if ready.is_empty() {
         return Ok(None);
@@ -159,10 +164,13 @@ pub fn choose(
     for (place, index) in &found {
         let limits = open[*index].limits.limits.as_slice();
         let weight = if limits.is_empty() { 0 } else { weight_of(tx.connection, place.2)? };
-        candidates.push(Candidate { lane: open[*index].lane, limits, weight });
+        candidates.push(Candidate { lane: open[*index].lane, rank: place.0, limits, weight });
     }
     let cut = rules::cut(&open, |lane| given.get(&lane).copied().unwrap_or(0));
     let chosen = admission.choose(&candidates, &cut, request.limit as usize);
+    for taken in guards::take(&admission, guards, now) {
+        dependencies::put(tx.connection, &taken, None, now)?;
+    }
     Ok(Some(chosen.into_iter().map(|index| found[index].0.2).collect()))
 }
 
@@ -187,7 +195,8 @@ pub fn lane_of_reopened(tx: &Tx<'_>, lane: i32, id: Uuid) -> Result<Option<i32>,
 }
 
 fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<Belongs>, StoreError> {
-    let mut statement = connection.prepare_cached("select id, lane, labels, rules from task where id = ?1")?;
+    let mut statement =
+        connection.prepare_cached("select id, lane, labels, rules, executor from task where id = ?1")?;
     let mut found = Vec::with_capacity(ids.len());
     for id in ids {
         found.extend(statement.query_row([id.as_bytes().as_slice()], read_belongs).optional()?);
@@ -197,11 +206,12 @@ fn ended(connection: &Connection, ids: &[Uuid]) -> Result<Vec<Belongs>, StoreErr
 
 fn read_belongs(row: &rusqlite::Row<'_>) -> rusqlite::Result<Belongs> {
     let (labels, rules): (Option<String>, Option<String>) = (row.get(2)?, row.get(3)?);
-    Ok(Belongs::new(Uuid::from_bytes(row.get(0)?), row.get(1)?, labels.as_deref(), rules.as_deref()))
+    let id = Uuid::from_bytes(row.get(0)?);
+    Ok(Belongs::new(id, row.get(1)?, labels.as_deref(), rules.as_deref(), row.get(4)?))
 }
 
 fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, StoreError> {
-    const OPEN: &str = "select o.id, o.lane, t.labels, t.rules from task_open o join task t on t.id = o.id";
+    const OPEN: &str = "select o.id, o.lane, t.labels, t.rules, t.executor from task_open o join task t on t.id = o.id";
     match whose {
         Whose::Ended(ids) => ended(connection, ids),
         Whose::After(after, limit) => {
@@ -210,8 +220,9 @@ fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, St
             let rows = statement.query_map((after.as_bytes().as_slice(), limit), read_belongs)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         }
-        Whose::Execution(id) => {
-            let mut statement = connection.prepare_cached(&format!("{OPEN} where o.execution_id = ?1"))?;
+        Whose::Execution(id) | Whose::Task(id) => {
+            let column = if matches!(whose, Whose::Task(_)) { "o.id" } else { "o.execution_id" };
+            let mut statement = connection.prepare_cached(&format!("{OPEN} where {column} = ?1"))?;
             let rows = statement.query_map([id.as_bytes().as_slice()], read_belongs)?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         }

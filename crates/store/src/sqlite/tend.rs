@@ -4,9 +4,9 @@ use comeback_core::{Audit, Timestamp, transition};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::apply::{append, load_execution, write_execution};
-use super::audit;
 use super::statements::{Reader, load_one, read_open, stored_open, update_open};
 use super::writer::Tx;
+use super::{audit, operations};
 use crate::StoreError;
 use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;
@@ -46,6 +46,18 @@ fn beat_one(tx: &mut Tx<'_>, beat: &Beat, now: Timestamp) -> Result<BeatAnswer, 
             beat.progress.as_deref(),
         ))?;
     Ok(BeatAnswer::Extended(expires_at))
+}
+
+pub fn outlast(tx: &mut Tx<'_>, from: Timestamp, to: Timestamp) -> Result<u64, StoreError> {
+    let held = tx
+        .connection
+        .prepare_cached(
+            "update task_open set lease_expires = lease_expires + (?2 - ?1), version = version + 1,
+               timeout_at = case when timeout_at > ?1 then timeout_at + (?2 - ?1) else timeout_at end
+             where lease_expires > ?1 and lease_expires <= ?2",
+        )?
+        .execute((from.0, to.0))?;
+    Ok(held as u64)
 }
 
 pub fn count(tx: &mut Tx<'_>, counts: &[Count], now: Timestamp) -> Result<Vec<bool>, StoreError> {
@@ -189,6 +201,18 @@ fn promote_one(tx: &mut Tx<'_>, row: OpenRow, now: Timestamp, promoted: &mut Pro
 }
 
 /// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
+pub fn prunable(connection: &Connection, before: Timestamp) -> Result<u64, StoreError> {
+    let oldest = oldest_id(before);
+    let count: i64 = connection
+        .prepare_cached(
+            "select (select count(*) from task_done where id < ?2 and execution_id is null and ended_at < ?1) +
+               (select coalesce(sum(total), 0) from execution
+                where id < ?2 and state in (3, 4, 5) and ended_at < ?1 and open = 0)",
+        )?
+        .query_row((before.0, oldest.as_bytes().as_slice()), |row| row.get(0))?;
+    Ok(count.cast_unsigned())
+}
+
 pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
     let lone: Vec<[u8; 16]> = tx
         .connection
@@ -241,6 +265,7 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<Pruned, S
                (select namespace, scope, key from idempotency where at < ?1 order by at limit ?2)",
         )?
         .execute((before.0, limit))?;
+    more |= !operations::prune(tx.connection, before, limit)?;
     if pruned > 0 || told > 0 {
         tx.connection.execute(
             "insert into meta (key, value) values (?1, ?2) on conflict (key) do update set value = excluded.value

@@ -25,7 +25,7 @@ pub async fn run(out: &Output, place: &Place, to: &Path) -> Result<u8, Failure> 
     };
     let restore = match place {
         Place::File(_) => format!("comeback serve --db {}", to.display()),
-        Place::Server(_) => format!("pg_restore --dbname URL {}", to.display()),
+        Place::Server(_) => format!("pg_restore --no-owner --dbname URL {}", to.display()),
     };
     let mut view = View::new(json!({"db": place.to_string(), "to": to, "bytes": bytes}));
     view.line(format!("{place} → {}   {}, whole and readable by you alone", to.display(), size(bytes)));

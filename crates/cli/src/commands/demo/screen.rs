@@ -15,7 +15,7 @@ pub enum Key {
     Fault,
 }
 
-const KEYS: &str = "q quit · o open the docs · f inject a fault";
+const KEYS: &str = "q quit · o open the dashboard · f inject a fault";
 
 /// Prints above the line that stays.
 #[derive(Clone, Default)]
@@ -116,6 +116,12 @@ fn read_keys(sender: &mpsc::UnboundedSender<Key>) {
             return;
         }
     }
+}
+
+/// Whether a browser could show itself to whoever sits here.
+pub fn has_display() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
 }
 
 /// What was tried, in words.

@@ -1,7 +1,7 @@
 //! Tasks that fail in the ways that real ones do, and a worker that fails them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use comeback_client::{Client, Outcome, Task, Worker};
@@ -12,6 +12,7 @@ pub struct Workload {
     pub jitter: bool,
     /// One round, for those who only look for a moment.
     pub once: bool,
+    pub outage: Outage,
 }
 
 impl Workload {
@@ -28,6 +29,21 @@ impl Workload {
             ]});
             let _ = self.client.submit(&tasks).await;
             if round == 0 {
+                let _ = self.client.put(CRM, &crm_settings()).await;
+                let _ = self.client.put(ACME, &json!({"credits": 20, "budget": {"retries_per_day": 5}})).await;
+            }
+            if round < THUMBNAILS {
+                let thumbnail = json!({"kind": "thumbnail.make", "account": "acme",
+                    "retry": {"strategy": "fixed", "delay": "1m", "max_retries": 4}});
+                let _ = self.client.submit(&json!({"tasks": vec![thumbnail; 3]})).await;
+            }
+            if round % OUTAGE_EVERY == 0 {
+                self.outage.begin();
+                let sync = json!({"kind": "crm.sync", "dependency": "crm.example",
+                    "retry": {"strategy": "fixed", "delay": "1m", "max_retries": 9}});
+                let _ = self.client.submit(&json!({"tasks": vec![sync; 40]})).await;
+            }
+            if round == 0 {
                 let _ = self.client.submit(&json!({"kind": "kyc.recheck", "retry": {"schedule": ["7d", "14d"]}})).await;
             }
             let order = json!({"execution": {"name": "order-fulfilment"}, "tasks": [
@@ -39,6 +55,38 @@ impl Workload {
             let _ = self.client.submit(&order).await;
             tokio::time::sleep(Duration::from_secs(if self.once { 60 } else { 8 })).await;
         }
+    }
+}
+
+/// Where the dependency is that comes and goes by itself.
+const CRM: &str = "/api/v1/dependencies/crm.example";
+/// A tenant whose tasks all fail: soon its retries of the day are used up, and the others wait for the next.
+const ACME: &str = "/api/v1/accounts/acme";
+/// Rounds in which it sends some.
+const THUMBNAILS: u64 = 3;
+/// Rounds from one outage to the next.
+const OUTAGE_EVERY: u64 = 8;
+/// Calls that fail in one: those that open the breaker, and two canaries.
+const CALLS_THAT_FAIL: u32 = 14;
+
+/// In the time of the demo.
+fn crm_settings() -> Value {
+    json!({"breaker": {"failures": 10, "window": "10m", "open": "1m", "max_open": "2m", "first_wave": 4, "wave": "30s"},
+        "concurrency": {"max": 12, "target": "10m"}})
+}
+
+/// An outage that ends after so many calls.
+#[derive(Clone, Default)]
+pub struct Outage(Arc<AtomicU32>);
+
+impl Outage {
+    fn begin(&self) {
+        self.0.store(CALLS_THAT_FAIL, Ordering::SeqCst);
+    }
+
+    /// Whether this call is one of those that fail.
+    fn hits(&self) -> bool {
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 }
 
@@ -64,9 +112,9 @@ fn unavailable() -> Outcome {
     Outcome::failed_with(json!({"status": 503, "message": "503 Service Unavailable"}))
 }
 
-pub fn worker(client: &Client, fault: &Fault) -> Worker {
+pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
     let fine = |_: Task| async { Outcome::succeeded(Value::Null) };
-    let fault = fault.clone();
+    let (fault, outage) = (fault.clone(), outage.clone());
     Worker::new(client.clone(), "demo")
         .concurrency(32)
         // In the time of the demo; it passes in two seconds of ours.
@@ -94,6 +142,18 @@ pub fn worker(client: &Client, fault: &Fault) -> Worker {
         })
         .handle("kyc.recheck", |task: Task| async move {
             if task.attempt_number < 3 { unavailable() } else { Outcome::succeeded(json!({"known": true})) }
+        })
+        .handle("crm.sync", move |_| {
+            let is_down = outage.hits();
+            async move {
+                if is_down {
+                    return Outcome::failed_with(json!({"type": "ConnectError", "message": "connection refused"}));
+                }
+                Outcome::succeeded(json!({"synced": true}))
+            }
+        })
+        .handle("thumbnail.make", |_| async {
+            Outcome::failed_with(json!({"type": "OutOfMemory", "message": "the picture is too large"}))
         })
         .handle("order.reserve", fine)
         .handle("order.ship", fine)

@@ -67,6 +67,7 @@ impl RuleIn {
             matcher: Matcher { kind: Some(matcher.kind), ..Matcher::default() },
             per: matcher.fields,
             bound,
+            fair: false,
             carried: true,
         };
         let part = rule.check().renamed(|path| match path {

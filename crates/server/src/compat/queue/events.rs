@@ -1,6 +1,7 @@
 //! The events of a playbook engine: what a worker tells, and what is told to those who follow.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use axum::extract::{Extension, RawQuery, State};
@@ -9,7 +10,7 @@ use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
-use comeback_core::{Failure, Invalid, Record, TaskId};
+use comeback_core::{ExecutionId, Failure, Invalid, Record, TaskId};
 use comeback_engine::ReportEnd;
 use comeback_engine::store::{FeedEvent, ListQuery, Subject, TaskView};
 use serde::Deserialize;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 use super::output;
 use super::routes::Holder;
+use super::status::Standing;
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema, stands_for};
@@ -54,6 +56,12 @@ pub fn lines() -> Vec<Line> {
 const PARAMETERS: &[Param] = &[
     Param::new("after", "Where to go on: an `event_id`, `next_cursor` of a page, or `latest`.", schema::text),
     Param::new("types", "Only these, with commas between them, as in `step_retry,step_failed_terminal`.", schema::text),
+    Param::new(
+        "status",
+        "Only those with which something stands so: STARTED, PENDING, FAILED, COMPLETED, or another word for it such as `success`, \
+         `error` or `queued`.",
+        schema::text,
+    ),
     Param::new("execution_id", "Only of this execution.", schema::id),
     Param::new("task_id", "Only of this job.", schema::id),
     LIMIT,
@@ -87,6 +95,10 @@ struct EmitIn {
     error: Option<ErrorIn>,
     #[serde(default)]
     stack_trace: Option<String>,
+    /// As the type says, in whichever words; it may be left out.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    status: Option<String>,
 }
 
 async fn emit(
@@ -97,6 +109,17 @@ async fn emit(
     let given: EmitIn = wire::read(&body)?;
     if !TYPES.contains(&given.event_type.as_str()) {
         return Err(Invalid::one("event_type", format!("must be one of {}", TYPES.join(", "))).into());
+    }
+    if let Some(word) = &given.status {
+        let fits = match given.event_type.as_str() {
+            "action_started" => [Standing::Started, Standing::Running],
+            "action_completed" => [Standing::Completed; 2],
+            _ => [Standing::Failed; 2],
+        };
+        if !fits.contains(&known(word)?) {
+            let message = format!("`{word}` is not how something stands with {}", given.event_type);
+            return Err(Invalid::one("status", message).into());
+        }
     }
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
@@ -150,18 +173,40 @@ async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
     let query = Query::read(query.as_deref(), PARAMETERS)?;
-    let wanted = Wanted::read(&query, caller.namespace.clone())?.seed();
+    let mut wanted = Wanted::read(&query, caller.namespace.clone())?.seed();
+    if let Some(word) = query.text("status") {
+        wanted = wanted.only(&known(word)?.kinds());
+    }
     let (found, next_cursor) = look(&app, &query, &wanted).await?;
     let mut about: HashMap<TaskId, Option<TaskView>> = HashMap::new();
+    let mut parents: HashMap<ExecutionId, Option<ExecutionId>> = HashMap::new();
     let mut items = Vec::with_capacity(found.len());
     for it in &found {
         if let Some(id) = it.event.task.filter(|id| !about.contains_key(id)) {
             about.insert(id, app.engine.store().task(&caller.namespace, id).await?);
         }
+        let execution = it.event.execution;
+        if let Entry::Vacant(unknown) = parents.entry(execution) {
+            unknown.insert(caller_of(&app, &caller.namespace, execution).await?);
+        }
         let view = it.event.task.and_then(|id| about.get(&id)).and_then(Option::as_ref);
-        items.push(output::event(it, view, ended(&app, it).await?.as_ref()));
+        let parent = parents.get(&execution).copied().flatten();
+        items.push(output::event(it, view, ended(&app, it).await?.as_ref(), parent));
     }
     Ok(Json(Page { items, next_cursor }))
+}
+
+/// The execution whose step stands for another one.
+async fn caller_of(app: &App, namespace: &str, execution: ExecutionId) -> Result<Option<ExecutionId>, Problem> {
+    let store = app.engine.store();
+    let view = store.execution(namespace, execution).await?;
+    let Some((task, _)) = view.and_then(|view| view.origin.parent) else { return Ok(None) };
+    Ok(store.task(namespace, task).await?.and_then(|view| view.stored.task.execution))
+}
+
+fn known(word: &str) -> Result<Standing, Problem> {
+    let unknown = || Invalid::one("status", format!("must be one of {}", Standing::all().join(", ")));
+    Ok(Standing::read(word).ok_or_else(unknown)?)
 }
 
 /// The record of the attempt whose end an event tells.

@@ -3,6 +3,7 @@
 mod events;
 mod output;
 mod routes;
+mod status;
 
 use serde_json::Value;
 

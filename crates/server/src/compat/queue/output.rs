@@ -1,9 +1,11 @@
 //! How jobs and events are shown to a playbook engine's workers.
 
-use comeback_core::{Event, EventKind, Policy, Record, State, Task, Timestamp};
+use comeback_core::{Event, EventKind, ExecutionId, Policy, Record, State, Task, Timestamp};
+use comeback_engine::flow::Step;
 use comeback_engine::store::{FeedEvent, Listed, TaskView};
 use serde_json::{Value, json};
 
+use super::status::Standing;
 use crate::openapi::schema::*;
 use crate::wire::{event, instant};
 
@@ -25,13 +27,13 @@ pub fn status(state: State) -> &'static str {
     WORDS.iter().find(|(_, states)| states.contains(&state)).map_or("queued", |(word, _)| word)
 }
 
-/// Also by the older words for success and for a retry that waits.
+/// Also by the older word for a retry that waits, and by all that people say.
 pub fn states(word: &str) -> Option<&'static [State]> {
-    match word {
-        "done" => Some(&[State::Succeeded]),
-        "retry" => Some(&[State::RetryPending]),
-        _ => WORDS.iter().find(|(status, _)| *status == word).map(|(_, states)| *states),
+    if word == "retry" {
+        return Some(&[State::RetryPending]);
     }
+    let own = WORDS.iter().find(|(status, _)| *status == word).map(|(_, states)| *states);
+    own.or_else(|| Standing::read(word).map(Standing::states))
 }
 
 /// Failed executions so far: the last one is counted too where it was the end.
@@ -94,8 +96,8 @@ pub fn ack(task: &Task) -> Value {
     })
 }
 
-/// An event with the step that it is about, and how the attempt ended that it tells of.
-pub fn event(it: &FeedEvent, about: Option<&TaskView>, ended: Option<&Record>) -> Value {
+/// An event with the step that it is about, how the attempt ended that it tells of, and the execution that called its own.
+pub fn event(it: &FeedEvent, about: Option<&TaskView>, ended: Option<&Record>, parent: Option<ExecutionId>) -> Value {
     let happened = &it.event;
     let name = event::seed_name(happened.kind).unwrap_or_default();
     let failure = ended.and_then(|record| record.failure.as_ref());
@@ -105,13 +107,15 @@ pub fn event(it: &FeedEvent, about: Option<&TaskView>, ended: Option<&Record>) -
         "event_id": it.cursor.to_string(),
         "event_type": name,
         "execution_id": happened.execution.to_string(),
+        "parent_execution_id": parent.map(|id| id.to_string()),
         "queue_id": happened.task.map(|id| id.to_string()),
         "node_id": about.and_then(|view| view.body.key.as_deref()),
         "node_name": about.and_then(|view| view.body.name.as_deref()),
         "node_type": about.map(|view| &view.stored.task.lane.kind),
-        "status": standing(happened.kind),
+        "status": Standing::of(happened.kind).word(),
         "timestamp": happened.at.to_rfc3339(),
         "duration": took.map(|span| span.0 as f64 / 1e3),
+        "loop": about.and_then(round),
         "worker_id": happened.data.get("worker"),
         "context": context(happened, about.and_then(|view| view.stored.policy.as_deref())),
         "result": result.and_then(|text| serde_json::from_str::<Value>(text).ok()),
@@ -121,13 +125,10 @@ pub fn event(it: &FeedEvent, about: Option<&TaskView>, ended: Option<&Record>) -
     })
 }
 
-fn standing(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::ExecutionStarted | EventKind::TaskReady | EventKind::AttemptStarted => "STARTED",
-        EventKind::ExecutionSucceeded | EventKind::AttemptSucceeded | EventKind::TaskSucceeded => "COMPLETED",
-        EventKind::TaskRetryScheduled | EventKind::TaskThrottled => "PENDING",
-        _ => "FAILED",
-    }
+/// Which round of a loop a step is.
+fn round(about: &TaskView) -> Option<Value> {
+    let step: Step = serde_json::from_str(about.body.step.as_deref()?).ok()?;
+    step.round.map(|round| json!({"index": round.index, "item": round.item}))
 }
 
 /// The numbers that such an event carries there.
@@ -241,13 +242,21 @@ pub fn shapes() -> Vec<(&'static str, Value)> {
                 ("event_id", text()),
                 ("event_type", named("SeedEventType")),
                 ("execution_id", id()),
+                ("parent_execution_id", about(nullable(id()), "The execution whose step called this one.")),
                 ("queue_id", nullable(id())),
                 ("node_id", nullable(text())),
                 ("node_name", nullable(text())),
                 ("node_type", nullable(text())),
-                ("status", word(&["STARTED", "COMPLETED", "PENDING", "FAILED"])),
+                ("status", word(&Standing::all())),
                 ("timestamp", instant_shape()),
                 ("duration", about(json!({"type": ["number", "null"], "minimum": 0}), "In seconds.")),
+                (
+                    "loop",
+                    about(
+                        nullable(object([("index", count()), ("item", anything())])),
+                        "Which round of a loop the step is, counted from 0.",
+                    ),
+                ),
                 ("worker_id", nullable(text())),
                 ("context", about(json!({"type": "object"}), "Attempts, delays and reasons.")),
                 ("result", anything()),

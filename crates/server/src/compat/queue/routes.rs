@@ -442,7 +442,7 @@ async fn heartbeat(
 }
 
 const PARAMETERS: &[Param] = &[
-    Param::new("status", "A status; `done` and `retry` are read too.", schema::text),
+    Param::new("status", "A status; `done`, `retry` and many other words are read too.", schema::text),
     Param::new("execution_id", "Jobs of this execution.", schema::id),
     Param::new("worker_id", "Jobs that this worker has or had.", schema::text),
     LIMIT,

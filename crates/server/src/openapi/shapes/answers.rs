@@ -133,6 +133,13 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "Loop",
             object([
                 ("name", text()),
+                (
+                    "period_ms",
+                    about(nullable(count()), "How often it looks in any case; nothing where somebody has to ask."),
+                ),
+                ("looked_at", about(maybe("Instant"), "When it last looked, on the instance that answers.")),
+                ("moved_total", about(count(), "What it has moved on that instance.")),
+                ("failed_total", about(count(), "How often it could not, there.")),
                 ("paused", flag()),
                 ("resumes_at", about(maybe("Instant"), "Nothing when somebody has to resume it.")),
                 ("note", nullable(text())),
@@ -208,6 +215,7 @@ fn rule() -> Value {
         ("per", list(text())),
         ("max_running", nullable(count())),
         ("capacity", nullable(count())),
+        ("fair", about(flag(), "Who runs least goes first, among the values of `per`.")),
         ("used", about(list(used), "Where anything runs.")),
     ])
 }
@@ -249,6 +257,7 @@ fn common() -> Vec<(&'static str, Value)> {
         ("reason", nullable(named("Reason"))),
         ("lease", nullable(lease)),
         ("error_class", nullable(named("Class"))),
+        ("retryable", about(flag(), "Whether its last error may be tried again; true where there was none.")),
         (
             "fingerprint",
             about(

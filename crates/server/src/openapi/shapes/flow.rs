@@ -1,5 +1,6 @@
 //! Workflows and executions.
 
+use comeback_core::workflow::WorkflowState;
 use comeback_core::{ExecutionState, OnUnmet, When};
 use serde_json::{Value, json};
 
@@ -9,15 +10,43 @@ use crate::wire::execution::STATUSES;
 
 pub fn all() -> Vec<(&'static str, Value)> {
     let version = || between(1, 2_147_483_647);
-    let line = || vec![("path", text()), ("version", version()), ("created_at", instant())];
-    let more = [("source", text()), ("workflow", anything())];
+    let line =
+        || vec![("path", text()), ("version", version()), ("state", named("WorkflowState")), ("created_at", instant())];
+    let more = [("standing", named("WorkflowStanding")), ("source", text()), ("workflow", anything())];
+    let standing = object([
+        ("state", named("WorkflowState")),
+        ("since", about(nullable(instant()), "Nothing where nobody ever changed it.")),
+        ("note", nullable(text())),
+        ("by", nullable(text())),
+    ]);
+    let error = [("task_id", id()), ("key", nullable(text())), ("failure", nullable(named("Failure")))];
+    let mut context = object([
+        ("execution", json!({"type": "object"})),
+        ("input", anything()),
+        (
+            "steps",
+            about(json!({"type": "object"}), "By name, each with its `state` and, once it succeeded, its `result`."),
+        ),
+        ("path", about(list(text()), "The steps that have ended, in the order in which they did.")),
+        ("more", about(flag(), "Whether there are more steps than are shown.")),
+    ]);
+    // Playbooks have names of their own.
+    context["additionalProperties"] = true.into();
     let edge = object([("from", id()), ("to", id()), ("when", words!(When)), ("on_unmet", words!(OnUnmet))]);
     let whole = [
         ("input", anything()),
         ("output", about(anything(), "What it came to, where its workflow says so.")),
+        ("error", about(nullable(object(error)), "The first failure that nobody dealt with, of one that failed.")),
         ("tasks", list(task())),
         ("edges", list(edge)),
     ];
+    let warning = object([
+        ("path", text()),
+        ("message", text()),
+        ("line", nullable(count())),
+        ("column", nullable(count())),
+        ("snippet", nullable(text())),
+    ]);
     let difference = object([("path", text()), ("before", anything()), ("after", anything())]);
     vec![
         (
@@ -29,9 +58,20 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ),
         ("RetryFrom", word(&["failed", "start"])),
         ("ExecutionState", words!(ExecutionState)),
+        ("WorkflowState", words!(WorkflowState)),
+        ("WorkflowStanding", standing),
+        ("ExecutionContext", context),
         ("WorkflowLine", object(line())),
         ("Workflow", object(line().into_iter().chain(more))),
-        ("WorkflowVersion", object([("path", text()), ("version", version()), ("created", flag())])),
+        (
+            "WorkflowVersion",
+            object([
+                ("path", text()),
+                ("version", version()),
+                ("created", flag()),
+                ("warnings", about(list(warning), "What was changed in a document from before.")),
+            ]),
+        ),
         (
             "WorkflowDiff",
             object([("path", text()), ("from", version()), ("to", version()), ("differences", list(difference))]),
@@ -66,7 +106,14 @@ fn execution() -> Vec<(&'static str, Value)> {
         ("task_id", about(nullable(id()), "The task that stands for it.")),
         ("run", about(nullable(count()), "The run of that task that it is.")),
         ("retry_of", nullable(id())),
-        ("trigger", about(nullable(word(&["cron", "manual"])), "What let the schedule fire that started it.")),
+        (
+            "trigger",
+            about(
+                word(&["api", "call", "cron", "manual", "event", "retry"]),
+                "What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an \
+                 event, or another try.",
+            ),
+        ),
         ("schedule", nullable(text())),
         ("scheduled_at", about(maybe(), "The instant of the schedule.")),
         ("total", count()),
@@ -75,6 +122,7 @@ fn execution() -> Vec<(&'static str, Value)> {
         ("created_at", instant()),
         ("started_at", maybe()),
         ("ended_at", maybe()),
+        ("duration_ms", about(nullable(count()), "From its start to its end.")),
         ("updated_at", instant()),
     ]
 }

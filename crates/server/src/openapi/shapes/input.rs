@@ -55,6 +55,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
                 "As the header of that name: seconds or a date; or a span in words.",
             ),
         ),
+        ("Priority", any_of([between(-1_000, 1_000), words!(comeback_core::Priority)])),
         ("Class", words!(Class)),
         ("When", words!(When)),
         ("OnUnmet", words!(OnUnmet)),

@@ -1,11 +1,16 @@
 //! Shapes that are written by hand: what is read from JSON field by field, and what is answered. A test asks a running server
 //! for all of them, so none can tell a lie for long.
 
+mod alert;
 mod answers;
+mod dependency;
 mod flow;
 mod input;
+mod numbers;
+mod operation;
 mod policy;
 mod schedule;
+mod subscription;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +19,18 @@ use serde_json::{Value, json};
 use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    let own = [input::all(), policy::all(), answers::all(), flow::all(), schedule::all()];
+    let own = [
+        input::all(),
+        policy::all(),
+        answers::all(),
+        flow::all(),
+        schedule::all(),
+        dependency::all(),
+        numbers::all(),
+        operation::all(),
+        subscription::all(),
+        alert::all(),
+    ];
     own.into_iter().chain([crate::compat::shapes()]).flatten().collect()
 }
 
@@ -41,12 +57,17 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
             ("The path of a workflow in the catalog; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }
         "version" => ("A version of it.", like(super::schema::between(1, 2_147_483_647), json!([1]))),
+        "id" if path.contains("/operations/") => ("The id of a bulk operation.", named("Id")),
+        "id" if path.contains("/subscriptions/") => ("The id of a subscription.", like(named("Name"), json!(["ops"]))),
         "id" if path.contains("/keys/") => ("The id of a key: the part of it between the underscores.", text()),
         "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
+        "fingerprint" => ("The fingerprint of a group of errors.", like(text(), json!(["00000000000000ff"]))),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
         "name" if path.contains("/rules/") => ("The name of a rule.", like(named("Name"), json!(["payments"]))),
+        "name" if path.contains("/alerts/") => ("The name of an alert.", like(named("Name"), json!(["payments-fail"]))),
         "name" if path.contains("/accounts/") => ("The name of an account.", like(named("Name"), json!(["acme"]))),
+        "name" if path.contains("/dependencies/") => ("The name of a dependency.", like(named("Name"), json!(["psp"]))),
         "name" if path.contains("/schedules/") => {
             ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }
@@ -99,11 +120,16 @@ pub mod stands_for {
     pub struct WorkflowDocument;
     pub struct RetryFrom;
     pub struct CatchUp;
+    pub struct DeliveryFormat;
     pub struct Overlap;
     pub struct Hooks;
+    pub struct Priority;
     pub struct EmittedType;
     pub struct Id;
+    pub struct ErrorAction;
+    pub struct ErrorClass;
     pub struct BatchActionKind;
+    pub struct BulkAction;
     pub struct BatchVerb;
     pub struct BatchStatus;
     pub struct BatchKind;
@@ -112,6 +138,7 @@ pub mod stands_for {
     pub struct BatchEnd;
     pub struct Metadata;
     pub struct BatchRunning;
+    pub struct DependencySettings;
 }
 
 by_hand! {
@@ -139,11 +166,16 @@ by_hand! {
     stands_for::WorkflowDocument => "WorkflowDocument",
     stands_for::RetryFrom => "RetryFrom",
     stands_for::CatchUp => "CatchUp",
+    stands_for::DeliveryFormat => "DeliveryFormat",
     stands_for::Overlap => "Overlap",
     stands_for::Hooks => "Hooks",
+    stands_for::Priority => "Priority",
     stands_for::EmittedType => "EmittedType",
     stands_for::Id => "Id",
+    stands_for::ErrorAction => "ErrorAction",
+    stands_for::ErrorClass => "ErrorClass",
     stands_for::BatchActionKind => "BatchActionKind",
+    stands_for::BulkAction => "BulkAction",
     stands_for::BatchVerb => "BatchVerb",
     stands_for::BatchStatus => "BatchStatus",
     stands_for::BatchKind => "BatchKind",
@@ -152,4 +184,5 @@ by_hand! {
     stands_for::BatchEnd => "BatchEnd",
     stands_for::Metadata => "Metadata",
     stands_for::BatchRunning => "BatchRunning",
+    stands_for::DependencySettings => "DependencySettings",
 }

@@ -12,7 +12,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     let run = object([
         ("scheduled_at", about(instant(), "The instant; by hand, when it was asked for.")),
         ("started_at", instant()),
-        ("trigger", word(&["cron", "manual"])),
+        ("trigger", word(&["cron", "manual", "event"])),
         ("execution_id", nullable(id())),
         ("task_id", about(nullable(id()), "A single task, or the one that stands for the execution.")),
     ]);
@@ -22,11 +22,13 @@ pub fn all() -> Vec<(&'static str, Value)> {
             "state",
             about(
                 word(&["initialized", "active", "paused", "stopped", "error"]),
-                "`error` where nothing could be started at the last instant, `stopped` where none is to come.",
+                "`error` where nothing could be started at the last instant, `stopped` where none is to come. It follows its \
+                 workflow: where that is paused it is `paused`, where that is inactive it is `stopped`.",
             ),
         ),
         ("cron", nullable(text())),
         ("every_ms", nullable(count())),
+        ("event", about(nullable(text()), "The type of the events that let it fire, in place of instants.")),
         ("time_zone", text()),
         ("start_at", maybe()),
         ("end_at", maybe()),
@@ -51,5 +53,26 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("created_at", instant()),
         ("updated_at", instant()),
     ]);
-    vec![("CatchUp", words!(CatchUp)), ("Overlap", words!(Overlap)), ("ScheduleRun", run), ("Schedule", schedule)]
+    let came = object([
+        ("schedule", text()),
+        (
+            "outcome",
+            about(
+                word(&["started", "repeated", "skipped", "failed"]),
+                "`repeated`: the same event was told before, and this was started then. `skipped`: what the one before it \
+                 started is still open.",
+            ),
+        ),
+        ("execution_id", nullable(id())),
+        ("task_id", nullable(id())),
+        ("message", about(nullable(text()), "Why it failed.")),
+    ]);
+    let told = object([("type", text()), ("id", nullable(text())), ("schedules", list(came))]);
+    vec![
+        ("CatchUp", words!(CatchUp)),
+        ("Overlap", words!(Overlap)),
+        ("ScheduleRun", run),
+        ("Schedule", schedule),
+        ("ToldEvent", told),
+    ]
 }

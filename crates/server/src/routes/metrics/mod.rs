@@ -24,6 +24,9 @@ use crate::gate::Class;
 use crate::openapi::Doc;
 use crate::problem::Problem;
 
+/// Of one namespace; it has no more.
+const MOST_DEPENDENCIES: u32 = 1_000;
+
 pub fn lines() -> Vec<Line> {
     let doc = Doc::new("getMetrics").answers_text("text/plain");
     vec![line(Method::GET, "/metrics", Need::Read, "Numbers for Prometheus", get(metrics)).doc(doc)]
@@ -80,6 +83,48 @@ async fn rules(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Res
     Ok(())
 }
 
+/// How dependencies stand, and how often this process brought a change about.
+async fn dependencies(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
+    page.head(
+        "circuit_breaker_state_transitions_total",
+        "counter",
+        "Changes of dependencies that this process brought about.",
+    );
+    for (change, count) in app.engine.dependency_changes() {
+        page.value("circuit_breaker_state_transitions_total", &[("to_state", change.word())], count);
+    }
+    let held = app.engine.store().held_by_dependencies();
+    page.counter("circuit_breaker_rejections_total", "Lanes that claims left alone because of a dependency.", held);
+    let mut all = Vec::new();
+    for namespace in namespaces {
+        all.extend(
+            app.engine.dependencies(namespace, "", MOST_DEPENDENCIES).await?.into_iter().map(|it| (namespace, it)),
+        );
+    }
+    page.head(
+        "circuit_breaker_open",
+        "gauge",
+        "Whether a breaker keeps tasks back: 1 open, 0.5 half open or recovering.",
+    );
+    for (namespace, view) in &all {
+        let open = match view.dependency.standing.phase.word() {
+            "open" => 1.0,
+            "closed" => 0.0,
+            _ => 0.5,
+        };
+        page.value("circuit_breaker_open", &[("namespace", namespace), ("dependency", &view.dependency.name)], open);
+    }
+    page.head("dependency_running", "gauge", "Tasks that run and need a dependency.");
+    for (namespace, view) in &all {
+        page.value(
+            "dependency_running",
+            &[("namespace", namespace), ("dependency", &view.dependency.name)],
+            view.running,
+        );
+    }
+    Ok(())
+}
+
 /// Of the namespaces that are open to the caller.
 async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Problem> {
     let store = app.engine.store();
@@ -89,11 +134,11 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
     let (mut pending, mut delayed, mut retries) = (0, 0, 0);
     let mut running: BTreeMap<String, u64> = BTreeMap::new();
     for namespace in &namespaces {
-        let counts = store.counts(namespace).await?;
-        for (kind, count) in counts.running {
-            *running.entry(kind).or_default() += count;
+        let counts = app.counted.of(store, namespace).await?;
+        for (kind, count) in &counts.running {
+            *running.entry(kind.clone()).or_default() += count;
         }
-        for (state, count) in counts.by_state {
+        for (state, count) in &counts.by_state {
             page.value("tasks_by_status", &[("namespace", namespace), ("status", state.word())], count);
             match state {
                 TaskState::Pending => pending += count,
@@ -108,6 +153,7 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
         page.value("running_tasks_by_kind", &[("kind", kind)], count);
     }
     rules(page, app, &namespaces).await?;
+    dependencies(page, app, &namespaces).await?;
     page.head("retries_pending", "gauge", "Tasks that wait for their retry.");
     page.value("retries_pending", &[], retries);
     page.head("queue_size", "gauge", "Tasks that wait, by what for.");

@@ -118,7 +118,18 @@ pub async fn flow(world: &World) {
         let ask = Ask { part: &again, headers, ..Ask::default() };
         assert_eq!(world.good("cancelExecution", ask).await["execution"]["state"], "canceled");
     }
+    let log = world.good("listExecutionEvents", Ask { part: &id, query: "limit=2", ..Ask::default() }).await;
+    assert_eq!(log["items"][0]["type"], "execution.created", "{log}");
+    let next = format!("cursor={}", log["next_cursor"].as_str().expect("there is more"));
+    let rest = world.good("listExecutionEvents", Ask { part: &id, query: &next, ..Ask::default() }).await;
+    assert!(rest["items"][0]["seq"].as_u64() > log["items"][0]["seq"].as_u64(), "{rest}");
+    let context = world.get("getExecutionContext", &id).await;
+    assert_eq!((&context["input"], &context["path"][0]), (&json!({"file": "b.csv"}), &json!("extract")), "{context}");
+    assert_eq!(context["steps"]["load"]["result"], json!(["done", "done"]));
+    assert_eq!((&whole["trigger"], &whole["error"]), (&json!("call"), &Value::Null));
+    assert!(whole["duration_ms"].is_u64());
     under_a_key(world, &again).await;
+    switches(world).await;
     playbook(world).await;
     let lone = world.submit(json!({"kind": "alone", "queue": "flow", "payload": {"a": 1}})).await;
     assert_eq!(world.get("getExecution", &lone).await["state"], "pending");
@@ -131,8 +142,87 @@ pub async fn flow(world: &World) {
     let leased = world.post("leaseTasks", "", json!({"worker": "w", "queues": ["flow"]})).await;
     let failed = json!({"lease": leased["leases"][0]["lease"], "outcome": "failed", "error": "no"});
     world.post("reportRuns", "", json!({"reports": [failed]})).await;
+    let error = world.get("getExecution", made).await["error"].clone();
+    assert_eq!(error["failure"]["message"], "no", "{error}");
     assert_eq!(world.post("retryExecution", made, json!({"from": "failed"})).await["execution"]["state"], "running");
     work(world, json!(1)).await;
+}
+
+/// A workflow is switched off and on, brought back, and brought in from before.
+async fn switches(world: &World) {
+    for example in examples("pauseWorkflow") {
+        let paused = world.post("pauseWorkflow", "nightly", example).await;
+        assert_eq!((&paused["state"], paused["since"].is_string()), (&json!("paused"), true), "{paused}");
+    }
+    let start = || Ask { body: Some(json!({"workflow": "nightly"}).to_string()), ..Ask::default() };
+    assert_eq!(world.bad("startExecution", start()).await, "wrong-state");
+    assert_eq!(world.get("getWorkflow", "nightly").await["standing"]["note"], "the warehouse moves");
+    world.post("resumeWorkflow", "nightly", json!({})).await;
+    for example in examples("deactivateWorkflow") {
+        assert_eq!(world.post("deactivateWorkflow", "nightly", example).await["state"], "inactive");
+    }
+    for operation in ["pauseWorkflow", "resumeWorkflow"] {
+        assert_eq!(world.bad(operation, Ask { part: "nightly", ..Ask::default() }).await, "wrong-state");
+    }
+    let listed = world.find("listWorkflows", "").await;
+    let states: Vec<_> =
+        listed["items"].as_array().expect("workflows").iter().map(|it| (&it["path"], &it["state"])).collect();
+    assert!(states.contains(&(&json!("nightly"), &json!("inactive"))), "{listed}");
+    assert!(states.contains(&(&json!("etl/two"), &json!("active"))), "{listed}");
+    for example in examples("activateWorkflow") {
+        assert_eq!(world.post("activateWorkflow", "nightly", example).await["state"], "active");
+    }
+    for (operation, part) in [
+        ("activateWorkflow", "nightly"),
+        ("deactivateWorkflow", "spare"),
+        ("pauseWorkflow", "nightly"),
+        ("resumeWorkflow", "nightly"),
+    ] {
+        if part == "spare" {
+            let body = Some(json!({"steps": {"a": {}}}).to_string());
+            world.good("putWorkflow", Ask { part, body, ..Ask::default() }).await;
+        }
+        let keyed = |note: &str| Ask {
+            part,
+            body: Some(json!({"note": note}).to_string()),
+            headers: vec![("idempotency-key", format!("{operation} once"))],
+            ..Ask::default()
+        };
+        let first = world.good(operation, keyed("a")).await;
+        assert_eq!(world.good(operation, keyed("a")).await, first, "{operation}");
+        assert_eq!(world.bad(operation, keyed("b")).await, "idempotency-mismatch", "{operation}");
+    }
+    for example in examples("rollbackWorkflow") {
+        let back = world.post("rollbackWorkflow", "etl%2Ftwo", example).await;
+        assert_eq!((&back["version"], &back["created"]), (&json!(3), &json!(true)), "{back}");
+    }
+    assert_eq!(world.post("rollbackWorkflow", "etl%2Ftwo", json!({"version": 3})).await["created"], false);
+    assert_eq!(world.get("getWorkflow", "etl%2Ftwo").await["source"], YAML);
+    let keyed = |version: u32| Ask {
+        part: "etl%2Ftwo",
+        body: Some(json!({"version": version}).to_string()),
+        headers: vec![("idempotency-key", "rollback once".to_owned())],
+        ..Ask::default()
+    };
+    world.good("rollbackWorkflow", keyed(3)).await;
+    world.good("rollbackWorkflow", keyed(3)).await;
+    assert_eq!(world.bad("rollbackWorkflow", keyed(2)).await, "idempotency-mismatch");
+    let none = Some(json!({"version": 99}).to_string());
+    assert_eq!(
+        world.bad("rollbackWorkflow", Ask { part: "etl%2Ftwo", body: none, ..Ask::default() }).await,
+        "not-found"
+    );
+
+    // X0-14: what has an unknown strategy is refused, and what comes from before is put right with a warning.
+    let old = "steps:\n  a:\n    dialect: workflow\n    retry: {strategy: fibonacci, maxAttempts: 2}\n";
+    let ask = |query| Ask { part: "old", query, ..yaml(old) };
+    assert_eq!(world.bad("putWorkflow", ask("")).await, "validation-failed");
+    let put = world.good("putWorkflow", ask("import=true")).await;
+    let warning = &put["warnings"][0];
+    assert_eq!((&warning["path"], &warning["line"]), (&json!("steps.a.retry.strategy"), &json!(4)), "{put}");
+    assert_eq!(world.get("getWorkflow", "old").await["workflow"]["steps"][0]["retry"]["strategy"], "immediate");
+    let acts = world.find("listActs", "act=workflow.put&limit=1").await;
+    assert_eq!(acts["items"][0]["after"]["warnings"][0]["path"], warning["path"], "{acts}");
 }
 
 /// The same key for another request is refused, whatever the request is.

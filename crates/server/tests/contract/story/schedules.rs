@@ -58,6 +58,8 @@ pub async fn schedules(world: &World) {
     assert_eq!(whole["scheduled_at"], execution["scheduled_at"]);
     world.get("cancelExecution", execution["id"].as_str().expect("an id")).await;
 
+    by_events(world).await;
+
     // One that can start nothing says so. Its task was good when it was put, and is so no longer.
     let torn = json!({"name": "torn", "every": "1h", "task": {"kind": "k", "queue": "cron",
         "payload": "{{ 1 // (0 if trigger == 'manual' else 1) }}"}});
@@ -116,4 +118,48 @@ async fn under_a_key(world: &World) {
         world.good(operation, keyed("once", json!({"note": "a"}))).await;
         assert_eq!(world.bad(operation, keyed("once", json!({"note": "b"}))).await, "idempotency-mismatch");
     }
+}
+
+/// Whoever tells of an event hears what it came to.
+async fn by_events(world: &World) {
+    let spec = json!({"name": "paid", "event": "order.*", "task": {"kind": "go", "queue": "cron",
+        "payload": {"order": "{{ event.data.order }}"}}});
+    let made = world.post("createSchedule", "", spec).await;
+    assert_eq!((&made["event"], &made["next"], &made["state"]), (&json!("order.*"), &json!([]), &json!("initialized")));
+    for example in examples("tellEvent") {
+        let told = world.post("tellEvent", "", example.clone()).await;
+        let came = &told["schedules"][0];
+        assert_eq!((&came["schedule"], &came["outcome"]), (&json!("paid"), &json!("started")), "{told}");
+        let task = world.get("getTask", came["task_id"].as_str().expect("a task")).await;
+        assert_eq!(task["payload"], json!({"order": 42}));
+        let again = world.post("tellEvent", "", example).await;
+        let came_again = &again["schedules"][0];
+        assert_eq!((&came_again["outcome"], &came_again["task_id"]), (&json!("repeated"), &came["task_id"]), "{again}");
+    }
+    let failed = world.post("tellEvent", "", json!({"type": "order.lost", "timestamp": "2030-01-01T00:00:00Z"})).await;
+    assert_eq!(failed["schedules"][0]["outcome"], "failed", "{failed}");
+    let keyed = || Ask {
+        body: Some(json!({"type": "order.paid", "data": {"order": 7}}).to_string()),
+        headers: vec![("idempotency-key", "an event".to_owned())],
+        ..Ask::default()
+    };
+    let first = world.good("tellEvent", keyed()).await;
+    let again = world.good("tellEvent", keyed()).await;
+    assert_eq!(
+        (&again["id"], &again["schedules"][0]["task_id"]),
+        (&json!("an event"), &first["schedules"][0]["task_id"])
+    );
+    let steps = json!({"steps": {"go": {"queue": "cron"}}});
+    world.good("putWorkflow", Ask { part: "heard", body: Some(steps.to_string()), ..Ask::default() }).await;
+    let flow = json!({"name": "heard", "event": "flow.begins", "workflow": "heard", "overlap": "skip"});
+    world.post("createSchedule", "", flow).await;
+    let begun = world.post("tellEvent", "", json!({"type": "flow.begins"})).await["schedules"][0].clone();
+    let id = begun["execution_id"].as_str().expect("an execution");
+    assert_eq!(world.get("getExecution", id).await["trigger"], "event");
+    let skipped = world.post("tellEvent", "", json!({"type": "flow.begins"})).await;
+    assert_eq!(skipped["schedules"][0]["outcome"], "skipped");
+    world.post("pauseWorkflow", "heard", json!({})).await;
+    assert_eq!(world.get("getSchedule", "heard").await["state"], "paused");
+    assert_eq!(world.bad("triggerSchedule", Ask { part: "heard", ..Ask::default() }).await, "wrong-state");
+    world.get("cancelExecution", id).await;
 }

@@ -12,7 +12,7 @@ use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
 use super::tend::pause_lock;
-use super::{PostgresStore, accounts, audit, payloads};
+use super::{PostgresStore, accounts, audit, operations, payloads};
 use crate::StoreError;
 use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
 use lone::Lone;
@@ -70,10 +70,11 @@ async fn apply_round(
     }
     let round = round.as_slice();
     let mut client = store.writer().await?;
-    let (lone, whole) = Lone::part(store, commits, round)?;
+    let (mut lone, mut whole) = Lone::part(store, commits, round)?;
+    let marked = round.iter().any(|index| !commits[*index].marks.is_empty());
     // One sort of verdict and nothing else: the statement is its own transaction.
     let noted = round.iter().any(|index| !commits[*index].audit.is_empty() || !commits[*index].charges.is_empty());
-    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() && !noted {
+    if whole.is_empty() && on_behalf_of.is_none() && lone.is_one_statement() && !noted && !marked {
         lone.write(&client, now, answers).await?;
         return Ok(());
     }
@@ -88,9 +89,17 @@ async fn apply_round(
     }
     let executions = whole.iter().filter_map(|index| commits[*index].execution.as_ref());
     take_turns(&tx, &executions.map(|write| write.after.id.0).collect::<Vec<_>>()).await?;
+    let mut free = round.to_vec();
+    if marked {
+        free = operations::take_steps(&tx, commits, round, answers).await?;
+        (lone, whole) = Lone::part(store, commits, &free)?;
+    }
     lone.write(&tx, now, answers).await?;
     if !whole.is_empty() {
         whole::apply(store, &tx, commits, &whole, now, answers).await?;
+    }
+    if marked {
+        operations::leave_steps(&tx, commits, &free, answers).await?;
     }
     let mut charges = Vec::new();
     for index in round {
@@ -239,6 +248,9 @@ async fn apply_one(
         return Ok(Applied::Stale);
     }
     let commits = std::slice::from_ref(commit);
+    if !commit.marks.is_empty() && operations::take_steps(tx, commits, &[0], &mut answers).await?.is_empty() {
+        return Ok(answers[0]);
+    }
     let (lone, whole) = Lone::part(store, commits, &[0])?;
     lone.write(tx, now, &mut answers).await?;
     if !whole.is_empty() {

@@ -1,4 +1,4 @@
-//! Schedules: rows that are moved together with what they start.
+//! Followers: rows that are moved together with what they start.
 
 use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
@@ -9,13 +9,19 @@ use super::tend::pause_lock;
 use super::{audit, learn, rules};
 use crate::StoreError;
 use crate::audit::as_json;
-use crate::types::{Applied, Loop, Schedule, Submission};
+use crate::types::{Applied, Follower, Following, Loop, Submission};
 
-const WHAT: &str = "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
-     from schedule s join namespace n on n.id = s.namespace";
+fn of(sort: Following) -> String {
+    let table = sort.table();
+    format!(
+        "select n.name, s.name, s.version, s.due, s.body, s.standing, s.created_at, s.updated_at
+         from {table} s join namespace n on n.id = s.namespace"
+    )
+}
 
-fn read(row: &Row) -> Schedule {
-    Schedule {
+fn read(sort: Following, row: &Row) -> Follower {
+    Follower {
+        sort,
         namespace: row.get(0),
         name: row.get(1),
         version: row.get::<_, i32>(2).cast_unsigned(),
@@ -27,37 +33,48 @@ fn read(row: &Row) -> Schedule {
     }
 }
 
-pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Schedule>, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&format!("{WHAT} where n.name = $1 and s.name = $2")).await?;
-    Ok(client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read))
+pub async fn one(
+    store: &PostgresStore,
+    sort: Following,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Follower>, StoreError> {
+    let (client, what) = (store.reader().await?, of(sort));
+    let statement = client.prepare_cached(&format!("{what} where n.name = $1 and s.name = $2")).await?;
+    Ok(client.query_opt(&statement, &[&namespace, &name]).await?.map(|row| read(sort, &row)))
 }
 
 pub async fn page(
     store: &PostgresStore,
+    sort: Following,
     namespace: &str,
     after: &str,
     limit: u32,
-) -> Result<Vec<Schedule>, StoreError> {
-    let client = store.reader().await?;
-    let sql = format!("{WHAT} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
+) -> Result<Vec<Follower>, StoreError> {
+    let (client, what) = (store.reader().await?, of(sort));
+    let sql = format!("{what} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
     let statement = client.prepare_cached(&sql).await?;
     let rows = client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?;
-    Ok(rows.iter().map(read).collect())
+    Ok(rows.iter().map(|row| read(sort, row)).collect())
 }
 
-pub async fn due(store: &PostgresStore, now: Timestamp, limit: u32) -> Result<Vec<Schedule>, StoreError> {
-    let client = store.reader().await?;
-    let sql = format!("{WHAT} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
+pub async fn due(
+    store: &PostgresStore,
+    sort: Following,
+    now: Timestamp,
+    limit: u32,
+) -> Result<Vec<Follower>, StoreError> {
+    let (client, what) = (store.reader().await?, of(sort));
+    let sql = format!("{what} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
     let statement = client.prepare_cached(&sql).await?;
     let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
-    Ok(rows.iter().map(read).collect())
+    Ok(rows.iter().map(|row| read(sort, row)).collect())
 }
 
 /// Two who fire the same instant: the version lets one of them through.
 pub async fn put(
     store: &PostgresStore,
-    schedule: &Schedule,
+    follower: &Follower,
     start: Option<&Submission>,
     on_behalf_of: Option<Loop>,
     audit: Option<&Audit>,
@@ -67,7 +84,7 @@ pub async fn put(
         let book = store.dictionary.rules();
         let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
         learn::learn(store, &placed).await?;
-        if let Some(applied) = put_placed(store, schedule, &placed, book.generation, on_behalf_of, audit, now).await? {
+        if let Some(applied) = put_placed(store, follower, &placed, book.generation, on_behalf_of, audit, now).await? {
             return Ok(applied);
         }
         // A rule has changed since we looked where its tasks belong.
@@ -78,7 +95,7 @@ pub async fn put(
 /// Nothing if other rules are in force by now.
 async fn put_placed(
     store: &PostgresStore,
-    schedule: &Schedule,
+    follower: &Follower,
     start: &[Submission],
     generation: i64,
     on_behalf_of: Option<Loop>,
@@ -86,7 +103,7 @@ async fn put_placed(
     now: Timestamp,
 ) -> Result<Option<Applied>, StoreError> {
     let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&schedule.namespace]).await?;
+    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&follower.namespace]).await?;
     let tx = client.transaction().await?;
     if !start.is_empty() && rules::now_in_force(store, &tx).await?.generation != generation {
         return Ok(None);
@@ -96,22 +113,23 @@ async fn put_placed(
     {
         return Ok(Some(Applied::Paused));
     }
-    let sql = match schedule.version {
-        0 => {
-            "insert into schedule (namespace, name, version, due, body, standing, created_at, updated_at)
+    let table = follower.sort.table();
+    let sql = match follower.version {
+        0 => format!(
+            "insert into {table} (namespace, name, version, due, body, standing, created_at, updated_at)
              select id, $2, $3 + 1, $4, $5, $6, $7, $7 from namespace where name = $1 on conflict do nothing"
-        }
-        _ => {
-            "update schedule set version = version + 1, due = $4, body = $5, standing = $6, updated_at = $7
+        ),
+        _ => format!(
+            "update {table} set version = version + 1, due = $4, body = $5, standing = $6, updated_at = $7
              where namespace = (select id from namespace where name = $1) and name = $2 and version = $3"
-        }
+        ),
     };
-    let statement = tx.prepare_cached(sql).await?;
-    let (version, due) = (schedule.version.cast_signed(), schedule.due.map(|at| at.0));
+    let statement = tx.prepare_cached(&sql).await?;
+    let (version, due) = (follower.version.cast_signed(), follower.due.map(|at| at.0));
     let written = tx
         .execute(
             &statement,
-            &[&schedule.namespace, &schedule.name, &version, &due, &schedule.body, &schedule.standing, &now.0],
+            &[&follower.namespace, &follower.name, &version, &due, &follower.body, &follower.standing, &now.0],
         )
         .await?;
     if written == 0 {
@@ -127,15 +145,19 @@ async fn put_placed(
 
 pub async fn delete(
     store: &PostgresStore,
+    sort: Following,
     namespace: &str,
     name: &str,
     audit: Option<&Audit>,
 ) -> Result<bool, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
-    let sql = "delete from schedule s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2
-               returning s.body";
-    let body: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
+    let table = sort.table();
+    let sql = format!(
+        "delete from {table} s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2
+         returning s.body"
+    );
+    let body: Option<String> = tx.query_opt(&sql, &[&namespace, &name]).await?.map(|row| row.get(0));
     audit::note(&tx, audit.filter(|_| body.is_some()), body.as_deref().map(as_json)).await?;
     tx.commit().await?;
     Ok(body.is_some())

@@ -1,4 +1,4 @@
-//! Schedules: rows that move together with what they start.
+//! Followers, schedules first of all: rows that move together with what they start.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use comeback_core::{Millis, State, TaskId, Timestamp};
@@ -6,8 +6,9 @@ use comeback_core::{Millis, State, TaskId, Timestamp};
 use super::{World, cases};
 use crate::types::*;
 
-fn named(w: &World, name: &str, due: Option<Timestamp>) -> Schedule {
-    Schedule {
+fn named(w: &World, name: &str, due: Option<Timestamp>) -> Follower {
+    Follower {
+        sort: Following::Schedules,
         namespace: "default".into(),
         name: name.into(),
         version: 0,
@@ -19,15 +20,15 @@ fn named(w: &World, name: &str, due: Option<Timestamp>) -> Schedule {
     }
 }
 
-async fn put(w: &World, schedule: &Schedule) -> Applied {
-    w.store.put_schedule(schedule, None, None, None, w.now()).await.unwrap()
+async fn put(w: &World, schedule: &Follower) -> Applied {
+    w.store.put_follower(schedule, None, None, None, w.now()).await.unwrap()
 }
 
-async fn get(w: &World, name: &str) -> Option<Schedule> {
-    w.store.schedule("default", name).await.unwrap()
+async fn get(w: &World, name: &str) -> Option<Follower> {
+    w.store.follower(Following::Schedules, "default", name).await.unwrap()
 }
 
-fn names(found: Vec<Schedule>) -> Vec<String> {
+fn names(found: Vec<Follower>) -> Vec<String> {
     found.into_iter().map(|it| it.name).collect()
 }
 
@@ -35,16 +36,16 @@ async fn is_there(w: &World, id: TaskId) -> bool {
     w.store.load(&[id]).await.unwrap()[0].is_some()
 }
 
-cases! { "schedules";
+cases! { "followers";
     fn what_is_put_is_found(w) {
-        let new = Schedule { body: r#"{"a":1}"#.into(), standing: r#"{"b":2}"#.into(), ..named(&w, "a", Some(Timestamp(7))) };
+        let new = Follower { body: r#"{"a":1}"#.into(), standing: r#"{"b":2}"#.into(), ..named(&w, "a", Some(Timestamp(7))) };
         assert_eq!(get(&w, "a").await, None);
         assert_eq!(put(&w, &new).await, Applied::Done);
         let found = get(&w, "a").await.unwrap();
-        assert_eq!(found, Schedule { version: 1, ..new });
+        assert_eq!(found, Follower { version: 1, ..new });
         w.pass(5);
-        assert_eq!(put(&w, &Schedule { due: None, standing: "{}".into(), ..found.clone() }).await, Applied::Done);
-        let expected = Schedule { version: 2, due: None, standing: "{}".into(), updated_at: w.now(), ..found };
+        assert_eq!(put(&w, &Follower { due: None, standing: "{}".into(), ..found.clone() }).await, Applied::Done);
+        let expected = Follower { version: 2, due: None, standing: "{}".into(), updated_at: w.now(), ..found };
         assert_eq!(get(&w, "a").await, Some(expected));
     }
 
@@ -52,9 +53,9 @@ cases! { "schedules";
         let new = named(&w, "a", None);
         assert_eq!(put(&w, &new).await, Applied::Done);
         assert_eq!(put(&w, &new).await, Applied::Stale, "there is one already");
-        assert_eq!(put(&w, &Schedule { version: 2, ..new.clone() }).await, Applied::Stale);
-        assert_eq!(put(&w, &Schedule { version: 1, ..new.clone() }).await, Applied::Done);
-        assert_eq!(put(&w, &Schedule { version: 1, ..new }).await, Applied::Stale);
+        assert_eq!(put(&w, &Follower { version: 2, ..new.clone() }).await, Applied::Stale);
+        assert_eq!(put(&w, &Follower { version: 1, ..new.clone() }).await, Applied::Done);
+        assert_eq!(put(&w, &Follower { version: 1, ..new }).await, Applied::Stale);
     }
 
     /// The promise that every instant fires once stands on this.
@@ -65,15 +66,15 @@ cases! { "schedules";
         let (id, late) = (task.task.id, other.task.id);
         let fire = |task| w.submission(vec![task]);
         let on_behalf = Some(Loop::Schedule);
-        assert_eq!(w.store.put_schedule(&seen, Some(&fire(task)), on_behalf, None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_follower(&seen, Some(&fire(task)), on_behalf, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.state(id).await, State::Pending);
-        assert_eq!(w.store.put_schedule(&seen, Some(&fire(other)), on_behalf, None, w.now()).await.unwrap(), Applied::Stale);
+        assert_eq!(w.store.put_follower(&seen, Some(&fire(other)), on_behalf, None, w.now()).await.unwrap(), Applied::Stale);
         assert!(!is_there(&w, late).await);
         // One that cannot be stored leaves the schedule where it was.
         let seen = get(&w, "a").await.unwrap();
         let mut twice = w.new_task("t");
         twice.task.id = id;
-        assert!(w.store.put_schedule(&seen, Some(&fire(twice)), on_behalf, None, w.now()).await.is_err());
+        assert!(w.store.put_follower(&seen, Some(&fire(twice)), on_behalf, None, w.now()).await.is_err());
         assert_eq!(get(&w, "a").await, Some(seen));
     }
 
@@ -87,7 +88,7 @@ cases! { "schedules";
                 let task = w.new_task("t");
                 let id = task.task.id;
                 let start = w.submission(vec![task]);
-                (w.store.put_schedule(&seen, Some(&start), Some(Loop::Schedule), None, w.now()).await.unwrap(), id)
+                (w.store.put_follower(&seen, Some(&start), Some(Loop::Schedule), None, w.now()).await.unwrap(), id)
             });
         }
         let answers = callers.join_all().await;
@@ -104,7 +105,7 @@ cases! { "schedules";
         let (mut start, id, tasks) = w.new_execution(&["x", "y"], &["x>y"]);
         let firing = Firing { schedule: "a".into(), at: w.now(), by: FiredBy::Manual };
         start.execution.as_mut().unwrap().origin.firing = Some(firing.clone());
-        assert_eq!(w.store.put_schedule(&seen, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
+        assert_eq!(w.store.put_follower(&seen, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
         assert_eq!(w.store.execution("default", id).await.unwrap().unwrap().origin.firing, Some(firing));
         assert_eq!(w.state(tasks["x"]).await, State::Pending);
         let (other, _) = w.execution(&["z"], &[]).await;
@@ -130,7 +131,7 @@ cases! { "schedules";
         let task = w.new_task("t");
         let id = task.task.id;
         let start = w.submission(vec![task]);
-        let fire = async |behalf| w.store.put_schedule(&seen, Some(&start), behalf, None, w.now()).await.unwrap();
+        let fire = async |behalf| w.store.put_follower(&seen, Some(&start), behalf, None, w.now()).await.unwrap();
         assert_eq!(fire(Some(Loop::Schedule)).await, Applied::Paused);
         assert!(!is_there(&w, id).await);
         assert_eq!(get(&w, "a").await.as_ref(), Some(&seen));
@@ -143,36 +144,63 @@ cases! { "schedules";
         put(&w, &named(&w, "a", Some(now - Millis(5)))).await;
         put(&w, &named(&w, "later", Some(now + Millis(1)))).await;
         put(&w, &named(&w, "never", None)).await;
-        put(&w, &Schedule { namespace: "other".into(), ..named(&w, "c", Some(now - Millis(9))) }).await;
-        let due = async |at, limit| names(w.store.due_schedules(at, limit).await.unwrap());
+        put(&w, &Follower { namespace: "other".into(), ..named(&w, "c", Some(now - Millis(9))) }).await;
+        let due = async |at, limit| names(w.store.due_followers(Following::Schedules, at, limit).await.unwrap());
         assert_eq!(due(now, 9).await, ["c", "a", "b"]);
         assert_eq!(due(now, 1).await, ["c"]);
         assert_eq!(due(now - Millis(6), 9).await, ["c"]);
         assert_eq!(w.store.next_due().await.unwrap().schedule, Some(now - Millis(9)));
-        assert_eq!(w.store.due_schedules(now, 1).await.unwrap()[0].namespace, "other");
+        assert_eq!(w.store.due_followers(Following::Schedules, now, 1).await.unwrap()[0].namespace, "other");
     }
 
     fn schedules_are_listed_by_name_in_their_namespace(w) {
         for name in ["b", "a/c", "a", "Z"] {
             put(&w, &named(&w, name, None)).await;
         }
-        put(&w, &Schedule { namespace: "other".into(), ..named(&w, "theirs", None) }).await;
-        let page = async |after, limit| names(w.store.schedules("default", after, limit).await.unwrap());
+        put(&w, &Follower { namespace: "other".into(), ..named(&w, "theirs", None) }).await;
+        let page = async |after, limit| names(w.store.followers(Following::Schedules, "default", after, limit).await.unwrap());
         assert_eq!(page("", 9).await, ["Z", "a", "a/c", "b"]);
         assert_eq!(page("", 2).await, ["Z", "a"]);
         assert_eq!(page("a", 9).await, ["a/c", "b"]);
-        assert!(w.store.schedules("nobody's", "", 9).await.unwrap().is_empty());
-        assert_eq!(w.store.schedule("other", "a").await.unwrap(), None);
+        assert!(w.store.followers(Following::Schedules, "nobody's", "", 9).await.unwrap().is_empty());
+        assert_eq!(w.store.follower(Following::Schedules, "other", "a").await.unwrap(), None);
     }
 
     fn what_is_deleted_fires_no_more(w) {
         put(&w, &named(&w, "a", Some(w.now()))).await;
         let seen = get(&w, "a").await.unwrap();
-        assert!(!w.store.delete_schedule("other", "a", None).await.unwrap());
-        assert!(w.store.delete_schedule("default", "a", None).await.unwrap());
-        assert!(!w.store.delete_schedule("default", "a", None).await.unwrap());
+        assert!(!w.store.delete_follower(Following::Schedules, "other", "a", None).await.unwrap());
+        assert!(w.store.delete_follower(Following::Schedules, "default", "a", None).await.unwrap());
+        assert!(!w.store.delete_follower(Following::Schedules, "default", "a", None).await.unwrap());
         assert_eq!(put(&w, &seen).await, Applied::Stale);
         assert_eq!(get(&w, "a").await, None);
         assert_eq!(w.store.next_due().await.unwrap().schedule, None);
+    }
+
+    /// Subscriptions and alerts stand on the same promise as schedules.
+    fn every_sort_moves_with_what_it_starts_and_meets_no_other(w) {
+        for sort in Following::ALL {
+            let named = Follower { sort, ..named(&w, "same", Some(w.now())) };
+            assert_eq!(put(&w, &named).await, Applied::Done, "{sort:?}: names of different sorts do not meet");
+            let seen = w.store.follower(sort, "default", "same").await.unwrap().unwrap();
+            assert_eq!(seen, Follower { version: 1, ..named });
+            let task = w.new_task("t");
+            let id = task.task.id;
+            let moved = Follower { standing: r#"{"n":1}"#.into(), ..seen.clone() };
+            let start = w.submission(vec![task]);
+            assert_eq!(w.store.put_follower(&moved, Some(&start), None, None, w.now()).await.unwrap(), Applied::Done);
+            assert!(is_there(&w, id).await);
+            let late = w.submission(vec![w.new_task("t")]);
+            assert_eq!(w.store.put_follower(&moved, Some(&late), None, None, w.now()).await.unwrap(), Applied::Stale);
+            assert!(!is_there(&w, late.tasks[0].task.id).await);
+            assert_eq!(names(w.store.followers(sort, "default", "", 9).await.unwrap()), ["same"]);
+            assert_eq!(names(w.store.due_followers(sort, w.now(), 9).await.unwrap()), ["same"]);
+        }
+        assert_eq!(w.store.next_due().await.unwrap().alert, Some(w.now()));
+        for sort in Following::ALL {
+            assert!(w.store.delete_follower(sort, "default", "same", None).await.unwrap());
+            assert_eq!(w.store.follower(sort, "default", "same").await.unwrap(), None);
+        }
+        assert_eq!(w.store.next_due().await.unwrap().alert, None);
     }
 }

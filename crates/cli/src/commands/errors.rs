@@ -1,0 +1,200 @@
+//! Error groups: errors that look the same, and what is to be said of them.
+
+use serde_json::{Value, json};
+
+use super::Context;
+use super::numbers::percent;
+use crate::args::ErrorCommand;
+use crate::failure::{Failure, code};
+use crate::output::{self, Cell, Paint, Table, View, say};
+
+pub async fn run(context: &Context, command: ErrorCommand) -> Result<u8, Failure> {
+    match command {
+        ErrorCommand::List { state, kind, limit } => list(context, state, kind, limit).await,
+        ErrorCommand::Get { fingerprint, within } => {
+            let name = resolve(context, &fingerprint).await?;
+            let group = context.client.get_with(&address(&name), &[("within", within)]).await?;
+            shown(context, group).await
+        }
+        ErrorCommand::Resolve { fingerprint, note } => {
+            act(context, &fingerprint, json!({"action": "resolve"}), note, "resolved; it is marked when it comes again")
+                .await
+        }
+        ErrorCommand::Ignore { fingerprint, span, note } => {
+            let words = span.as_ref().map_or("ignored".to_owned(), |span| format!("ignored for {span}"));
+            let mut body = json!({"action": "ignore"});
+            if let Some(span) = span {
+                body["for"] = span.into();
+            }
+            act(context, &fingerprint, body, note, &words).await
+        }
+        ErrorCommand::Open { fingerprint, note } => {
+            act(context, &fingerprint, json!({"action": "open"}), note, "open again").await
+        }
+        ErrorCommand::Classify { fingerprint, class, note } => {
+            let words = match class.as_str() {
+                "policy" => "what its policies think of it counts again".to_owned(),
+                class => format!("from now on it is {class}, whatever a policy thinks"),
+            };
+            act(context, &fingerprint, json!({"action": "classify", "class": class}), note, &words).await
+        }
+        ErrorCommand::Note { fingerprint, note } => {
+            act(context, &fingerprint, json!({"action": "note"}), Some(note), "noted").await
+        }
+    }
+}
+
+fn address(name: &str) -> String {
+    format!("/api/v1/errors/{}", super::escaped(name))
+}
+
+/// A whole fingerprint, or the beginning of one.
+async fn resolve(context: &Context, text: &str) -> Result<String, Failure> {
+    let unknown = || {
+        Failure::new(code::NOT_FOUND, format!("there is no error group `{text}`"))
+            .why("no error with such a fingerprint was seen")
+            .remedy("comeback errors list")
+    };
+    if text.len() >= 16 {
+        return Ok(text.to_owned());
+    }
+    let listed = context.client.get_with("/api/v1/errors", &[("limit", "500".to_owned())]).await?;
+    let found: Vec<&str> =
+        output::items(&listed).map(|it| output::text(it, "fingerprint")).filter(|it| it.starts_with(text)).collect();
+    match found.as_slice() {
+        [one] => Ok((*one).to_owned()),
+        [] => Err(unknown()),
+        many => Err(Failure::new(code::USAGE, format!("`{text}` stands for {} groups", many.len()))
+            .why(format!("among them {}", many[..2].join(", ")))
+            .remedy("say more of the fingerprint")),
+    }
+}
+
+async fn act(
+    context: &Context,
+    fingerprint: &str,
+    mut body: Value,
+    note: Option<String>,
+    words: &str,
+) -> Result<u8, Failure> {
+    let name = resolve(context, fingerprint).await?;
+    if let Some(note) = note {
+        body["note"] = note.into();
+    }
+    let group = context.client.post(&address(&name), &body).await?;
+    if context.out.is_json() {
+        context.out.json(&group);
+    } else {
+        say!("{} {}: {words}", output::text(&group, "kind"), output::text(&group, "title"));
+    }
+    Ok(code::OK)
+}
+
+fn standing(group: &Value) -> Cell {
+    match output::text(group, "state") {
+        "regressed" => Cell::painted("↺ regressed", Paint::Red),
+        "resolved" => Cell::painted("✓ resolved", Paint::Green),
+        "ignored" => Cell::painted("– ignored", Paint::Dim),
+        _ => Cell::painted("● open", Paint::Yellow),
+    }
+}
+
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+fn sparkline(series: &Value) -> String {
+    let counts: Vec<u64> = series.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let most = counts.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |count: &u64| BARS[usize::try_from(count * 7 / most).unwrap_or(0)];
+    counts.iter().map(bar).collect()
+}
+
+async fn list(context: &Context, state: Option<String>, kind: Option<String>, limit: u32) -> Result<u8, Failure> {
+    let mut query = vec![("limit", limit.to_string())];
+    query.extend(state.map(|state| ("state", state)));
+    query.extend(kind.map(|kind| ("kind", kind)));
+    let groups = context.client.get_with("/api/v1/errors", &query).await?;
+    let now = context.now().await?;
+    let mut head = vec!["FINGERPRINT", "STATE", "KIND", "ERROR", "CLASS", "OPEN", "SEEN", "HELPED", "LAST"];
+    if context.out.terminal {
+        head.push("24H");
+    }
+    let mut table = Table::new(&head);
+    for it in output::items(&groups) {
+        let class = it["reclassified"]
+            .as_str()
+            .map_or_else(|| output::text(it, "class").to_owned(), |said| format!("{said} (said so)"));
+        let mut row = vec![
+            output::text(it, "fingerprint").into(),
+            standing(it),
+            output::text(it, "kind").into(),
+            title(it).into(),
+            class.into(),
+            it["open"].to_string().into(),
+            it["count"].to_string().into(),
+            percent(&it["helped"]).into(),
+            context.out.age(&it["last_seen"], now),
+        ];
+        if context.out.terminal {
+            row.push(sparkline(&it["series"]).into());
+        }
+        table.rows.push(row);
+    }
+    let empty = table.rows.is_empty();
+    let view = View::table(groups, table);
+    if empty {
+        return view.with_hint("no errors: groups appear with the first failed attempt").print(&context.out);
+    }
+    view.print(&context.out)
+}
+
+/// With the status or the type in front, where there is one.
+fn title(group: &Value) -> String {
+    let title = output::text(group, "title");
+    match (group["status"].as_u64(), group["type"].as_str()) {
+        (Some(status), _) => format!("{status} {title}"),
+        (None, Some(kind)) => format!("{kind}: {title}"),
+        (None, None) => title.to_owned(),
+    }
+}
+
+async fn shown(context: &Context, group: Value) -> Result<u8, Failure> {
+    let now = context.now().await?;
+    let mut view = View::new(group.clone());
+    let out = &context.out;
+    let text = |name: &str| output::text(&group, name);
+    view.line(format!("{}  {}  {}", standing(&group).show(out), text("kind"), title(&group)));
+    let at = |name: &str| output::instant(&group[name]).map(|at| out.at(at, now)).unwrap_or_default();
+    view.line(format!(
+        "  seen     {}, first {}, last {}",
+        output::plural(group["count"].as_u64().unwrap_or(0), "time"),
+        at("first_seen"),
+        at("last_seen")
+    ));
+    let class = match group["reclassified"].as_str() {
+        Some(said) => format!("{said}, because {} said so", group["by"].as_str().unwrap_or("somebody")),
+        None => text("class").to_owned(),
+    };
+    view.line(format!("  class    {class}"));
+    view.line(format!(
+        "  tasks    {} open now, {} came back   comeback task list {}",
+        group["open"],
+        group["recovered"],
+        text("filter")
+    ));
+    view.line(format!("  sample   {}", output::text(&group["sample"], "message")));
+    if let Some(note) = group["note"].as_str() {
+        view.line(format!("  note     {note}"));
+    }
+    for it in group["by_attempt"].as_array().into_iter().flatten() {
+        view.line(format!(
+            "  try {:<4} {} succeeded of {}  {}",
+            output::text(it, "value"),
+            it["succeeded"],
+            it["success"]["n"],
+            percent(&it["success"])
+        ));
+    }
+    let name = text("fingerprint");
+    view.line(format!("  do       comeback errors resolve {name}      comeback errors classify {name} final"));
+    view.print(out)
+}

@@ -1,0 +1,149 @@
+//! The breaker: closed, open, half open, and then waves.
+
+use serde::{Deserialize, Serialize};
+
+use super::Breaker;
+use crate::time::{Millis, Timestamp};
+
+/// A wave of which nothing more is heard is given up after so many times its length.
+const PATIENCE: u64 = 10;
+/// Each wait for canaries beside the one before.
+const LONGER: f64 = 1.25;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub enum Phase {
+    #[default]
+    Closed,
+    /// A person keeps it closed, whatever happens.
+    KeptClosed { until: Timestamp },
+    Open {
+        since: Timestamp,
+        /// When the next canaries go.
+        until: Timestamp,
+        /// How often it opened without closing in between.
+        trips: u32,
+        /// A person keeps it open: canaries go only when that is over.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        kept: bool,
+    },
+    /// Canaries are on their way.
+    HalfOpen { since: Timestamp, again_at: Timestamp, started: u32, trips: u32 },
+    /// They came back: the others follow.
+    Recovering { since: Timestamp, wave: u32, started: u32, good: u32, bad: u32, trips: u32 },
+}
+
+impl Phase {
+    pub fn word(&self) -> &'static str {
+        match self {
+            Phase::Closed | Phase::KeptClosed { .. } => "closed",
+            Phase::Open { .. } => "open",
+            Phase::HalfOpen { .. } => "half_open",
+            Phase::Recovering { .. } => "recovering",
+        }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Phase::Closed | Phase::KeptClosed { .. })
+    }
+
+    /// Until when a start at that time waits.
+    pub fn holds(&self, at: Timestamp) -> Option<Timestamp> {
+        match self {
+            // What a person keeps open a person closes: nothing is held to a time of its own.
+            Phase::Open { until, kept, .. } => (at < *until && !kept).then_some(*until),
+            Phase::HalfOpen { again_at, .. } => (at < *again_at).then_some(*again_at),
+            _ => None,
+        }
+    }
+
+    pub fn opened(settings: &Breaker, trips: u32, now: Timestamp) -> Phase {
+        Phase::Open { since: now, until: now + wait(settings, trips), trips, kept: false }
+    }
+
+    pub fn recovering(trips: u32, now: Timestamp) -> Phase {
+        Phase::Recovering { since: now, wave: 0, started: 0, good: 0, bad: 0, trips }
+    }
+
+    /// What time alone changes.
+    pub fn advanced(&self, settings: &Breaker, now: Timestamp) -> Option<Phase> {
+        match *self {
+            Phase::KeptClosed { until } if now >= until => Some(Phase::Closed),
+            Phase::Recovering { since, wave, started, good, bad, trips } => {
+                let lasted = now.since(since);
+                if lasted < settings.wave {
+                    return None;
+                }
+                // One who has not come back yet may still show that it was too early.
+                let heard = good + bad >= started || lasted.0 >= settings.wave.0.saturating_mul(PATIENCE);
+                if !heard {
+                    return None;
+                }
+                // Less than half of a wave was wanted: nobody waits any more.
+                Some(if started < wave_size(settings, wave).div_ceil(2) {
+                    Phase::Closed
+                } else {
+                    Phase::Recovering { since: now, wave: wave + 1, started: 0, good: 0, bad: 0, trips }
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// How many more may start; nothing where any number may.
+    pub fn starts(&self, settings: &Breaker, now: Timestamp) -> Option<u32> {
+        match *self {
+            Phase::Closed | Phase::KeptClosed { .. } => None,
+            Phase::Open { until, .. } => Some(if now < until { 0 } else { settings.canaries }),
+            Phase::HalfOpen { again_at, started, .. } => {
+                Some(if now >= again_at { settings.canaries } else { settings.canaries.saturating_sub(started) })
+            }
+            Phase::Recovering { since, wave, started, .. } => {
+                let size = f64::from(wave_size(settings, wave));
+                let part = (now.since(since).as_f64() / settings.wave.as_f64()).min(1.0);
+                Some(((size * part).ceil().max(1.0) as u32).saturating_sub(started))
+            }
+        }
+    }
+
+    /// When one more may start, where none may now.
+    pub fn next(&self, settings: &Breaker) -> Option<Timestamp> {
+        match *self {
+            Phase::Closed | Phase::KeptClosed { .. } => None,
+            Phase::Open { until, .. } => Some(until),
+            Phase::HalfOpen { again_at, .. } => Some(again_at),
+            Phase::Recovering { since, wave, started, .. } => {
+                let size = f64::from(wave_size(settings, wave));
+                let part = (f64::from(started) / size).min(1.0);
+                Some(since + Millis((settings.wave.as_f64() * part).ceil() as u64 + 1))
+            }
+        }
+    }
+
+    /// So many have started.
+    pub fn take(&mut self, settings: &Breaker, n: u32, now: Timestamp) {
+        match self {
+            Phase::Closed | Phase::KeptClosed { .. } => {}
+            Phase::Open { trips, .. } => {
+                let again_at = now + wait(settings, *trips);
+                *self = Phase::HalfOpen { since: now, again_at, started: n, trips: *trips };
+            }
+            Phase::HalfOpen { again_at, started, trips, .. } if now >= *again_at => {
+                // Nothing was heard of the last ones. Others go.
+                (*again_at, *started) = (now + wait(settings, *trips), n);
+            }
+            Phase::HalfOpen { started, .. } | Phase::Recovering { started, .. } => *started += n,
+        }
+    }
+}
+
+/// How long until canaries go when it has opened so often: about a quarter of the time that it has been away by then. What is away
+/// for a moment is not missed for a minute, and what is away for hours is not asked every other second.
+fn wait(settings: &Breaker, trips: u32) -> Millis {
+    let longer = LONGER.powf(f64::from(trips.saturating_sub(1)));
+    Millis::from_f64(settings.open.as_f64() * longer).min(settings.max_open)
+}
+
+pub fn wave_size(settings: &Breaker, wave: u32) -> u32 {
+    settings.first_wave.saturating_mul(1_u32.checked_shl(wave).unwrap_or(u32::MAX))
+}

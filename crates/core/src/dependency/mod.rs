@@ -1,0 +1,158 @@
+//! Dependencies: the outside things that tasks need (model A5), and what holds tasks back while one of them is in trouble.
+//!
+//! A *gate* is set by whoever hears a `Retry-After` and holds everybody. A *breaker* opens when most of what is tried fails, lets a
+//! few canaries through on its own schedule, and lets the others follow in waves that double, oldest first. A *budget* spreads
+//! retries out when they become too many beside first attempts. *Concurrency* shrinks on errors and slow answers and grows back. A
+//! *calendar* closes at times that are known beforehand. None of them costs an attempt, and none of them refuses.
+//!
+//! All of it is a function of the settings, of what was seen, and of the time: `Standing` is what is remembered in between.
+
+mod breaker;
+mod budget;
+mod calendar;
+mod concurrency;
+mod gate;
+mod settings;
+mod standing;
+#[cfg(test)]
+mod storm;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use crate::task::Hold;
+use crate::time::{Millis, Timestamp};
+
+pub use breaker::Phase;
+pub use budget::Slots;
+pub use calendar::{Maintenance, extended};
+pub use settings::{Breaker, Calendar, Concurrency, GateSettings, RetryBudget, Settings};
+pub use standing::{Change, Seen, Standing, Told, Window};
+
+/// How one run ended, as far as its dependency is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub started_at: Timestamp,
+    pub at: Timestamp,
+    pub how: How,
+    /// Whether it was a retry.
+    pub is_retry: bool,
+    /// When the other side wants us back.
+    pub not_before: Option<Timestamp>,
+    /// How long it might have taken.
+    pub allowed: Option<Millis>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// It answered, be it with an error that is the caller's own fault.
+    Answered,
+    /// It did not answer, or said that it cannot.
+    Failed,
+    /// It asked for patience.
+    Throttled,
+}
+
+impl Ended {
+    pub fn took(&self) -> Millis {
+        self.at.since(self.started_at)
+    }
+}
+
+/// Which part of a dependency holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    Gate,
+    Breaker,
+    Budget,
+    Concurrency,
+    Calendar,
+    Maintenance,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Holder::Gate => "gate",
+            Holder::Breaker => "breaker",
+            Holder::Budget => "budget",
+            Holder::Concurrency => "concurrency",
+            Holder::Calendar => "calendar",
+            Holder::Maintenance => "maintenance",
+        })
+    }
+}
+
+/// How many may start now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// So many more; nothing where any number may.
+    pub starts: Option<u32>,
+    /// So many at once; nothing where any number may.
+    pub running: Option<u32>,
+    /// Who allows no more than that, and until when as far as it is known.
+    pub holder: Option<(Holder, Option<Timestamp>)>,
+    /// Whether what is started must be counted in the standing.
+    pub counts: bool,
+}
+
+impl Allowance {
+    pub const ANY: Allowance = Allowance { starts: None, running: None, holder: None, counts: false };
+
+    fn none(holder: Holder, until: Option<Timestamp>) -> Allowance {
+        Allowance { starts: Some(0), holder: Some((holder, until)), ..Allowance::ANY }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.starts == Some(0)
+    }
+
+    /// Who holds, in words.
+    pub fn words(&self, dependency: &str) -> Option<String> {
+        let (holder, until) = self.holder?;
+        Some(match until.filter(|until| *until != Timestamp::MAX) {
+            Some(until) => format!("held by {holder} {dependency} until {}", until.to_rfc3339()),
+            None => format!("held by {holder} {dependency}"),
+        })
+    }
+}
+
+/// A dependency as a verdict sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    pub name: String,
+    pub settings: Settings,
+    pub standing: Standing,
+    /// Between 0 and 1, the task's own: where in a stretch of releases it comes.
+    pub place: f64,
+}
+
+impl View {
+    /// What keeps a retry that is due then. The latest of all parts counts, and the budget is asked last, for the time that the
+    /// others leave.
+    pub fn hold(&self, due: Timestamp) -> Option<Hold> {
+        let mut until = due;
+        let mut holder = None;
+        for _ in 0..8 {
+            let Some((who, later)) = self.later_than(until) else { break };
+            (until, holder) = (later, Some(who));
+        }
+        if let Some(later) =
+            self.settings.budget.and_then(|budget| self.standing.slots.free_at(budget, &self.standing.window, until))
+        {
+            (until, holder) = (later, Some(Holder::Budget));
+        }
+        holder.map(|who| Hold { until, reason: format!("{who} {}", self.name) })
+    }
+
+    /// Who keeps a start at that time, and until when.
+    fn later_than(&self, at: Timestamp) -> Option<(Holder, Timestamp)> {
+        let (settings, standing) = (&self.settings, &self.standing);
+        let gate =
+            settings.gate.and_then(|gate| standing.gate.holds(gate, at, self.place)).map(|it| (Holder::Gate, it));
+        let breaker = settings.breaker.and_then(|_| standing.phase.holds(at)).map(|it| (Holder::Breaker, it));
+        let closed = calendar::closed(settings.calendar.as_ref(), &standing.maintenance, at);
+        [gate, breaker, closed].into_iter().flatten().max_by_key(|(_, until)| *until).filter(|(_, until)| *until > at)
+    }
+}

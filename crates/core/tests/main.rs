@@ -1,0 +1,12 @@
+//! One program for all these tests: linked one by one they take longer than they run.
+
+mod common;
+mod decide;
+mod forecast;
+mod graph;
+mod lint;
+mod model;
+mod properties;
+mod requirements;
+mod transition;
+mod vectors;

@@ -1,0 +1,150 @@
+//! Alerts: too much of something within a while, told to those who subscribe and to the log.
+//!
+//! An alert is one row that follows the feed. What it has counted, whether it fires, and the deliveries that say so are written in
+//! one commit, so it fires once and resolves once, whoever looks and whoever is killed.
+
+mod backtest;
+pub(crate) mod look;
+
+use comeback_core::alert::{Change, Count, Counts, Watch};
+use comeback_core::filter::Filter;
+use comeback_core::subscription::{AlertEvent, Types};
+use comeback_core::{Event, Invalid, Timestamp};
+use comeback_store::{FeedCursor, Follower, StoreError};
+use serde::{Deserialize, Serialize};
+
+pub use backtest::Backtest;
+
+/// Subscriptions that one alert may name.
+const MOST_TOLD: usize = 20;
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlertSpec {
+    /// The events that there may be too many of.
+    pub types: Types,
+    /// Of the tasks whose events are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    #[serde(flatten)]
+    pub watch: Watch,
+    /// What a share is of, beside those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Types>,
+    /// Subscriptions by id; none stands for all that want to hear of alerts.
+    #[serde(default)]
+    pub tell: Vec<String>,
+    #[serde(default)]
+    pub paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// How far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    pub count: Count,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<Last>,
+}
+
+/// The last that became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Last {
+    pub what: AlertEvent,
+    pub at: Timestamp,
+    pub hits: u64,
+    pub all: u64,
+}
+
+impl From<&Change> for Last {
+    fn from(change: &Change) -> Last {
+        Last { what: change.what, at: change.at, hits: change.hits, all: change.all }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlertView {
+    pub name: String,
+    pub spec: AlertSpec,
+    pub standing: Standing,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl AlertView {
+    pub fn state(&self) -> &'static str {
+        match (self.spec.paused, self.standing.count.firing_since) {
+            (true, _) => "paused",
+            (false, Some(_)) => "firing",
+            (false, None) => "quiet",
+        }
+    }
+
+    pub(crate) fn of(row: &Follower) -> Result<AlertView, StoreError> {
+        let (spec, standing) = read(row)?;
+        let (created_at, updated_at) = (row.created_at, row.updated_at);
+        Ok(AlertView { name: row.name.clone(), spec, standing, created_at, updated_at })
+    }
+}
+
+impl AlertSpec {
+    pub(crate) fn check(&self, now: Timestamp) -> Invalid {
+        let mut faults = self.watch.check();
+        if self.types.words().is_empty() {
+            faults.push("types", "name what there may be too many of");
+        }
+        if self.of.as_ref().is_some_and(|of| of.words().is_empty()) {
+            faults.push("of", "name what the share is of");
+        }
+        if self.of.is_some() != self.watch.share.is_some() {
+            faults.push("share", "belongs with `of`: give both or none");
+        }
+        if self.tell.len() > MOST_TOLD {
+            faults.push("tell", format!("at most {MOST_TOLD} are allowed"));
+        }
+        if let Err(error) = self.filter(now) {
+            faults.push("filter", error);
+        }
+        faults
+    }
+
+    fn filter(&self, now: Timestamp) -> Result<Option<Filter>, comeback_core::filter::FilterError> {
+        self.filter.as_deref().map(|text| Filter::parse(text, now)).transpose()
+    }
+
+    /// What an event is to it, before anybody asks about its task.
+    fn counts(&self, event: &Event) -> Option<Counts> {
+        if !self.types.names(event).is_empty() {
+            return Some(Counts::Hit);
+        }
+        self.of.as_ref().filter(|of| !of.names(event).is_empty()).map(|_| Counts::Beside)
+    }
+
+    /// Whether what was counted by one may be gone on with by the other.
+    pub(crate) fn counts_the_same(&self, other: &AlertSpec) -> bool {
+        let of = |spec: &AlertSpec| AlertSpec { tell: Vec::new(), note: None, paused: false, ..spec.clone() };
+        of(self) == of(other)
+    }
+
+    /// When time alone may change something; otherwise it is looked at whenever something happens.
+    pub(crate) fn due(&self, count: &Count) -> Option<Timestamp> {
+        let timed = count.firing_since.is_some() || self.watch.share.is_some();
+        let leaves = count.leaves(&self.watch).filter(|_| timed);
+        (!self.paused).then(|| leaves.unwrap_or(Timestamp(0)))
+    }
+}
+
+impl Standing {
+    fn place(&self) -> Option<FeedCursor> {
+        self.cursor.as_deref().and_then(|text| text.parse().ok())
+    }
+}
+
+pub(crate) fn read(row: &Follower) -> Result<(AlertSpec, Standing), StoreError> {
+    let what = |error: serde_json::Error| StoreError::Corrupt(format!("the alert {}: {error}", row.name));
+    Ok((serde_json::from_str(&row.body).map_err(what)?, serde_json::from_str(&row.standing).map_err(what)?))
+}

@@ -1,0 +1,92 @@
+//! Describe: a task gets other labels, or becomes more or less urgent.
+
+use std::collections::BTreeMap;
+
+use comeback_core::transition::Act;
+use comeback_core::{Audit, Did, Invalid, Speaker, TaskId};
+use comeback_store::Description;
+use serde_json::json;
+
+use crate::spec::priority_fault;
+use crate::{CommandError, Engine};
+
+/// What is said of a task otherwise than before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Describe {
+    /// Those that are named get this value, or are taken away; the others stay.
+    pub labels: BTreeMap<String, Option<String>>,
+    pub priority: Option<i16>,
+}
+
+impl Describe {
+    pub fn is_nothing(&self) -> bool {
+        *self == Describe::default()
+    }
+}
+
+/// Others may describe the same task at the same moment.
+const TRIES: u32 = 20;
+
+impl Engine {
+    /// Labels may be given to any task, and how urgent one is matters as long as it is open. A fence of another run is refused.
+    pub async fn describe(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        fence: Speaker,
+        wanted: &Describe,
+        act: &Act,
+    ) -> Result<(), CommandError> {
+        if let Some(fault) = wanted.priority.and_then(|priority| priority_fault(priority.into())) {
+            return Err(Invalid::one("priority", fault).into());
+        }
+        for _ in 0..TRIES {
+            let seen = self.find(namespace, task).await?.task;
+            if !seen.is_meant_by(fence) {
+                return Err(CommandError::LeaseLost);
+            }
+            if wanted.priority.is_some() && seen.state.is_terminal() {
+                return Err(CommandError::WrongState { state: seen.state, verb: "made more or less urgent" });
+            }
+            let view = self.core.store.task(namespace, task).await?.ok_or(CommandError::NotFound("task"))?;
+            let before = view.body.labels;
+            let after = self.relabelled(&before, &wanted.labels)?;
+            let change = Description {
+                labels: (before != after).then(|| (before.clone(), after.clone())),
+                priority: wanted.priority.filter(|priority| *priority != seen.priority),
+            };
+            if change == Description::default() {
+                return Ok(());
+            }
+            let now = self.now();
+            let entry = Audit::new(self.core.ids.act(now), now, Did::TaskDescribe, task.to_string(), act)
+                .within(namespace)
+                .changed(
+                    Some(json!({"labels": before, "priority": seen.priority})),
+                    Some(json!({"labels": after, "priority": wanted.priority.unwrap_or(seen.priority)})),
+                );
+            if self.core.store.describe(task, &change, Some(&entry), now).await? {
+                self.core.freed(&seen.lane);
+                return Ok(());
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+
+    fn relabelled(
+        &self,
+        before: &BTreeMap<String, String>,
+        wanted: &BTreeMap<String, Option<String>>,
+    ) -> Result<BTreeMap<String, String>, Invalid> {
+        let mut labels = before.clone();
+        for (name, value) in wanted {
+            match value {
+                Some(value) => labels.insert(name.clone(), value.clone()),
+                None => labels.remove(name),
+            };
+        }
+        let mut faults = Invalid::default();
+        self.core.config.limits.check_labels("", &labels, &mut faults);
+        faults.or(labels)
+    }
+}

@@ -1,0 +1,138 @@
+//! Work that does not go on by itself: runs that are lost, and tasks that failed and could be retried. Both are put right by the same
+//! road as everything else.
+
+use comeback_core::decide::Snapshot;
+use comeback_core::filter::{Filter, Sort};
+use comeback_core::repair::{Repair, repair};
+use comeback_core::transition::Act;
+use comeback_core::{State, Task, TaskId, Trigger};
+use comeback_store::{Due, ListQuery, Loop, StoreError, Stored};
+
+use crate::loops::reap;
+use crate::road::{Behind, Met, Verb, Wish};
+use crate::{CommandError, Core, Engine};
+
+/// What became of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Retried,
+    MarkedFailed,
+    Skipped,
+}
+
+impl Action {
+    pub const ALL: [Action; 3] = [Action::Retried, Action::MarkedFailed, Action::Skipped];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Action::Retried => "RETRIED",
+            Action::MarkedFailed => "MARKED_FAILED",
+            Action::Skipped => "SKIPPED",
+        }
+    }
+}
+
+/// A task, what became of it, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PutRight {
+    pub task: TaskId,
+    pub namespace: String,
+    pub kind: String,
+    pub action: Action,
+    pub reason: String,
+}
+
+impl PutRight {
+    fn of(stored: &Stored, action: Action, reason: impl Into<String>) -> PutRight {
+        let (task, lane) = (stored.task.id, &stored.task.lane);
+        PutRight { task, namespace: lane.namespace.clone(), kind: lane.kind.clone(), action, reason: reason.into() }
+    }
+}
+
+/// What became of a wish that was to bring a task on.
+fn put_right(stored: &Stored, met: &Met) -> PutRight {
+    let (action, reason) = match met {
+        Met::Changed(changed) => {
+            let reason = changed.reason.map_or("retry", |reason| reason.word()).to_owned();
+            match changed.state {
+                State::RetryPending | State::Pending => (Action::Retried, reason),
+                State::Failed | State::Dead => (Action::MarkedFailed, reason),
+                state => (Action::Skipped, state.word().to_owned()),
+            }
+        }
+        Met::Paused => (Action::Skipped, "the loop is paused".into()),
+        Met::Rejected(rejection) => (Action::Skipped, rejection.to_string()),
+        Met::NotFound => (Action::Skipped, "it is gone".into()),
+        Met::Unfunded(_) => (Action::Skipped, "its account has too little".into()),
+        Met::Stale | Met::KeyTaken | Met::Used(_) => (Action::Skipped, "somebody else was quicker".into()),
+        Met::Damaged(words) => (Action::Skipped, words.clone()),
+    };
+    PutRight::of(stored, action, reason)
+}
+
+/// By what a run whose lease has run out was lost.
+pub fn lost_by(task: &Task) -> Trigger {
+    reap::trigger(task)
+}
+
+impl Engine {
+    /// Gives up the runs that are lost, at once; nothing while that is paused. Whether there are more.
+    pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<PutRight>, bool), CommandError> {
+        let due = self.core.store.due(Due::Leases, self.now(), limit).await?;
+        let more = due.len() >= limit as usize;
+        let wish = |stored: &Stored| Wish {
+            task: stored.task.id,
+            verb: reap::verb(stored),
+            seen: Some(stored.clone()),
+            remembered: false,
+        };
+        let met = self.core.fulfil(due.iter().map(wish).collect(), Behind::Loop(Loop::Reap)).await?;
+        Ok((due.iter().zip(&met).map(|(stored, met)| put_right(stored, met)).collect(), more))
+    }
+
+    /// Looks for tasks that failed with an error that is retryable today, takes the verdict on each again, and retries those that would
+    /// be retried now; with `dry_run` it only tells which. Each is guarded by its version like any other act.
+    pub async fn process_failed(
+        &self,
+        namespace: &str,
+        limit: u32,
+        dry_run: bool,
+        act: &Act,
+    ) -> Result<Vec<PutRight>, CommandError> {
+        self.core.config.limits.check_act(act)?;
+        Ok(self.core.put_failed_right(namespace, limit, dry_run, act).await?)
+    }
+}
+
+impl Core {
+    pub(crate) async fn put_failed_right(
+        &self,
+        namespace: &str,
+        limit: u32,
+        dry_run: bool,
+        act: &Act,
+    ) -> Result<Vec<PutRight>, StoreError> {
+        let now = self.clock.now();
+        let filter = Filter::parse("state:failure", now).map_err(|error| StoreError::Refused(error.message))?;
+        let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit, after: None, now };
+        let mut done = Vec::new();
+        for listed in self.store.list(namespace, &query).await?.items {
+            let stored = listed.stored;
+            let last = self.store.task(namespace, stored.task.id).await?.and_then(|view| view.last_failure);
+            let mut snapshot: Snapshot = self.snapshot(&stored);
+            snapshot.guard.reclassified = self.classes.of(&stored.task.lane);
+            match repair(&snapshot, last.as_ref(), now) {
+                Repair::Skip => done.push(PutRight::of(&stored, Action::Skipped, "no run of its own failed")),
+                Repair::Stay(reason) => done.push(PutRight::of(&stored, Action::MarkedFailed, reason.word())),
+                Repair::Retry if dry_run => done.push(PutRight::of(&stored, Action::Retried, "retry")),
+                Repair::Retry => {
+                    let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
+                    let wish = Wish { task: stored.task.id, verb, seen: Some(stored.clone()), remembered: false };
+                    let met = self.fulfil(vec![wish], Behind::Loop(Loop::Repair)).await?;
+                    done.extend(met.first().map(|met| put_right(&stored, met)));
+                }
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,122 @@
+//! Whether a workflow may be started from outside: by a call, by a schedule, by an event. What stands for an execution already, or
+//! was begun before, goes on.
+
+use std::collections::BTreeMap;
+
+use comeback_core::transition::Act;
+use comeback_core::workflow::{WorkflowAct, WorkflowState};
+use comeback_core::{Did, Timestamp};
+use comeback_store::{Shelf, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::WORKFLOWS;
+use crate::schedules::text;
+use crate::{CommandError, Core, Engine};
+
+/// The shelf beside that of the workflows: each change is a version, so that what was before can be read.
+const STANDINGS: &str = "workflow_states";
+
+/// Somebody else may change the same workflow at the same moment.
+const ROUNDS: u32 = 20;
+
+/// How a workflow stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkflowStanding {
+    pub state: WorkflowState,
+    /// Since then; nothing where nobody ever changed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Default for WorkflowStanding {
+    fn default() -> Self {
+        WorkflowStanding { state: WorkflowState::Active, since: None, note: None, by: None }
+    }
+}
+
+impl WorkflowStanding {
+    fn read(body: &str) -> WorkflowStanding {
+        serde_json::from_str(body).unwrap_or_default()
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.state == WorkflowState::Active
+    }
+}
+
+impl Engine {
+    pub async fn workflow_standing(&self, namespace: &str, path: &str) -> Result<WorkflowStanding, CommandError> {
+        Ok(self.core.standing_of(namespace, path).await?)
+    }
+
+    /// Of those behind `after` whom anybody ever changed, by their paths: those of as many workflows as are listed behind it.
+    pub async fn workflow_standings(
+        &self,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<BTreeMap<String, WorkflowStanding>, CommandError> {
+        let shelf = Shelf { namespace, shelf: STANDINGS };
+        let found = self.core.store.documents(shelf, after, limit).await?;
+        Ok(found.into_iter().map(|it| (it.name, WorkflowStanding::read(&it.body))).collect())
+    }
+
+    /// From now on; its schedules follow by themselves.
+    pub async fn change_workflow(
+        &self,
+        namespace: &str,
+        path: &str,
+        what: WorkflowAct,
+        act: &Act,
+    ) -> Result<WorkflowStanding, CommandError> {
+        let store = &self.core.store;
+        self.core.config.limits.check_act(act)?;
+        let workflow = store.document(Shelf { namespace, shelf: WORKFLOWS }, path, None).await?;
+        workflow.ok_or(CommandError::NotFound("workflow"))?;
+        let shelf = Shelf { namespace, shelf: STANDINGS };
+        for _ in 0..ROUNDS {
+            let known = store.document(shelf, path, None).await?;
+            let before = known.as_ref().map_or_else(WorkflowStanding::default, |it| WorkflowStanding::read(&it.body));
+            let state = before.state.after(what);
+            let state = state.ok_or(CommandError::WrongWorkflowState { state: before.state, verb: what.done() })?;
+            if state == before.state {
+                return Ok(before);
+            }
+            let now = self.now();
+            let after = WorkflowStanding { state, since: Some(now), note: act.note.clone(), by: act.by.clone() };
+            let did = match what {
+                WorkflowAct::Activate => Did::WorkflowActivate,
+                WorkflowAct::Deactivate => Did::WorkflowDeactivate,
+                WorkflowAct::Pause => Did::WorkflowPause,
+                WorkflowAct::Resume => Did::WorkflowResume,
+            };
+            let entry = self.entry(did, path, act).within(namespace);
+            let entry = entry.changed(serde_json::to_value(&before).ok(), serde_json::to_value(&after).ok());
+            let version = known.map_or(0, |it| it.version);
+            if store.put_document(shelf, path, version, &text(&after), Some(&entry), now).await? {
+                return Ok(after);
+            }
+        }
+        Err(CommandError::Conflict)
+    }
+}
+
+impl Core {
+    pub(crate) async fn standing_of(&self, namespace: &str, path: &str) -> Result<WorkflowStanding, StoreError> {
+        let found = self.store.document(Shelf { namespace, shelf: STANDINGS }, path, None).await?;
+        Ok(found.map_or_else(WorkflowStanding::default, |it| WorkflowStanding::read(&it.body)))
+    }
+
+    /// Whoever starts it from outside is told that it is switched off.
+    pub(crate) async fn must_be_active(&self, namespace: &str, path: &str) -> Result<(), CommandError> {
+        let standing = self.standing_of(namespace, path).await?;
+        if standing.is_active() {
+            return Ok(());
+        }
+        Err(CommandError::WrongWorkflowState { state: standing.state, verb: "started" })
+    }
+}

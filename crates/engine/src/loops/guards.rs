@@ -1,0 +1,50 @@
+//! Guards: what was seen of dependencies is written, and whoever waits for one is told when time lets it start.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use comeback_core::Timestamp;
+use comeback_store::StoreError;
+
+use super::real;
+use crate::Core;
+
+/// What is seen is gathered for so long, and whoever waits is told so often.
+const GATHER: Duration = Duration::from_millis(100);
+/// It is never looked sooner than this.
+const BREATH: Duration = Duration::from_millis(5);
+
+/// When there is something to do, as far as it is known.
+struct Next {
+    /// Somebody waits, or something is gathered.
+    soon: bool,
+    at: Option<Timestamp>,
+}
+
+pub async fn keep(core: Weak<Core>) {
+    let Some(bell) = core.upgrade().map(|core| core.guards.bell.clone()) else { return };
+    loop {
+        let Some(held) = core.upgrade() else { return };
+        let next = look(&held).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "dependencies could not be looked at; it is tried again");
+            Next { soon: false, at: None }
+        });
+        let rest = if next.soon { GATHER } else { real(held.config.safety_interval) };
+        let due = held.clock.sleep_until(next.at.unwrap_or(Timestamp::MAX));
+        drop(held);
+        tokio::time::sleep(BREATH).await;
+        tokio::select! {
+            () = tokio::time::sleep(rest) => {}
+            () = due => {}
+            // More of it comes soon.
+            () = bell.notified() => tokio::time::sleep(GATHER).await,
+        }
+    }
+}
+
+async fn look(core: &Core) -> Result<Next, StoreError> {
+    core.look_at_dependencies().await?;
+    let now = core.clock.now();
+    let soon = !core.store.due_dependencies(now, 1).await?.is_empty();
+    Ok(Next { soon, at: core.store.next_dependency(now).await? })
+}

@@ -1,0 +1,28 @@
+//! Repair: failed work that could be retried today is put right, so often as its period says. Without one only when somebody asks.
+
+use std::collections::BTreeSet;
+
+use comeback_core::Executor;
+use comeback_core::transition::Act;
+use comeback_store::StoreError;
+
+use super::Progress;
+use crate::Core;
+use crate::commands::stuck::Action;
+
+/// Failed tasks of a namespace that are looked at in one go, the newest.
+const LOOKED_AT: u32 = 100;
+
+pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
+    let mut namespaces = BTreeSet::new();
+    for executor in Executor::ALL {
+        namespaces.extend(core.store.lanes(*executor).await?.iter().map(|lane| lane.namespace.clone()));
+    }
+    let act = Act { by: Some("comeback".into()), ..Act::default() };
+    let mut moved = 0;
+    for namespace in namespaces {
+        let done = core.put_failed_right(&namespace, LOOKED_AT, false, &act).await?;
+        moved += done.iter().filter(|it| it.action == Action::Retried).count();
+    }
+    Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more: false })
+}

@@ -1,0 +1,324 @@
+//! Bulk operations at work. Whoever takes one holds it for a moment and does a stretch after the other; each task goes the one road and
+//! is marked in the same commit, so a stretch that broke off is done again without doing anything twice.
+
+use std::collections::HashMap;
+
+use comeback_core::operation::{
+    Action, Exclusion, Judged, Next, OperationState, Plan, Seen, Standing, Undoing, Was, Wave, exclude, judge,
+};
+use comeback_core::{Millis, Rejection, State, Task, TaskId, Timestamp};
+use comeback_store::{Applied, Loop, Marked, Operation, StoreError, Stored};
+
+use crate::Core;
+use crate::road::{Behind, Met, Verb, Wish};
+
+/// Tasks that are changed in one commit: few enough that those who write beside it do not notice.
+const STRETCH: u32 = 100;
+/// Stretches that are done before the others have their turn.
+const STRETCHES: u32 = 20;
+/// For so long nobody else takes it. Whoever works on it says so again with each stretch.
+const HELD: Millis = Millis::from_secs(10);
+/// How often a task is looked at again that somebody else changes at the same moment.
+const ROUNDS: u32 = 5;
+/// While it waits to see what came of a wave.
+const LOOK: Millis = Millis::from_secs(1);
+
+/// What follows a stretch.
+enum After {
+    Another,
+    At(Timestamp),
+    Over(OperationState),
+    /// Somebody has stopped it, or this loop.
+    Halted,
+}
+
+/// An operation in somebody's hands.
+struct Hand {
+    row: Operation,
+    plan: Plan,
+    standing: Standing,
+}
+
+/// What an operation says of itself.
+pub(crate) fn understood(row: &Operation) -> Result<(Plan, Standing), StoreError> {
+    let unread = |error: serde_json::Error| StoreError::Corrupt(format!("operation {}: {error}", row.id));
+    Ok((serde_json::from_str(&row.body).map_err(unread)?, serde_json::from_str(&row.standing).map_err(unread)?))
+}
+
+pub(crate) fn text(it: &impl serde::Serialize) -> String {
+    serde_json::to_string(it).unwrap_or_default()
+}
+
+/// What is to happen to the task at a place.
+pub(crate) fn verb(plan: &Plan, row: &Operation, place: u32) -> Verb {
+    let act = plan.act(row.id);
+    let at = plan.due(place, row.total, row.created_at);
+    match plan.action {
+        Action::Retry => Verb::Retry { keep_counters: plan.keep_counters, at, edit: None, act },
+        Action::Cancel => Verb::Cancel(act),
+        Action::Pause => Verb::Pause(act),
+        Action::Resume => Verb::Resume(act),
+        Action::Reschedule => Verb::Reschedule { to: at.unwrap_or(row.created_at), act },
+    }
+}
+
+pub(crate) type Left = (Exclusion, Option<State>);
+
+/// Why a task is left alone that refused.
+pub(crate) fn refused(rejection: &Rejection, task: &Task) -> Left {
+    match rejection {
+        Rejection::WrongState { state, .. } => (Exclusion::WrongState, Some(*state)),
+        Rejection::TaskCanceled => (Exclusion::WrongState, Some(State::Canceled)),
+        Rejection::LeaseLost | Rejection::NotDue => (Exclusion::WrongState, Some(task.state)),
+    }
+}
+
+/// Nothing while it may still be done.
+fn left_by(met: &Met, task: &Task) -> Option<Left> {
+    match met {
+        Met::Rejected(rejection) => Some(refused(rejection, task)),
+        Met::NotFound => Some((Exclusion::NotFound, None)),
+        Met::Unfunded(_) => Some((Exclusion::NoCredits, None)),
+        Met::KeyTaken => Some((Exclusion::KeyTaken, None)),
+        Met::Damaged(_) => Some((Exclusion::Damaged, None)),
+        Met::Changed(_) | Met::Stale | Met::Paused | Met::Used(_) => None,
+    }
+}
+
+impl Core {
+    /// Takes it, if nobody else has, and does some of it. Answers how many steps that were.
+    pub(crate) async fn go_on_with(&self, row: Operation) -> Result<u32, StoreError> {
+        let (plan, standing) = match understood(&row) {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!(%error, "a bulk operation cannot be read; it is left alone");
+                let standing = row.standing.clone();
+                let over = Operation {
+                    state: OperationState::Aborted,
+                    due: None,
+                    ended_at: Some(self.clock.now()),
+                    standing,
+                    ..row
+                };
+                self.store.put_operation(&over, Some(Loop::Operations), None, self.clock.now()).await?;
+                return Ok(0);
+            }
+        };
+        let mut hand = Hand { row, plan, standing };
+        let held = self.clock.now() + HELD;
+        if !self.note(&mut hand, Some(held)).await? {
+            return Ok(0);
+        }
+        let mut steps = 0;
+        for stretch in 1..=STRETCHES {
+            let after = match hand.row.state {
+                OperationState::Undoing => self.undo_stretch(&mut hand).await?,
+                _ => self.stretch(&mut hand).await?,
+            };
+            let now = self.clock.now();
+            let (due, goes_on) = match after {
+                After::Halted => return Ok(steps),
+                After::Another if stretch < STRETCHES => (Some(now + HELD), true),
+                After::Another => (Some(now), false),
+                After::At(at) => (Some(at), false),
+                After::Over(state) => {
+                    (hand.row.state, hand.row.ended_at) = (state, Some(now));
+                    (None, false)
+                }
+            };
+            steps += u32::from(!matches!(after, After::At(_)));
+            if !self.note(&mut hand, due).await? || !goes_on {
+                break;
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Notes down how far it is. Not so if somebody else has changed it.
+    async fn note(&self, hand: &mut Hand, due: Option<Timestamp>) -> Result<bool, StoreError> {
+        hand.row.due = due;
+        hand.row.standing = text(&hand.standing);
+        let put = self.store.put_operation(&hand.row, Some(Loop::Operations), None, self.clock.now()).await?;
+        hand.row.version += 1;
+        Ok(put == Applied::Done)
+    }
+
+    async fn stretch(&self, hand: &mut Hand) -> Result<After, StoreError> {
+        let total = hand.row.total;
+        match hand.standing.what_next(total) {
+            Next::Over => Ok(After::Over(OperationState::Done)),
+            Next::Watch(wave) => self.watch(hand, wave).await,
+            Next::Work { from, to } => {
+                let to = to.min(from + STRETCH);
+                let ids = self.store.operation_ids(hand.row.id, from, to).await?;
+                let places: HashMap<TaskId, u32> = ids.iter().copied().zip(from..).collect();
+                let (row, plan) = (&hand.row, &hand.plan);
+                let verb = |task: &Task, _: Option<&Was>| {
+                    let place = places.get(&task.id).copied().unwrap_or(from);
+                    let to = plan.due(place, row.total, row.created_at);
+                    if plan.is_too_late(task, to, self.clock.now()) {
+                        return Err((Exclusion::DeadlinePassed, None));
+                    }
+                    Ok(verb(plan, row, place))
+                };
+                let Some((done, left)) = self.step_all(row, &ids, false, verb).await? else {
+                    return Ok(After::Halted);
+                };
+                hand.row.done += done;
+                for (id, (why, state)) in left {
+                    exclude(&mut hand.standing.excluded, why, state, id);
+                }
+                hand.standing.next = to;
+                if let Some(wave) = hand.standing.wave.as_mut().filter(|wave| wave.to <= to) {
+                    wave.sent_at = Some(self.clock.now());
+                }
+                Ok(After::Another)
+            }
+        }
+    }
+
+    /// Whether the next wave may follow.
+    async fn watch(&self, hand: &mut Hand, wave: Wave) -> Result<After, StoreError> {
+        let Some(waves) = hand.plan.waves else { return Ok(After::Over(OperationState::Done)) };
+        let ids = self.store.operation_ids(hand.row.id, wave.from, wave.to).await?;
+        let mut seen = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(1_000) {
+            let marks = self.store.marks(hand.row.id, ids).await?;
+            for stored in self.store.load(ids).await?.into_iter().flatten() {
+                if let Some(mark) = marks.get(&stored.task.id) {
+                    seen.push(Seen::of(&stored.task, &was(mark)?));
+                }
+            }
+        }
+        let now = self.clock.now();
+        Ok(match judge(wave, waves.stop_if.as_ref(), &seen) {
+            Judged::Stop(end) => {
+                hand.standing.waves.push(end);
+                After::Over(OperationState::Stopped)
+            }
+            Judged::Wait => After::At(now + LOOK),
+            Judged::Go(end) => match wave.sent_at.map(|at| at + waves.pause).filter(|until| *until > now) {
+                Some(until) => After::At(until),
+                None => {
+                    hand.standing.next_wave(&waves, end, hand.row.total);
+                    After::Another
+                }
+            },
+        })
+    }
+
+    async fn undo_stretch(&self, hand: &mut Hand) -> Result<After, StoreError> {
+        let mut undoing = hand.standing.undo.clone().unwrap_or_default();
+        let from = undoing.next;
+        if from >= hand.row.total {
+            return Ok(After::Over(OperationState::Undone));
+        }
+        let to = hand.row.total.min(from + STRETCH);
+        let ids = self.store.operation_ids(hand.row.id, from, to).await?;
+        let (row, action, act) = (&hand.row, hand.plan.action, hand.plan.act(hand.row.id));
+        let verb = |task: &Task, was: Option<&Was>| {
+            let Some(was) = was.filter(|_| action != Action::Cancel) else { return Err((Exclusion::Definitive, None)) };
+            let verb = Verb::Undo { action, was: Box::new(was.clone()), act: act.clone() };
+            let may_be = if action == Action::Retry { was.may_come_back(task) } else { was.is_one_behind(task) };
+            if may_be { Ok(verb) } else { Err((was.why_kept(task), None)) }
+        };
+        let Some((undone, kept)) = self.step_all(row, &ids, true, verb).await? else { return Ok(After::Halted) };
+        hand.row.undone += undone;
+        for (id, (why, state)) in kept {
+            exclude(&mut undoing.kept, why, state, id);
+        }
+        hand.standing.undo = Some(Undoing { next: to, ..undoing });
+        Ok(After::Another)
+    }
+
+    /// Does a step with each of these tasks, or finds out why not. Answers how many are done now, whoever did it; nothing if it was
+    /// halted.
+    async fn step_all(
+        &self,
+        row: &Operation,
+        ids: &[TaskId],
+        back: bool,
+        verb: impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+    ) -> Result<Option<(u32, Vec<(TaskId, Left)>)>, StoreError> {
+        let mut left: HashMap<TaskId, Left> = HashMap::new();
+        let mut is_done: Vec<bool> = vec![false; ids.len()];
+        for round in 0.. {
+            let marks = self.store.marks(row.id, ids).await?;
+            for (done, id) in is_done.iter_mut().zip(ids) {
+                *done = marks.get(id).is_some_and(|mark| mark.undone == back);
+            }
+            // What was never done needs no taking back.
+            let to_do = |id: &TaskId| {
+                if back { marks.get(id).is_some_and(|mark| !mark.undone) } else { !marks.contains_key(id) }
+            };
+            let open: Vec<TaskId> = ids.iter().filter(|id| to_do(id) && !left.contains_key(id)).copied().collect();
+            if open.is_empty() {
+                break;
+            }
+            if round == ROUNDS {
+                left.extend(open.into_iter().map(|id| (id, (Exclusion::Conflict, None))));
+                break;
+            }
+            if !self.step_some(row, &open, &marks, &verb, &mut left).await? {
+                return Ok(None);
+            }
+        }
+        let done = u32::try_from(is_done.iter().filter(|done| **done).count()).unwrap_or(u32::MAX);
+        let in_order = ids.iter().filter_map(|id| left.get(id).map(|why| (*id, *why))).collect();
+        Ok(Some((done, in_order)))
+    }
+
+    async fn step_some(
+        &self,
+        row: &Operation,
+        open: &[TaskId],
+        marks: &HashMap<TaskId, Marked>,
+        verb: &impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+        left: &mut HashMap<TaskId, Left>,
+    ) -> Result<bool, StoreError> {
+        let mut wishes = Vec::with_capacity(open.len());
+        let mut tasks = Vec::with_capacity(open.len());
+        for (id, stored) in open.iter().zip(self.load_readable(open).await?) {
+            let stored = match stored {
+                Err(_) => {
+                    left.insert(*id, (Exclusion::Damaged, None));
+                    continue;
+                }
+                Ok(stored) => stored.filter(|stored| stored.task.lane.namespace == row.namespace),
+            };
+            let Some(stored) = stored else {
+                left.insert(*id, (Exclusion::NotFound, None));
+                continue;
+            };
+            let was = marks.get(id).map(was).transpose()?;
+            match verb(&stored.task, was.as_ref()) {
+                Err(why) => drop(left.insert(*id, why)),
+                Ok(verb) => {
+                    tasks.push(stored.task.clone());
+                    wishes.push(Wish { task: *id, verb, seen: Some(stored), remembered: false });
+                }
+            }
+        }
+        let met = self.fulfil(wishes, Behind::Loop(Loop::Operations)).await?;
+        if met.iter().any(|met| matches!(met, Met::Paused)) {
+            return Ok(false);
+        }
+        for (met, task) in met.iter().zip(&tasks) {
+            left.extend(left_by(met, task).map(|why| (task.id, why)));
+        }
+        Ok(true)
+    }
+
+    /// As they are; one that cannot be read is no reason to leave the others.
+    async fn load_readable(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
+        match self.store.load(ids).await {
+            Ok(found) => Ok(found.into_iter().map(Ok).collect()),
+            Err(StoreError::Corrupt(_)) => self.load_one_by_one(ids).await,
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn was(mark: &Marked) -> Result<Was, StoreError> {
+    serde_json::from_str(&mark.was).map_err(|error| StoreError::Corrupt(format!("a mark: {error}")))
+}

@@ -1,0 +1,128 @@
+//! Deliver: the call that a delivery is. It is signed when it is made, so every try has its own time and the secrets of that moment.
+
+use std::time::Duration;
+
+use comeback_core::transition::Act;
+use comeback_core::{Audit, Class, Did, Failure, Timestamp, Trigger};
+use comeback_store::{Applied, Follower, Following, StoreError};
+use serde_json::{Value, json};
+
+use super::{DELIVERY, Disabled, Standing, SubscriptionSpec, read, signature};
+use crate::schedules::text;
+use crate::{Clock, Core, Json, Leased, ReportEnd, SystemClock};
+
+/// Who has not answered by then has not heard.
+pub(crate) const LONGEST: Duration = Duration::from_secs(15);
+/// What of an answer is kept.
+const KEPT: usize = 1_024;
+
+/// The subscription that a call is a delivery of.
+pub(crate) fn subscription_of(task: &Leased) -> Option<String> {
+    if task.kind != DELIVERY {
+        return None;
+    }
+    let settings: Value = serde_json::from_str(task.executor.as_deref()?).ok()?;
+    Some(settings["subscription"].as_str()?.to_owned())
+}
+
+fn finally(message: impl Into<String>) -> Failure {
+    let error_type = Some("subscription".into());
+    Failure { class: Some(Class::Final), error_type, ..Failure::new(Trigger::Error, message.into()) }
+}
+
+impl Core {
+    /// The call as it is to be made now, or why it is not.
+    pub(crate) async fn signed(&self, id: &str, task: &Leased) -> Result<Leased, Box<Failure>> {
+        let away = |error: StoreError| {
+            let class = Some(Class::Retryable);
+            Box::new(Failure { class, ..Failure::new(Trigger::Error, error.to_string()) })
+        };
+        let found = self.store.follower(Following::Subscriptions, &task.namespace, id).await.map_err(away)?;
+        let row = found.ok_or_else(|| Box::new(finally(format!("the subscription {id} was deleted"))))?;
+        let (spec, standing) = read(&row).map_err(away)?;
+        if let Some(disabled) = &standing.disabled {
+            return Err(Box::new(finally(format!("the subscription {id} is disabled: {}", disabled.reason))));
+        }
+        if spec.paused {
+            return Err(Box::new(finally(format!("the subscription {id} is paused"))));
+        }
+        let body = task.payload.as_deref().unwrap_or("{}");
+        let message = task.name.as_deref().unwrap_or_default();
+        // By the time that everybody outside has, whatever clock tasks live by.
+        let now = SystemClock::new().now();
+        let seconds = now.0 / 1_000;
+        let signed = signature(standing.signing(self.clock.now()), message, seconds, body);
+        let settings = json!({
+            "type": "http",
+            "method": "POST",
+            "url": spec.url,
+            "headers": {
+                "content-type": spec.format.content_type(),
+                "idempotency-key": message,
+                "webhook-id": message,
+                "webhook-timestamp": seconds.to_string(),
+                "webhook-signature": signed,
+            },
+        });
+        Ok(Leased { executor: Some(settings.to_string()), ..task.clone() })
+    }
+
+    /// What an answer means: anything but a success is tried again, except that nobody is there any more.
+    pub(crate) async fn heard(&self, id: &str, task: &Leased, end: ReportEnd) -> ReportEnd {
+        match end {
+            ReportEnd::Failed(failure) if failure.status == Some(410) => {
+                let reason = "the endpoint answered 410 Gone";
+                if let Err(error) = self.disable(&task.namespace, id, reason).await {
+                    let class = Some(Class::Retryable);
+                    return ReportEnd::Failed(Failure { class, ..Failure::new(Trigger::Error, error.to_string()) });
+                }
+                ReportEnd::Failed(Failure { class: Some(Class::Final), ..failure })
+            }
+            ReportEnd::Failed(failure) => {
+                let waits = matches!(failure.status, Some(429 | 503)) && failure.retry_after.is_some();
+                let class = failure.class.or((!waits).then_some(Class::Retryable));
+                ReportEnd::Failed(Failure { class, result: failure.result.map(short), ..failure })
+            }
+            ReportEnd::Succeeded { result } => {
+                let answer = result.and_then(|result| serde_json::from_str(result.text()).ok()).map(short);
+                ReportEnd::Succeeded { result: answer.map(Json::from) }
+            }
+            other => other,
+        }
+    }
+
+    /// Nothing more is delivered until somebody puts it anew.
+    async fn disable(&self, namespace: &str, id: &str, reason: &str) -> Result<(), StoreError> {
+        for _ in 0..20 {
+            let Some(row) = self.store.follower(Following::Subscriptions, namespace, id).await? else { return Ok(()) };
+            let (spec, standing) = read(&row)?;
+            if standing.disabled.is_some() {
+                return Ok(());
+            }
+            let now = self.clock.now();
+            let disabled = Some(Disabled { at: now, reason: reason.to_owned() });
+            let row = stopped(row, &spec, Standing { disabled, ..standing });
+            let act = Act { by: Some("comeback".into()), note: Some(reason.to_owned()), ..Act::default() };
+            let entry = Audit::new(self.ids.act(now), now, Did::SubscriptionDisable, id, &act).within(namespace);
+            if self.store.put_follower(&row, None, None, Some(&entry), now).await? == Applied::Done {
+                tracing::warn!(subscription = id, namespace, reason, "a subscription is disabled");
+                return Ok(());
+            }
+        }
+        Err(StoreError::Unavailable("the subscription is changed by others all the time".into()))
+    }
+}
+
+fn stopped(row: Follower, spec: &SubscriptionSpec, standing: Standing) -> Follower {
+    let due: Option<Timestamp> = spec.due(&standing);
+    Follower { due, standing: text(&standing), ..row }
+}
+
+/// The status, and the beginning of what was said.
+fn short(answer: Value) -> Value {
+    let body = match &answer["body"] {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    json!({"status": answer["status"], "body": body.chars().take(KEPT).collect::<String>()})
+}

@@ -1,0 +1,367 @@
+//! Follow: what has happened since a subscription last looked becomes its deliveries.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use comeback_core::dependency::Change;
+use comeback_core::filter::{Filter, Pattern, StateTest, Subject, Test, TextField};
+use comeback_core::subscription::Message;
+use comeback_core::{Millis, State, TaskId, Timestamp};
+use comeback_store::{
+    Applied, Dependency, Feed, FeedCursor, FeedEvent, Follower, Following, Loop, StoreError, Stored, Submission,
+    TaskView,
+};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::{DELIVERY, OF, Standing, SubscriptionSpec, read};
+use crate::Core;
+use crate::changes::{Heard, unheard};
+use crate::loops::Progress;
+use crate::schedules::text;
+
+/// Events that are looked at in one go.
+const PAGE: u32 = 500;
+/// Commits that are under way at once.
+const AT_ONCE: usize = 8;
+/// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
+const WRITTEN_EVERY: Millis = Millis::from_secs(60);
+
+/// Whose place it is: a sort, a namespace and a name.
+type Key = (Following, String, String);
+
+/// How far each has looked without finding anything, by the version of its row. It may be lost at any moment.
+#[derive(Default)]
+pub(crate) struct Looked {
+    /// Whether anybody follows at all, as far as was seen.
+    subscriptions: AtomicBool,
+    alerts: AtomicBool,
+    places: Mutex<HashMap<Key, (u32, FeedCursor)>>,
+    waiting: Mutex<HashMap<Key, Waiting>>,
+}
+
+impl Looked {
+    pub fn place(&self, row: &Follower, stored: Option<FeedCursor>) -> Option<FeedCursor> {
+        let places = self.places.lock();
+        let found = places.get(&key(row)).filter(|(version, _)| *version == row.version);
+        found.map(|(_, place)| *place).max(stored)
+    }
+
+    pub fn note(&self, row: &Follower, place: Option<FeedCursor>) {
+        if let Some(place) = place {
+            self.places.lock().insert(key(row), (row.version, place));
+        }
+    }
+
+    pub fn forget(&self, row: &Follower) {
+        self.places.lock().remove(&key(row));
+    }
+
+    pub fn anybody(&self, sort: Following) -> bool {
+        self.of(sort).is_some_and(|anybody| anybody.load(Ordering::Relaxed))
+    }
+
+    fn of(&self, sort: Following) -> Option<&AtomicBool> {
+        match sort {
+            Following::Schedules => None,
+            Following::Subscriptions => Some(&self.subscriptions),
+            Following::Alerts => Some(&self.alerts),
+        }
+    }
+
+    /// Only those that are still there are remembered.
+    pub fn keep(&self, sort: Following, rows: &[Follower]) {
+        if let Some(anybody) = self.of(sort) {
+            anybody.store(!rows.is_empty(), Ordering::Relaxed);
+        }
+        let there: BTreeSet<_> = rows.iter().map(|row| (&row.namespace, &row.name)).collect();
+        let stays = |(of, namespace, name): &Key| *of != sort || there.contains(&(namespace, name));
+        self.places.lock().retain(|key, _| stays(key));
+        self.waiting.lock().retain(|key, _| stays(key));
+    }
+}
+
+fn key(row: &Follower) -> Key {
+    (row.sort, row.namespace.clone(), row.name.clone())
+}
+
+/// Stretches of the feed that were read in this round: most followers stand at the same place. The same for dependencies.
+#[derive(Default)]
+pub(crate) struct Pages {
+    feeds: BTreeMap<Option<FeedCursor>, Arc<Feed>>,
+    dependencies: HashMap<String, Arc<Vec<Dependency>>>,
+}
+
+impl Pages {
+    pub async fn after(&mut self, core: &Core, place: Option<FeedCursor>) -> Result<Arc<Feed>, StoreError> {
+        if let Some(feed) = self.feeds.get(&place) {
+            return Ok(feed.clone());
+        }
+        let feed = Arc::new(core.store.feed(place, PAGE).await?);
+        self.feeds.insert(place, feed.clone());
+        Ok(feed)
+    }
+
+    /// What became of dependencies that this one has not heard of. A filter is about tasks and says nothing of them.
+    async fn changes(
+        &mut self,
+        core: &Core,
+        row: &Follower,
+        spec: &SubscriptionSpec,
+        heard: &Heard,
+    ) -> Result<(Vec<Message>, Heard), StoreError> {
+        let wants = |it: &Change| spec.types.want(it.event());
+        if spec.filter.is_some() || !Change::ALL.iter().any(wants) {
+            return Ok((Vec::new(), heard.clone()));
+        }
+        if !self.dependencies.contains_key(&row.namespace) {
+            let all = core.all_dependencies(&row.namespace).await?;
+            self.dependencies.insert(row.namespace.clone(), Arc::new(all));
+        }
+        let (changes, now_heard) = unheard(&self.dependencies[&row.namespace], heard, row.created_at);
+        let wanted = changes.iter().filter(|it| wants(&it.what.what));
+        Ok((wanted.map(|it| it.message(&row.namespace)).collect(), now_heard))
+    }
+}
+
+/// Tasks that events are about, each looked up once in a round: all of a stretch together, and whole only where a filter asks.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    known: HashMap<TaskId, Option<Stored>>,
+    whole: HashMap<TaskId, Option<Arc<TaskView>>>,
+}
+
+impl Tasks {
+    /// Looks up what is not known yet.
+    pub async fn learn(&mut self, core: &Core, ids: impl Iterator<Item = TaskId>) -> Result<(), StoreError> {
+        let new: BTreeSet<TaskId> = ids.filter(|id| !self.known.contains_key(id)).collect();
+        let new: Vec<TaskId> = new.into_iter().collect();
+        if !new.is_empty() {
+            let found = core.store.load(&new).await?;
+            self.known.extend(new.into_iter().zip(found));
+        }
+        Ok(())
+    }
+
+    /// Nothing where it is forgotten already.
+    pub fn kind(&self, id: Option<TaskId>) -> Option<&str> {
+        self.known.get(&id?)?.as_ref().map(|stored| stored.task.lane.kind.as_str())
+    }
+
+    /// Whether a filter holds for the task of an event, as it is now. One about tasks says nothing of a whole execution.
+    pub async fn pass(
+        &mut self,
+        core: &Core,
+        namespace: &str,
+        id: Option<TaskId>,
+        filter: Option<&Filter>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let (Some(filter), Some(id)) = (filter, id) else { return Ok(filter.is_none()) };
+        if let Entry::Vacant(place) = self.whole.entry(id) {
+            place.insert(core.store.task(namespace, id).await?.map(Arc::new));
+        }
+        Ok(self.whole.get(&id).and_then(Option::as_deref).is_some_and(|view| holds(filter, view, now)))
+    }
+}
+
+fn holds(filter: &Filter, view: &TaskView, now: Timestamp) -> bool {
+    let task = &view.stored.task;
+    let failure = view.last_failure.as_ref().and_then(|record| record.failure.as_ref());
+    let result = view.result.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+    let subject = Subject {
+        task,
+        key: view.body.key.as_deref(),
+        name: view.body.name.as_deref(),
+        labels: &view.body.labels,
+        account: view.body.account.as_deref(),
+        external_id: view.body.external_id.as_deref(),
+        last_error: failure.map(|failure| failure.message.as_str()),
+        verdict: result.as_ref().and_then(|result| result["verdict"].as_str()),
+        worker: task.lease.as_ref().map(|lease| &*lease.worker),
+    };
+    filter.holds(&subject, now)
+}
+
+pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
+    let now = core.clock.now();
+    let rows = core.store.due_followers(Following::Subscriptions, now, crate::loops::BATCH).await?;
+    core.looked.keep(Following::Subscriptions, &rows);
+    // The store holds what a pause forbids; this spares the work.
+    if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
+        return Ok(Progress::default());
+    }
+    let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
+    let mut steps = Vec::new();
+    for row in rows {
+        match follow(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
+            Ok(step) => steps.extend(step),
+            Err(error) => set_aside(&row, error)?,
+        }
+    }
+    // Side by side: none of them waits for the commit of another.
+    for some in steps.chunks(AT_ONCE) {
+        let stored = join_all(some.iter().map(|step| step.store(core, now))).await;
+        for (step, stored) in some.iter().zip(stored) {
+            match stored {
+                Ok(moved) => progress.moved += u32::from(moved),
+                Err(error) => set_aside(&step.moved, error)?,
+            }
+        }
+    }
+    Ok(progress)
+}
+
+/// One that cannot be read or stored keeps no other waiting.
+fn set_aside(row: &Follower, error: StoreError) -> Result<(), StoreError> {
+    match error {
+        StoreError::Corrupt(_) | StoreError::Refused(_) => {
+            tracing::error!(subscription = row.name, %error, "a subscription cannot be followed");
+            Ok(())
+        }
+        error => Err(error),
+    }
+}
+
+/// A subscription as it will be, and the deliveries that it makes.
+struct Step {
+    moved: Follower,
+    start: Submission,
+}
+
+impl Step {
+    /// Of several who read the same stretch, one has its deliveries stored.
+    async fn store(&self, core: &Core, now: Timestamp) -> Result<bool, StoreError> {
+        let start = Some(&self.start).filter(|start| !start.tasks.is_empty());
+        if start.is_some() {
+            core.ensure_share(&self.moved.namespace).await?;
+        }
+        if core.store.put_follower(&self.moved, start, Some(Loop::Tell), None, now).await? != Applied::Done {
+            return Ok(false);
+        }
+        core.looked.forget(&self.moved);
+        if let Some(start) = start {
+            core.tell_fired(start);
+        }
+        Ok(true)
+    }
+}
+
+/// What is to be stored of what has happened since; nothing where there is nothing worth it.
+async fn follow(
+    core: &Core,
+    row: &Follower,
+    pages: &mut Pages,
+    tasks: &mut Tasks,
+    progress: &mut Progress,
+    now: Timestamp,
+) -> Result<Option<Step>, StoreError> {
+    let (spec, standing) = read(row)?;
+    let place = core.looked.place(row, standing.place());
+    let feed = pages.after(core, place).await?;
+    let (changes, heard) = pages.changes(core, row, &spec, &standing.heard).await?;
+    if feed.next == place && changes.is_empty() {
+        return Ok(None);
+    }
+    let full_since = core.full_since(row, &standing, now).await?;
+    let step =
+        |standing: Standing, start| Some(Step { moved: Follower { standing: text(&standing), ..row.clone() }, start });
+    if full_since.is_some() {
+        // It goes on where it stopped, once there is room.
+        let news = (standing.full_since != full_since).then_some(Standing { full_since, ..standing });
+        return Ok(news.and_then(|standing| step(standing, Submission::in_namespace(&row.namespace))));
+    }
+    progress.more |= feed.next != place;
+    let mut messages = wanted(core, row, &spec, &feed.events, tasks, now).await?;
+    messages.extend(changes);
+    if messages.is_empty() && standing.full_since.is_none() && now.since(row.updated_at) < WRITTEN_EVERY {
+        core.looked.note(row, feed.next);
+        progress.moved += 1;
+        return Ok(None);
+    }
+    let mut start = Submission::in_namespace(&row.namespace);
+    for message in &messages {
+        start.tasks.push(core.message_to(&row.namespace, &row.name, &spec, message, now));
+    }
+    let (cursor, made) = (feed.next.map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
+    Ok(step(Standing { cursor, made, heard, full_since, ..standing }, start))
+}
+
+/// Those of one subscription that have not come to an end.
+fn open_deliveries(subscription: &str) -> Filter {
+    let is = |field: TextField, text: &str| Test::Text {
+        field,
+        any: vec![Pattern { text: text.to_owned(), prefix: false }],
+    };
+    let open = State::ALL.iter().filter(|it| it.is_open()).map(|it| StateTest::Is(*it)).collect();
+    let own = is(TextField::Label(OF.into()), subscription);
+    Filter::default().and(Test::State(open)).and(is(TextField::Kind, DELIVERY)).and(own)
+}
+
+/// How many of a subscription wait to be delivered, when that was counted, and how many it had made by then.
+#[derive(Clone, Copy)]
+struct Waiting {
+    count: u64,
+    made: u64,
+    at: Timestamp,
+}
+
+/// How often one that is full is counted again.
+const COUNTED_EVERY: Millis = Millis::from_secs(10);
+
+impl Core {
+    /// Since when so many deliveries wait that no more are made; nothing where there is room. They are counted only where so many were
+    /// made since the last time that there might be too many.
+    async fn full_since(
+        &self,
+        row: &Follower,
+        standing: &Standing,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, StoreError> {
+        let most = self.config.limits.waiting_deliveries as u64;
+        let known = self.looked.waiting.lock().get(&key(row)).copied();
+        let known = known.unwrap_or(Waiting { count: 0, made: 0, at: Timestamp(i64::MIN) });
+        let at_most = known.count + standing.made.saturating_sub(known.made);
+        if at_most < most {
+            return Ok(None);
+        }
+        let mut count = known.count;
+        if at_most > count || now.since(known.at) >= COUNTED_EVERY {
+            let limit = u32::try_from(most).unwrap_or(u32::MAX);
+            count = self.store.matching(&row.namespace, &open_deliveries(&row.name), now, limit).await?.len() as u64;
+            self.looked.waiting.lock().insert(key(row), Waiting { count, made: standing.made, at: now });
+        }
+        Ok((count >= most).then(|| standing.full_since.unwrap_or(now)))
+    }
+}
+
+/// What of a stretch is told to one subscription.
+async fn wanted(
+    core: &Core,
+    row: &Follower,
+    spec: &SubscriptionSpec,
+    events: &[FeedEvent],
+    tasks: &mut Tasks,
+    now: Timestamp,
+) -> Result<Vec<Message>, StoreError> {
+    let filter = spec.filter.as_deref().map(|text| Filter::parse(text, now)).transpose();
+    let filter = filter.map_err(|error| StoreError::Corrupt(error.to_string()))?;
+    let told = events.iter().filter(|it| it.namespace == row.namespace);
+    let named = told.map(|it| (it, spec.types.names(&it.event))).filter(|(_, names)| !names.is_empty());
+    let named: Vec<_> = named.collect();
+    tasks.learn(core, named.iter().filter_map(|(it, _)| it.event.task)).await?;
+    let mut messages = Vec::new();
+    for (it, names) in named {
+        // A delivery that told of deliveries would never come to an end.
+        let is_delivery = tasks.kind(it.event.task) == Some(DELIVERY);
+        if is_delivery || !tasks.pass(core, &row.namespace, it.event.task, filter.as_ref(), now).await? {
+            continue;
+        }
+        let (id, kind) = (it.cursor.to_string(), tasks.kind(it.event.task));
+        let told = names.into_iter().map(|name| Message::of_event(&id, name, &row.namespace, &it.event, kind));
+        messages.extend(told);
+    }
+    Ok(messages)
+}

@@ -1,0 +1,267 @@
+//! Subscriptions: somebody outside hears of events by signed calls.
+//!
+//! A subscription is one row that follows the feed. Where it has come to and the deliveries it has made are written in one commit,
+//! so every event makes its deliveries once, whoever looks and whoever is killed. A delivery is a lone task: it is tried again by
+//! the same rules as everything else, and seen.
+
+pub(crate) mod deliver;
+pub(crate) mod follow;
+mod sign;
+
+use std::sync::{Arc, LazyLock};
+
+use comeback_core::admission::{Bound, Matcher, Rule};
+use comeback_core::filter::Filter;
+use comeback_core::subscription::{Format, Message, Types};
+use comeback_core::{Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, Timestamp, dialect};
+use comeback_store::{FeedCursor, Follower, NewTask, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::changes::Heard;
+use crate::executors::HttpCall;
+use crate::hooks::as_executor;
+use crate::{CARRIED, Core, ExecutorSpec, TaskSpec};
+pub use sign::{Secret, signature};
+
+/// The kind of every delivery.
+pub const DELIVERY: &str = "subscription.delivery";
+/// The label that says whose it is.
+pub const OF: &str = "subscription";
+
+/// As many of one subscription are under way at once, on all instances together. A dead endpoint keeps no more hands than these.
+pub const SIDE_BY_SIDE: u32 = 4;
+
+/// Tried ten times over three days, as Standard Webhooks has it.
+static POLICY: LazyLock<Option<Arc<Policy>>> = LazyLock::new(|| {
+    let written =
+        json!({"schedule": ["5s", "5m", "30m", "2h", "5h", "10h", "14h", "20h", "24h"], "jitter": "proportional"});
+    dialect::parse(&written, Dialect::Native, &PolicyLimits::default()).ok().flatten().map(Arc::new)
+});
+
+const LONGEST_URL: usize = 2_000;
+
+/// What somebody asks for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SubscriptionSpec {
+    pub url: String,
+    #[serde(default)]
+    pub types: Types,
+    /// Of the tasks whose events are told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    pub format: Format,
+    /// In place of our own policy, as it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Value>,
+    #[serde(default)]
+    pub paused: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// How far it has come, and what nobody is shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// Everything up to here has made its deliveries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The newest first. The one before it signs too, until its time is over.
+    pub secrets: Vec<Kept>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled: Option<Disabled>,
+    /// Deliveries that were made.
+    pub made: u64,
+    /// Since when so many of them wait that no more are made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_since: Option<Timestamp>,
+    /// What it has heard of dependencies.
+    #[serde(skip_serializing_if = "Heard::is_empty")]
+    pub heard: Heard,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    pub secret: Secret,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+}
+
+/// Why nothing is delivered any more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Disabled {
+    pub at: Timestamp,
+    pub reason: String,
+}
+
+/// A subscription as it is shown: without its secrets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubscriptionView {
+    pub id: String,
+    pub spec: SubscriptionSpec,
+    pub disabled: Option<Disabled>,
+    pub made: u64,
+    /// Since when so many wait that no more are made.
+    pub full_since: Option<Timestamp>,
+    /// How many secrets sign at this moment.
+    pub secrets: usize,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl SubscriptionView {
+    pub fn state(&self) -> &'static str {
+        match (&self.disabled, self.spec.paused) {
+            (Some(_), _) => "disabled",
+            (None, true) => "paused",
+            (None, false) if self.full_since.is_some() => "full",
+            (None, false) => "active",
+        }
+    }
+
+    pub(crate) fn of(row: &Follower, now: Timestamp) -> Result<SubscriptionView, StoreError> {
+        let (spec, standing) = read(row)?;
+        Ok(SubscriptionView {
+            id: row.name.clone(),
+            secrets: standing.signing(now).count(),
+            spec,
+            disabled: standing.disabled,
+            made: standing.made,
+            full_since: standing.full_since,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        })
+    }
+}
+
+impl SubscriptionSpec {
+    /// What is wrong with it, as far as that can be known before anybody is called.
+    pub(crate) fn check(&self, now: Timestamp) -> Invalid {
+        let mut faults = Invalid::default();
+        if self.url.len() > LONGEST_URL {
+            faults.push("url", format!("may have {LONGEST_URL} bytes at most"));
+        }
+        if let Err(part) = HttpCall::read(&as_executor(&json!({"url": self.url})).to_string()) {
+            faults.absorb("", part);
+        }
+        if let Some(text) = &self.filter
+            && let Err(error) = Filter::parse(text, now)
+        {
+            faults.push("filter", error);
+        }
+        if let Some(written) = &self.retry
+            && let Err(part) = dialect::parse(written, Dialect::Native, &PolicyLimits::default())
+        {
+            faults.absorb("retry", part);
+        }
+        faults
+    }
+
+    fn policy(&self) -> Option<Arc<Policy>> {
+        match &self.retry {
+            None => POLICY.clone(),
+            Some(written) => {
+                dialect::parse(written, Dialect::Native, &PolicyLimits::default()).ok().flatten().map(Arc::new)
+            }
+        }
+    }
+
+    /// When it is to be looked at: always, or not at all.
+    pub(crate) fn due(&self, standing: &Standing) -> Option<Timestamp> {
+        (!self.paused && standing.disabled.is_none()).then_some(Timestamp(0))
+    }
+}
+
+impl Standing {
+    pub(crate) fn place(&self) -> Option<FeedCursor> {
+        self.cursor.as_deref().and_then(|text| text.parse().ok())
+    }
+
+    /// The secrets that sign now.
+    pub(crate) fn signing(&self, now: Timestamp) -> impl Iterator<Item = &Secret> {
+        self.secrets.iter().filter(move |kept| kept.until.is_none_or(|until| until > now)).map(|kept| &kept.secret)
+    }
+
+    /// Another secret from now on; the one in use goes on signing beside it for a while.
+    pub(crate) fn rotate(&mut self, secret: Secret, until: Timestamp, now: Timestamp) {
+        if self.signing(now).next() == Some(&secret) {
+            return;
+        }
+        self.secrets.truncate(1);
+        for old in &mut self.secrets {
+            old.until = Some(until);
+        }
+        self.secrets.insert(0, Kept { secret, until: None });
+    }
+}
+
+pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, Standing), StoreError> {
+    let what = |error: serde_json::Error| StoreError::Corrupt(format!("the subscription {}: {error}", row.name));
+    let spec = serde_json::from_str(&row.body).map_err(what)?;
+    let standing = serde_json::from_str(&row.standing).map_err(what)?;
+    Ok((spec, standing))
+}
+
+/// What keeps one subscription from taking every hand there is.
+fn share() -> Rule {
+    Rule {
+        name: format!("{CARRIED}subscriptions"),
+        matcher: Matcher { queue: Some(HOOK_QUEUE.into()), kind: Some(DELIVERY.into()), ..Matcher::default() },
+        per: vec![OF.into()],
+        bound: Bound::Running(SIDE_BY_SIDE),
+        fair: false,
+        carried: true,
+    }
+}
+
+impl Core {
+    /// The rule that deliveries bring along is there before they are.
+    pub(crate) async fn ensure_share(&self, namespace: &str) -> Result<(), StoreError> {
+        let rule = share();
+        if self.store.rules(namespace).await?.contains(&rule) {
+            return Ok(());
+        }
+        self.store.put_rule(namespace, &rule, None, self.clock.now()).await?;
+        self.settle_rules().await
+    }
+
+    /// One message for one subscription.
+    pub(crate) fn message_to(
+        &self,
+        namespace: &str,
+        id: &str,
+        spec: &SubscriptionSpec,
+        message: &Message,
+        now: Timestamp,
+    ) -> NewTask {
+        self.delivery_of(namespace, id, spec, (&message.id, &message.name), message.written(spec.format), now)
+    }
+
+    /// The same of a body that was told before.
+    pub(crate) fn delivery_of(
+        &self,
+        namespace: &str,
+        id: &str,
+        spec: &SubscriptionSpec,
+        (message, name): (&str, &str),
+        body: Value,
+        now: Timestamp,
+    ) -> NewTask {
+        // Nobody else can write such settings: a call that somebody submits has no field of that name.
+        let settings = json!({"type": "http", "subscription": id, "url": spec.url});
+        let labels = [(OF, id), ("event", message), ("type", name)];
+        let task = TaskSpec {
+            name: Some(message.to_owned()),
+            queue: Some(HOOK_QUEUE.into()),
+            payload: Some(body.into()),
+            executor: ExecutorSpec::Http(settings.into()),
+            retry: spec.policy(),
+            labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            rules: vec![share().name],
+            external_id: Some(message.to_owned()),
+            ..TaskSpec::new(DELIVERY)
+        };
+        task.lone(namespace, &self.config, self.ids.task(now), now)
+    }
+}

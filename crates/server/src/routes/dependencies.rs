@@ -1,0 +1,254 @@
+//! Dependencies: the outside things that tasks need, what holds tasks back while one is in trouble, and turning that by hand.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::Json;
+use axum::routing::{delete, get, post, put};
+use bytes::Bytes;
+use comeback_core::Timestamp;
+use comeback_core::dependency::{Phase, Settings};
+use comeback_engine::{DependencyView, Turn};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{CURSOR, LIMIT, Line, Query, known_name, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire::{self, Instant, Page, Span, instant};
+
+pub fn lines() -> Vec<Line> {
+    let one = "/api/v1/dependencies/{name}";
+    let shape = || schema::named("Dependency");
+    let turn = |id| Doc::new(id).answers(shape()).problems(&["not-found", "conflict"]);
+    vec![
+        line(Method::GET, "/api/v1/dependencies", Need::Read, "Dependencies, and how they stand", get(list))
+            .doc(Doc::new("listDependencies").query(&[LIMIT, CURSOR]).answers(schema::page(shape()))),
+        line(Method::GET, one, Need::Read, "A dependency, and how it stands", get(show))
+            .doc(Doc::new("getDependency").answers(shape()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Operate, "Say what holds tasks back that need it", put(make)).doc(
+            Doc::new("putDependency")
+                .about(
+                    "Tasks name what they need (`dependency`); a call needs its host. A part that is not named is off, and `{}` \
+                     switches it on as it is meant to be used. Holding costs no attempt, and how it stands stays as it is.",
+                )
+                .needs::<stands_for::DependencySettings>()
+                .example(json!({"gate": {}, "breaker": {}, "concurrency": {"max": 20}}))
+                .example(json!({"breaker": {"failures": 20, "ratio": 0.5, "window": "30s", "open": "5s", "max_open": "1m",
+                    "canaries": 1, "first_wave": 2, "wave": "1s"}, "budget": {"percent": 20, "floor": 1}}))
+                .example(json!({"calendar": {"windows": [{"from": "22:00", "to": "06:00", "tz": "Europe/Berlin"}],
+                    "holidays": ["2026-12-25"], "time_zone": "Europe/Berlin"}}))
+                .answers(shape())
+                .problems(&["conflict"]),
+        ),
+        line(Method::DELETE, one, Need::Operate, "Forget a dependency", delete(remove))
+            .doc(Doc::new("deleteDependency").about("What it held may start.").answers_nothing().problems(&["not-found"])),
+        line(Method::POST, "/api/v1/dependencies/{name}/open", Need::Operate, "Let nothing start that needs it", post(open)).doc(
+            turn("openDependency").about("For so long, or until it is closed.").takes::<TurnIn>().example(json!({"for": "30m"})),
+        ),
+        line(Method::POST, "/api/v1/dependencies/{name}/close", Need::Operate, "Let everything start at once", post(close)).doc(
+            turn("closeDependency")
+                .about("With `for`, it does not open by itself for so long. What was held back may start at once: `healthy` is gentler.")
+                .takes::<TurnIn>()
+                .example(json!({"for": "10m", "note": "checked by hand"})),
+        ),
+        line(Method::POST, "/api/v1/dependencies/{name}/healthy", Need::Operate, "Say that it is well again", post(healthy)).doc(
+            turn("dependencyIsHealthy")
+                .about("For health checks and deployments: those who wait follow in waves, oldest first, without waiting for a canary.")
+                .takes::<NoteIn>(),
+        ),
+        line(Method::POST, "/api/v1/dependencies/{name}/maintenance", Need::Operate, "Announce work on it", post(maintenance)).doc(
+            turn("announceMaintenance")
+                .about("Nothing that needs it starts between the two instants, and deadlines that lie behind its beginning wait for its end.")
+                .needs::<MaintenanceIn>()
+                .example(json!({"from": "2036-05-01T22:00:00Z", "to": "2036-05-02T02:00:00Z", "note": "new version"})),
+        ),
+    ]
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = DependencyTurn)]
+struct TurnIn {
+    #[serde(default, rename = "for")]
+    lasts: Option<Span>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = DependencyNote)]
+struct NoteIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Maintenance)]
+struct MaintenanceIn {
+    /// Now, where it is not said.
+    #[serde(default)]
+    from: Option<Instant>,
+    to: Instant,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+fn shown(view: &DependencyView, now: Timestamp) -> Value {
+    let it = &view.dependency;
+    let standing = &it.standing;
+    let allowance = standing.allowance(&it.settings, now);
+    let (since, trips, by_hand) = match standing.phase {
+        Phase::Closed => (None, 0, false),
+        Phase::KeptClosed { .. } => (None, 0, true),
+        Phase::Open { since, trips, kept, .. } => (Some(since), trips, kept),
+        Phase::HalfOpen { since, trips, .. } | Phase::Recovering { since, trips, .. } => (Some(since), trips, false),
+    };
+    let holds = allowance.holder.filter(|_| allowance.is_closed());
+    let until = holds.and_then(|(_, until)| until).filter(|until| *until < Timestamp::MAX);
+    let changes: Vec<Value> = standing
+        .told
+        .iter()
+        .rev()
+        .map(|told| json!({"at": told.at.to_rfc3339(), "what": told.what.word(), "why": told.why}))
+        .collect();
+    let maintenance: Vec<Value> = standing
+        .maintenance
+        .iter()
+        .map(|it| json!({"from": it.from.to_rfc3339(), "to": it.to.to_rfc3339(), "note": it.note}))
+        .collect();
+    json!({
+        "name": it.name,
+        "settings": it.settings.to_json(),
+        "breaker": {
+            "state": standing.phase.word(),
+            "since": instant(since),
+            "trips": trips,
+            "by_hand": by_hand,
+        },
+        "gate_until": instant(standing.gate.until.filter(|until| *until > now)),
+        "blocked": holds.and_then(|_| allowance.words(&it.name)),
+        "held_until": instant(until),
+        "running": view.running,
+        "max_running": allowance.running,
+        "succeeded": standing.window.good(),
+        "failed": standing.window.bad(),
+        "latency_ms": standing.window.took().map(|took| took.0),
+        "maintenance": maintenance,
+        "changes": changes,
+        "created_at": it.created_at.to_rfc3339(),
+        "updated_at": it.updated_at.to_rfc3339(),
+    })
+}
+
+type Shared = State<Arc<App>>;
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Page<Value>>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let limit = query.limit()?;
+    let found = app.engine.dependencies(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
+    let now = app.engine.now();
+    Ok(Json(Page::of(&found, limit, |it| it.dependency.name.clone(), |it| shown(it, now))))
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    known_name(&app, "dependency", &name)?;
+    Ok(Json(shown(&app.engine.dependency(&caller.namespace, &name).await?, app.engine.now())))
+}
+
+async fn make(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: Value = wire::read(&body)?;
+    let settings = Settings::parse(&given)?;
+    let made = app.engine.put_dependency(&caller.namespace, &name, settings, &caller.act(None, None)).await?;
+    Ok(Json(shown(&made, app.engine.now())))
+}
+
+async fn remove(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    known_name(&app, "dependency", &name)?;
+    app.engine.delete_dependency(&caller.namespace, &name, &caller.act(None, None)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn turned(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+    turn: Turn,
+    note: Option<String>,
+) -> Result<Json<Value>, Problem> {
+    known_name(app, "dependency", name)?;
+    let turned = app.engine.turn_dependency(&caller.namespace, name, &turn, &caller.act(None, note)).await?;
+    Ok(Json(shown(&turned, app.engine.now())))
+}
+
+async fn open(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let TurnIn { lasts, note } = wire::read(&body)?;
+    turned(&app, &caller, &name, Turn::Open { lasts: lasts.map(|Span(span)| span) }, note).await
+}
+
+async fn close(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let TurnIn { lasts, note } = wire::read(&body)?;
+    turned(&app, &caller, &name, Turn::Close { lasts: lasts.map(|Span(span)| span) }, note).await
+}
+
+async fn healthy(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let NoteIn { note } = wire::read(&body)?;
+    turned(&app, &caller, &name, Turn::Healthy, note).await
+}
+
+async fn maintenance(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    known_name(&app, "dependency", &name)?;
+    // Who says nothing hears first whether there is such a thing.
+    if body.is_empty() {
+        app.engine.dependency(&caller.namespace, &name).await?;
+    }
+    let MaintenanceIn { from, to: Instant(to), note } = wire::read(&body)?;
+    let from = from.map_or_else(|| app.engine.now(), |Instant(from)| from);
+    turned(&app, &caller, &name, Turn::Maintenance { from, to }, note).await
+}

@@ -1,0 +1,305 @@
+//! Error groups: errors that look the same, how it stands with them, and what people say of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use comeback_core::error_group::{Deed, Group, Standing};
+use comeback_core::filter::{fingerprint_from_hex, fingerprint_to_hex};
+use comeback_core::stats::{Dimension, Measure, Rate, bucket};
+use comeback_core::{Class, Invalid, Millis, Timestamp};
+use comeback_engine::store::{GroupQuery, SumsQuery};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::retries::{Range, Told, rate};
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire::{self, Page, Span};
+
+pub fn lines() -> Vec<Line> {
+    let one = "/api/v1/errors/{fingerprint}";
+    let shape = || schema::named("ErrorGroup");
+    vec![
+        line(Method::GET, "/api/v1/errors", Need::Read, "Errors that look the same, in groups", get(list)).doc(
+            Doc::new("listErrors")
+                .about(
+                    "Those that were seen last come first. `series` counts them by the hour over the last day, oldest first. \
+                     Their tasks are found by the filter that each names.",
+                )
+                .query(PARAMETERS)
+                .answers(schema::page(shape())),
+        ),
+        line(Method::GET, one, Need::Read, "A group of errors, and whether trying again helped", get(show)).doc(
+            Doc::new("getError").query(RANGE).answers(schema::named("ErrorGroupDetail")).problems(&["not-found"]),
+        ),
+        line(Method::POST, one, Need::Operate, "Say something of a group of errors", post(act)).doc(
+            Doc::new("changeError")
+                .about(
+                    "`resolve`: it is mended, and marked `regressed` when there is another. `ignore`: for a while or for good. \
+                     `open`: as it was. `classify`: from now on such errors are of this class, whatever a policy thinks of them; \
+                     `policy` gives that back to the policies. `note`: only the note.",
+                )
+                .needs::<DeedIn>()
+                .example(json!({"action": "resolve", "note": "deployed"}))
+                .example(json!({"action": "ignore", "for": "24h"}))
+                .example(json!({"action": "open"}))
+                .example(json!({"action": "classify", "class": "final", "note": "0 of 61 retries helped"}))
+                .example(json!({"action": "classify", "class": "policy"}))
+                .example(json!({"action": "note", "note": "asked the bank"}))
+                .answers(shape())
+                .problems(&["not-found"]),
+        ),
+    ]
+}
+
+const PARAMETERS: &[Param] = &[
+    Param::new("state", "Only those that stand so, with commas between them.", schema::text),
+    Param::new("kind", "Only of tasks of this kind.", schema::text),
+    Param::new("class", "Only those whose last error had this class.", || schema::named("Class")),
+    LIMIT,
+    CURSOR,
+];
+const RANGE: &[Param] = &[
+    Param::new("within", "How far to look back: 7 days where nothing is said.", || schema::named("Duration")),
+    Param::new(
+        "bucket",
+        "How long the parts of its series are, in whole quarters of an hour; an hour where nothing is said.",
+        || schema::named("Duration"),
+    ),
+];
+
+type Shared = State<Arc<App>>;
+
+const HOUR: Millis = Millis::from_secs(3_600);
+/// With the hour that it is, a day.
+const HOURS_BEFORE: Millis = Millis::from_secs(23 * 3_600);
+
+/// Groups that are looked at for one page.
+const MOST_LOOKED_AT: usize = 10_000;
+
+fn number(text: &str) -> Result<i64, Problem> {
+    fingerprint_from_hex(text).ok_or_else(|| Problem::not_found("error group"))
+}
+
+fn cursor(text: &str) -> Result<(Timestamp, i64), Problem> {
+    let parts = text.split_once('-').and_then(|(at, number)| Some((at.parse().ok()?, fingerprint_from_hex(number)?)));
+    let (at, number) = parts.ok_or_else(|| Problem::from(Invalid::one("cursor", "this is not a cursor")))?;
+    Ok((Timestamp(at), number))
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Page<Value>>, Problem> {
+    let query = Query::read(query.as_deref(), PARAMETERS)?;
+    let (limit, now) = (query.limit()? as usize, app.engine.now());
+    let mut faults = Invalid::default();
+    let mut standings = Vec::new();
+    for word in query.text("state").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
+        match Standing::from_word(word) {
+            Some(standing) => standings.push(standing),
+            None => faults.push("state", format!("`{word}` is none; there are {}", Standing::list())),
+        }
+    }
+    let class = query.text("class").map(|word| Class::from_word(word).ok_or(word));
+    if let Some(Err(word)) = class {
+        faults.push("class", format!("`{word}` is none; there are {}", Class::list()));
+    }
+    faults.or(())?;
+    let class = class.and_then(Result::ok);
+    let wanted = |group: &Group| {
+        (standings.is_empty() || standings.contains(&group.standing(now)))
+            && query.text("kind").is_none_or(|kind| kind == group.face.kind)
+            && (class.is_none() || group.class == class)
+    };
+    let mut after = query.text("cursor").map(cursor).transpose()?;
+    let (mut found, mut looked_at): (Vec<Group>, usize) = (Vec::new(), 0);
+    let next_cursor = loop {
+        let page = app.engine.error_groups(&caller.namespace, &GroupQuery { after, limit: 500 }).await?;
+        looked_at += page.len();
+        let was_all = page.len() < 500 || looked_at >= MOST_LOOKED_AT;
+        after = page.last().map(|last| (last.last_seen, last.fingerprint));
+        found.extend(page.into_iter().filter(wanted));
+        if found.len() > limit {
+            found.truncate(limit);
+            break found.last().map(|last| format!("{}-{}", last.last_seen.0, fingerprint_to_hex(last.fingerprint)));
+        }
+        if was_all {
+            break None;
+        }
+    };
+    let view = View::of(&app, &caller, &found, now).await?;
+    Ok(Json(Page { items: found.iter().map(|group| view.shown(group)).collect(), next_cursor }))
+}
+
+/// What is shown beside a group.
+struct View {
+    now: Timestamp,
+    open: HashMap<i64, u64>,
+    day: Told,
+    since: Timestamp,
+}
+
+impl View {
+    async fn of(app: &App, caller: &Caller, groups: &[Group], now: Timestamp) -> Result<View, Problem> {
+        let numbers: Vec<i64> = groups.iter().map(|group| group.fingerprint).collect();
+        let open = app.engine.open_with(&caller.namespace, &numbers).await?;
+        let since = bucket(now, HOUR) - HOURS_BEFORE;
+        let mut query = SumsQuery {
+            by: Dimension::Fingerprint,
+            since,
+            until: Timestamp(now.0.saturating_add(1)),
+            bucket: Some(HOUR),
+            only: Vec::new(),
+        };
+        if let [group] = groups {
+            query.only.push((Dimension::Fingerprint, fingerprint_to_hex(group.fingerprint)));
+        }
+        let day = Told::of(app.engine.sums(&caller.namespace, &query).await?);
+        Ok(View { now, open, day, since })
+    }
+
+    fn shown(&self, group: &Group) -> Value {
+        let name = fingerprint_to_hex(group.fingerprint);
+        let (word, sample, face) = (&group.word, &group.sample, &group.face);
+        let day = self.day.value(&name);
+        let (helped, wasted) = (day.get(Measure::Recovered), day.get(Measure::Wasted));
+        let at = |at: Option<Timestamp>| at.map(Timestamp::to_rfc3339);
+        json!({
+            "fingerprint": name,
+            "state": group.standing(self.now),
+            "state_since": at(word.since),
+            "ignored_until": at(word.ignored_until.filter(|_| group.standing(self.now) == Standing::Ignored)),
+            "reclassified": word.reclassified,
+            "note": word.note,
+            "by": word.by,
+            "kind": face.kind,
+            "title": face.title,
+            "trigger": face.trigger,
+            "type": face.error_type,
+            "code": face.code,
+            "status": face.status,
+            "class": group.class,
+            "count": group.count,
+            "recovered": group.recovered,
+            "open": self.open.get(&group.fingerprint).copied().unwrap_or(0),
+            "helped": rate(Rate { hits: helped, of: helped + wasted }),
+            "first_seen": group.first_seen.to_rfc3339(),
+            "last_seen": group.last_seen.to_rfc3339(),
+            "sample": {
+                "at": sample.at.to_rfc3339(),
+                "task_id": sample.task.to_string(),
+                "run": sample.run,
+                "message": sample.message,
+                "stack": sample.stack,
+            },
+            "filter": format!("fingerprint:{name}"),
+            "series": self.day.failures(&name, self.since, self.now, HOUR),
+        })
+    }
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), RANGE)?;
+    let now = app.engine.now();
+    let range = Range::read(&query, now)?;
+    let group = app.engine.error_group(&caller.namespace, number(&name)?).await?;
+    let view = View::of(&app, &caller, std::slice::from_ref(&group), now).await?;
+    let mut shown = view.shown(&group);
+    let asked = SumsQuery {
+        by: Dimension::Attempt,
+        since: range.since,
+        until: range.until,
+        bucket: Some(range.bucket.unwrap_or(HOUR)),
+        only: vec![(Dimension::Fingerprint, fingerprint_to_hex(group.fingerprint))],
+    };
+    let told = Told::of(app.engine.sums(&caller.namespace, &asked).await?);
+    shown["since"] = range.since.to_rfc3339().into();
+    shown["until"] = range.until.to_rfc3339().into();
+    shown["total"] = super::retries::shown(&told.total());
+    shown["by_attempt"] = told.items(Dimension::Attempt, false).into();
+    shown["history"] = told.series_of_all().into();
+    Ok(Json(shown))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ErrorDeed)]
+struct DeedIn {
+    #[schema(value_type = stands_for::ErrorAction)]
+    action: String,
+    /// How long it is ignored; for good where nothing is said.
+    #[serde(default, rename = "for")]
+    span: Option<Span>,
+    /// What such errors are from now on.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::ErrorClass>)]
+    class: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Name>)]
+    requested_by: Option<String>,
+}
+
+pub const ACTIONS: [&str; 5] = ["open", "ignore", "resolve", "classify", "note"];
+pub const CLASSES: [&str; 4] = ["final", "retryable", "rate_limited", "policy"];
+
+impl DeedIn {
+    fn deed(&self, now: Timestamp) -> Result<Deed, Invalid> {
+        let mut faults = Invalid::default();
+        if self.span.is_some() && self.action != "ignore" {
+            faults.push("for", "is only for the action `ignore`");
+        }
+        if self.class.is_some() != (self.action == "classify") {
+            faults.push("class", "is for the action `classify`, and for that only");
+        }
+        let class = self.class.as_deref().and_then(Class::from_word);
+        if self.class.as_deref().is_some_and(|word| !CLASSES.contains(&word)) {
+            faults.push("class", format!("must be one of {}", CLASSES.join(", ")));
+        }
+        let deed = match self.action.as_str() {
+            "open" => Deed::Reopen,
+            "ignore" => Deed::Ignore(self.span.map(|Span(span)| now + span)),
+            "resolve" => Deed::Resolve,
+            "classify" => Deed::Reclassify(class),
+            "note" => Deed::Note,
+            _ => {
+                faults.push("action", format!("must be one of {}", ACTIONS.join(", ")));
+                Deed::Note
+            }
+        };
+        faults.or(deed)
+    }
+}
+
+async fn act(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: DeedIn = wire::read(&body)?;
+    let (now, number) = (app.engine.now(), number(&name)?);
+    let deed = given.deed(now)?;
+    let act = caller.act(given.requested_by, given.note);
+    let group = app.engine.change_error_group(&caller.namespace, number, &deed, &act).await?;
+    let view = View::of(&app, &caller, std::slice::from_ref(&group), now).await?;
+    Ok(Json(view.shown(&group)))
+}

@@ -1,0 +1,286 @@
+//! Subscriptions: who is told of what happens, by signed calls.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{delete, get, post, put};
+use bytes::Bytes;
+use comeback_core::Invalid;
+use comeback_engine::Again;
+use comeback_engine::store::ListCursor;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::admin::NothingIn;
+use super::{CURSOR, LIMIT, Line, Query, line};
+use crate::App;
+use crate::auth::{self, Caller, Need};
+use crate::once::Once;
+use crate::openapi::{Doc, schema};
+use crate::problem::Problem;
+use crate::wire::subscription::{self as shape, RedeliverIn, SubscriptionIn};
+use crate::wire::{self, Instant, Page, Span};
+
+pub fn lines() -> Vec<Line> {
+    let (all, one) = ("/api/v1/subscriptions", "/api/v1/subscriptions/{id}");
+    let whole = || schema::named("Subscription");
+    let with_secret = || schema::named("NewSubscriptionSecret");
+    let example =
+        json!({"id": "ops", "url": "https://example.com/hooks", "types": ["task.failed", "task.retry_exhausted"]});
+    let other = json!({"url": "https://example.com/events", "types": ["RetryScheduled", "execution.*"], "format": "cloudevents",
+        "filter": "kind:payments.*"});
+    vec![
+        line(Method::GET, all, Need::Read, "Subscriptions, by id", get(list))
+            .doc(Doc::new("listSubscriptions").query(&[LIMIT, CURSOR]).answers(schema::page(whole()))),
+        line(Method::POST, all, Need::Operate, "Tell somebody outside what happens", post(create)).doc(
+            Doc::new("createSubscription")
+                .about(
+                    "From now on, every event of these types is delivered by a POST that is signed as Standard Webhooks has it \
+                     (`webhook-id`, `webhook-timestamp`, `webhook-signature`), and tried again until it is answered with a \
+                     success. 410 disables the subscription. The secret is shown in this answer only.",
+                )
+                .needs::<SubscriptionIn>()
+                .example(example)
+                .example(other.clone())
+                .once()
+                .creates(with_secret())
+                .problems(&["name-taken"]),
+        ),
+        line(Method::GET, one, Need::Read, "A subscription, without its secret", get(show))
+            .doc(Doc::new("getSubscription").answers(whole()).problems(&["not-found"])),
+        line(Method::PUT, one, Need::Operate, "Put a subscription in place of the one there is", put(replace)).doc(
+            Doc::new("putSubscription")
+                .about(
+                    "It goes on where the old one stopped; one that was disabled is told again. A new one is answered with its \
+                     secret.",
+                )
+                .needs::<SubscriptionIn>()
+                .example(other)
+                .answers(with_secret())
+                .also(201)
+                .problems(&["conflict"]),
+        ),
+        line(Method::DELETE, one, Need::Operate, "Delete a subscription", delete(remove))
+            .doc(Doc::new("deleteSubscription").answers_nothing().problems(&["not-found"])),
+        line(Method::POST, "/api/v1/subscriptions/{id}/rotate", Need::Operate, "Sign with another secret", post(rotate)).doc(
+            Doc::new("rotateSubscription")
+                .about("Both sign for a day. The new one is shown in this answer only.")
+                .takes::<RotateIn>()
+                .once()
+                .answers(with_secret())
+                .problems(&["not-found", "conflict"]),
+        ),
+        line(Method::POST, "/api/v1/subscriptions/{id}/test", Need::Operate, "Deliver something to try it out", post(test))
+            .doc(
+                Doc::new("testSubscription")
+                    .about("A delivery of the type `subscription.test`; what came of it is in the list of deliveries.")
+                    .takes::<NothingIn>()
+                    .once()
+                    .creates(schema::object([("task_id", schema::id())]))
+                    .problems(&["not-found", "conflict"]),
+            ),
+        line(
+            Method::POST,
+            "/api/v1/subscriptions/{id}/redeliver",
+            Need::Operate,
+            "Deliver again: one event, or what was given up",
+            post(redeliver),
+        )
+        .doc(
+            Doc::new("redeliver")
+                .needs::<RedeliverIn>()
+                .example(json!({"within": "3d"}))
+                .once()
+                .answers(schema::object([
+                    ("tasks", schema::list(schema::id())),
+                    ("more", schema::about(schema::flag(), "There is more: ask again.")),
+                ]))
+                .problems(&["not-found", "conflict"]),
+        ),
+        line(Method::GET, "/api/v1/subscriptions/{id}/deliveries", Need::Read, "Deliveries, newest first", get(deliveries))
+            .doc(
+                Doc::new("listDeliveries")
+                    .about("Each is a task: its attempts and answers are at `/tasks/{id}/attempts`.")
+                    .query(&[LIMIT, CURSOR])
+                    .answers(schema::page(schema::named("Delivery")))
+                    .problems(&["not-found"]),
+            ),
+    ]
+}
+
+type Shared = State<Arc<App>>;
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SecretRotation)]
+struct RotateIn {
+    /// One is made where nothing is said.
+    #[serde(default)]
+    #[schema(max_length = 120)]
+    secret: Option<String>,
+}
+
+async fn list(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let limit = query.limit()?;
+    let found = app.engine.subscriptions(&caller.namespace, query.text("cursor").unwrap_or_default(), limit).await?;
+    Ok(Json(json!(Page::of(&found, limit, |it| it.id.clone(), |it| shape::shown(it, None)))))
+}
+
+async fn view(app: &App, namespace: &str, id: &str) -> Result<Json<Value>, Problem> {
+    Ok(Json(shape::shown(&app.engine.subscription(namespace, id).await?, None)))
+}
+
+async fn show(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    view(&app, &caller.namespace, &id).await
+}
+
+async fn create(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let mut given: SubscriptionIn = wire::read(&body)?;
+    let id = match given.id.take() {
+        Some(id) => id,
+        // The same for who asks again.
+        None => auth::key_id(once.key().map(|key| (caller.namespace.as_str(), "subscription", key)))?,
+    };
+    let (spec, secret) = given.read()?;
+    let (here, again) = (app.clone(), app.clone());
+    let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
+    let by = caller.act(None, None);
+    let act = async move {
+        let (view, secret) = here.engine.create_subscription(&namespace, &id, spec, secret, &by).await?;
+        Ok(Json(shape::shown(&view, Some(&secret))))
+    };
+    let answer = once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await });
+    Ok((StatusCode::CREATED, answer.await?).into_response())
+}
+
+async fn replace(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let given: SubscriptionIn = wire::read(&body)?;
+    if given.id.as_ref().is_some_and(|given| *given != id) {
+        return Err(Invalid::one("id", format!("must be `{id}`, as in the address, or be left out")).into());
+    }
+    let (spec, secret) = given.read()?;
+    let act = caller.act(None, None);
+    let (view, secret, new) = app.engine.put_subscription(&caller.namespace, &id, spec, secret, &act).await?;
+    let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(shape::shown(&view, secret.as_ref()))).into_response())
+}
+
+async fn remove(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    app.engine.delete_subscription(&caller.namespace, &id, &caller.act(None, None)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn rotate(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: RotateIn = wire::read(&body)?;
+    let secret = shape::secret(given.secret)?;
+    let (here, again) = (app.clone(), app.clone());
+    let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
+    let by = caller.act(None, None);
+    let act = async move {
+        let (view, secret) = here.engine.rotate_subscription(&namespace, &id, secret, &by).await?;
+        Ok(Json(shape::shown(&view, Some(&secret))))
+    };
+    once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await }).await
+}
+
+async fn test(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let NothingIn {} = wire::read(&body)?;
+    let (here, again) = (app.clone(), app.clone());
+    let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
+    let by = caller.act(None, None);
+    let act = async move {
+        let task = here.engine.test_subscription(&namespace, &id, &by).await?;
+        Ok(Json(json!({"task_id": task.to_string()})))
+    };
+    let the_last = async move {
+        let found = again.engine.deliveries_of(&other, &called, 1, None).await?;
+        let task = found.items.first().map(|it| it.stored.task.id.to_string());
+        task.map(|task| Json(json!({"task_id": task}))).ok_or_else(|| Problem::not_found("delivery"))
+    };
+    let answer = once.guard(&app, &caller.namespace, &body, act, the_last).await?;
+    Ok((StatusCode::CREATED, answer).into_response())
+}
+
+async fn redeliver(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: RedeliverIn = wire::read(&body)?;
+    if given.event.as_ref().is_some_and(|event| event.len() > 200) {
+        return Err(Invalid::one("event", "may have 200 bytes at most").into());
+    }
+    let what = match (given.event, given.since, given.within) {
+        (Some(event), None, None) => Again::Event(event),
+        (None, Some(Instant(since)), None) => Again::Since(since),
+        (None, None, Some(Span(span))) => Again::Since(app.engine.now() - span),
+        _ => return Err(Invalid::one("event", "give one of `event`, `since` and `within`").into()),
+    };
+    let here = app.clone();
+    let namespace = caller.namespace.clone();
+    let by = caller.act(None, None);
+    let act = async move {
+        let again = here.engine.redeliver(&namespace, &id, what, &by).await?;
+        let tasks: Vec<String> = again.tasks.iter().map(ToString::to_string).collect();
+        Ok(Json(json!({"tasks": tasks, "more": again.more})))
+    };
+    // What was asked for under this key is done, and once is enough.
+    let nothing_more = async { Ok(Json(json!({"tasks": [], "more": false}))) };
+    once.guard(&app, &caller.namespace, &body, act, nothing_more).await
+}
+
+async fn deliveries(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, Problem> {
+    let query = Query::read(query.as_deref(), &[LIMIT, CURSOR])?;
+    let after: Option<ListCursor> = match query.text("cursor") {
+        Some(_) => query.parse("cursor")?,
+        None => None,
+    };
+    let found = app.engine.deliveries_of(&caller.namespace, &id, query.limit()?, after).await?;
+    let items: Vec<Value> = found.items.iter().map(shape::delivery).collect();
+    Ok(Json(json!(Page { items, next_cursor: found.next.map(|next| next.to_string()) })))
+}

@@ -1,0 +1,149 @@
+//! Workflows are switched on and off, and brought back to an older version.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, Path, State};
+use axum::http::Method;
+use axum::response::Json;
+use axum::routing::post;
+use bytes::Bytes;
+use comeback_core::workflow::WorkflowAct;
+use comeback_core::{Did, Invalid};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::workflows::{find, is_path, put_shown, put_text, standing_shown};
+use super::{Line, line};
+use crate::App;
+use crate::auth::{Caller, Need};
+use crate::once::Once;
+use crate::openapi::{Doc, schema, stands_for};
+use crate::problem::Problem;
+use crate::wire;
+
+pub fn lines() -> Vec<Line> {
+    let act = |id, about| {
+        let doc = Doc::new(id).takes::<NoteIn>().about(about).example(json!({"note": "the warehouse moves"})).once();
+        doc.answers(schema::named("WorkflowStanding")).problems(&["not-found", "conflict"])
+    };
+    let (on, off) = ("Whatever starts it does so again.", "Its schedules are `stopped`, and nobody can start it.");
+    let hold = "Its schedules are `paused`, and nobody can start it; what was begun goes on.";
+    let again = "From now on: what its schedules let pass is not made up for.";
+    vec![
+        line(Method::POST, "/api/v1/workflows/{path}/activate", Need::Operate, "Take it into use", post(activate))
+            .doc(act("activateWorkflow", on)),
+        line(
+            Method::POST,
+            "/api/v1/workflows/{path}/deactivate",
+            Need::Operate,
+            "Take it out of use",
+            post(deactivate),
+        )
+        .doc(act("deactivateWorkflow", off)),
+        line(
+            Method::POST,
+            "/api/v1/workflows/{path}/pause",
+            Need::Operate,
+            "Let nothing start it for a while",
+            post(pause),
+        )
+        .doc(act("pauseWorkflow", hold).problems(&["wrong-state"])),
+        line(Method::POST, "/api/v1/workflows/{path}/resume", Need::Operate, "Go on after a pause", post(resume))
+            .doc(act("resumeWorkflow", again).problems(&["wrong-state"])),
+        line(
+            Method::POST,
+            "/api/v1/workflows/{path}/rollback",
+            Need::Operate,
+            "An older version again",
+            post(rollback),
+        )
+        .doc(
+            Doc::new("rollbackWorkflow")
+                .about("Its text becomes the newest version; the versions in between stay.")
+                .needs::<RollbackIn>()
+                .example(json!({"version": 1, "note": "2 loses a step"}))
+                .once()
+                .answers(schema::named("WorkflowVersion"))
+                .problems(&["not-found", "conflict"]),
+        ),
+    ]
+}
+
+type Shared = State<Arc<App>>;
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = WorkflowNote)]
+struct NoteIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Rollback)]
+struct RollbackIn {
+    #[schema(minimum = 1, maximum = 2147483647)]
+    version: u32,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    note: Option<String>,
+}
+
+macro_rules! acts {
+    ($($verb:ident $what:ident),+) => {
+        $(async fn $verb(
+            State(app): Shared,
+            Extension(caller): Extension<Caller>,
+            Path(path): Path<String>,
+            once: Once,
+            body: Bytes,
+        ) -> Result<Json<Value>, Problem> {
+            let given: NoteIn = wire::read(&body)?;
+            is_path(&path).map_err(|_| Problem::not_found("workflow"))?;
+            let by = caller.act(None, given.note);
+            let (here, again) = (app.clone(), app.clone());
+            let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), path.clone());
+            let act = async move {
+                let standing = here.engine.change_workflow(&namespace, &path, WorkflowAct::$what, &by).await?;
+                Ok(Json(standing_shown(&standing)))
+            };
+            let as_it_is =
+                async move { Ok(Json(standing_shown(&again.engine.workflow_standing(&other, &called).await?))) };
+            once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+        })+
+    };
+}
+
+acts!(activate Activate, deactivate Deactivate, pause Pause, resume Resume);
+
+async fn rollback(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(path): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: RollbackIn = wire::read(&body)?;
+    if given.version == 0 || i32::try_from(given.version).is_err() {
+        return Err(Invalid::one("version", "must be a version: 1 or more").into());
+    }
+    let by = caller.act(None, given.note);
+    app.engine.config().limits.check_act(&by)?;
+    let old = find(&app, &caller, &path, Some(given.version)).await?;
+    app.catalog.read(&app.engine, &caller.namespace, &old.body)?;
+    let (here, again, whose) = (app.clone(), app.clone(), caller.clone());
+    let (namespace, called) = (caller.namespace.clone(), path.clone());
+    let act = async move {
+        let entry = here.engine.entry(Did::WorkflowRollback, &path, &by).within(&namespace);
+        let (version, created) = put_text(&here, &old.body, entry).await?;
+        Ok(Json(put_shown(&path, version, created, &[])))
+    };
+    let as_it_is = async move {
+        let newest = find(&again, &whose, &called, None).await?;
+        Ok(Json(put_shown(&called, newest.version, false, &[])))
+    };
+    once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+}

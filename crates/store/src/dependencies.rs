@@ -1,0 +1,119 @@
+//! Dependencies as they are stored: what was asked of them, and what is remembered in between. What that means is said in
+//! `comeback_core::dependency`.
+
+use std::collections::BTreeMap;
+
+use comeback_core::admission::Admission;
+use comeback_core::dependency::{Settings, Standing};
+use comeback_core::{Lane, Timestamp};
+use serde_json::{Value, json};
+
+use crate::StoreError;
+use crate::row::corrupt;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dependency {
+    pub namespace: String,
+    pub name: String,
+    /// Counts the changes of the row.
+    pub version: u32,
+    pub settings: Settings,
+    pub standing: Standing,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Dependency {
+    pub fn new(namespace: &str, name: &str, settings: Settings, now: Timestamp) -> Dependency {
+        Dependency {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            version: 0,
+            settings,
+            standing: Standing::default(),
+            created_at: now,
+            updated_at: now,
+        }
+    }
+
+    /// What the audit tells of it.
+    pub fn facts(&self) -> Value {
+        json!({"settings": self.settings.to_json(), "breaker": self.standing.phase.word()})
+    }
+
+    /// When time changes something about it.
+    pub(crate) fn due(&self, now: Timestamp) -> Option<i64> {
+        self.standing.next(&self.settings, now).map(|at| at.0)
+    }
+
+    pub(crate) fn settings_text(&self) -> String {
+        self.settings.to_json().to_string()
+    }
+
+    pub(crate) fn standing_text(&self) -> String {
+        serde_json::to_string(&self.standing).unwrap_or_default()
+    }
+}
+
+/// The columns of a row.
+pub(crate) struct DependencyRow {
+    pub namespace: String,
+    pub name: String,
+    pub version: u32,
+    pub settings: String,
+    pub standing: String,
+    pub created_at: i64,
+    pub updated_at: i64,
+}
+
+impl DependencyRow {
+    pub fn read(self) -> Result<Dependency, StoreError> {
+        let unread = |what: &str| corrupt(format!("the {what} of dependency {}", self.name));
+        let settings = serde_json::from_str(&self.settings).map_err(|_| unread("settings"))?;
+        Ok(Dependency {
+            settings: Settings::parse(&settings).map_err(|_| unread("settings"))?,
+            standing: serde_json::from_str(&self.standing).map_err(|_| unread("standing"))?,
+            namespace: self.namespace,
+            name: self.name,
+            version: self.version,
+            created_at: Timestamp(self.created_at),
+            updated_at: Timestamp(self.updated_at),
+        })
+    }
+}
+
+/// The names of what the tasks of these lanes depend on, in one order.
+pub(crate) fn named<'a>(lanes: impl Iterator<Item = &'a Lane>) -> Vec<String> {
+    let mut names: Vec<String> =
+        lanes.flat_map(|lane| &lane.limits).filter_map(|limit| limit.key.dependency().map(str::to_owned)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Tells who chooses what these allow.
+pub(crate) fn guard(admission: &mut Admission, dependencies: &[Dependency], now: Timestamp) {
+    for it in dependencies {
+        admission.guard(&it.name, it.standing.allowance(&it.settings, now));
+    }
+}
+
+/// Counts what was chosen; answers those that are to be written.
+pub(crate) fn take(admission: &Admission, dependencies: Vec<Dependency>, now: Timestamp) -> Vec<Dependency> {
+    let taken: BTreeMap<&str, u32> = admission.taken().collect();
+    let mut changed = dependencies;
+    changed.retain_mut(|it| {
+        let n = taken.get(it.name.as_str()).copied().unwrap_or(0);
+        it.standing.take(&it.settings, n, now)
+    });
+    changed
+}
+
+/// Of one namespace, that a list looks at.
+pub(crate) const MOST_CLOSED: u32 = 1_000;
+
+/// Those that let nothing start now.
+pub(crate) fn closed_names(dependencies: &[Dependency], now: Timestamp) -> Vec<String> {
+    let closed = dependencies.iter().filter(|it| it.standing.allowance(&it.settings, now).is_closed());
+    closed.map(|it| it.name.clone()).collect()
+}

@@ -1,0 +1,150 @@
+//! Dependencies. A claim locks the rows that it takes from, after the locks of rules and before all others; so what it counts is so
+//! until its commit.
+
+use comeback_core::{Audit, Millis, Timestamp};
+use deadpool_postgres::{GenericClient, Transaction};
+use tokio_postgres::Row;
+
+use super::{PostgresStore, audit, rules};
+use crate::StoreError;
+use crate::dependencies::{Dependency, DependencyRow};
+
+const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
+     from dependency d join namespace n on n.id = d.namespace";
+
+fn read(row: &Row) -> Result<Dependency, StoreError> {
+    let row = DependencyRow {
+        namespace: row.get(0),
+        name: row.get(1),
+        version: row.get::<_, i32>(2).cast_unsigned(),
+        settings: row.get(3),
+        standing: row.get(4),
+        created_at: row.get(5),
+        updated_at: row.get(6),
+    };
+    row.read()
+}
+
+pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&format!("{WHAT} where n.name = $1 and d.name = $2")).await?;
+    client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read).transpose()
+}
+
+/// For a claim, in one order; locked where it is about to take.
+pub async fn some(
+    tx: &Transaction<'_>,
+    namespace: &str,
+    names: &[String],
+    locked: bool,
+) -> Result<Vec<Dependency>, StoreError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let lock = if locked { "for update of d" } else { "" };
+    let sql = format!("{WHAT} where n.name = $1 and d.name = any($2) order by d.name {lock}");
+    let statement = tx.prepare_cached(&sql).await?;
+    tx.query(&statement, &[&namespace, &names]).await?.iter().map(read).collect()
+}
+
+pub async fn page(
+    store: &PostgresStore,
+    namespace: &str,
+    after: &str,
+    limit: u32,
+) -> Result<Vec<Dependency>, StoreError> {
+    let client = store.reader().await?;
+    let sql = format!("{WHAT} where n.name = $1 and d.name collate \"C\" > $2 order by d.name collate \"C\" limit $3");
+    let statement = client.prepare_cached(&sql).await?;
+    client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?.iter().map(read).collect()
+}
+
+pub async fn due(store: &PostgresStore, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+    let client = store.reader().await?;
+    let sql = format!("{WHAT} where d.due <= $1 order by d.due, d.namespace, d.name limit $2");
+    let statement = client.prepare_cached(&sql).await?;
+    client.query(&statement, &[&now.0, &i64::from(limit)]).await?.iter().map(read).collect()
+}
+
+pub async fn next(store: &PostgresStore, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached("select min(due) from dependency where due > $1").await?;
+    Ok(client.query_one(&statement, &[&after.0]).await?.get::<_, Option<i64>>(0).map(Timestamp))
+}
+
+/// Whether the version that it names is still the one there is. Only then deadlines behind an instant are moved by a span.
+pub async fn put(
+    store: &PostgresStore,
+    it: &Dependency,
+    stopped: Option<(Timestamp, Millis)>,
+    audit: Option<&Audit>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    if it.version == 0 {
+        client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&it.namespace]).await?;
+    }
+    let tx = client.transaction().await?;
+    let old = match audit {
+        Some(_) => some(&tx, &it.namespace, std::slice::from_ref(&it.name), false).await?.pop(),
+        None => None,
+    };
+    let written = write(&tx, it, now).await?;
+    if let (true, Some((from, by))) = (written, stopped) {
+        extend_deadlines(store, &tx, it, from, by).await?;
+    }
+    audit::note(&tx, audit.filter(|_| written), old.as_ref().map(Dependency::facts)).await?;
+    tx.commit().await?;
+    Ok(written)
+}
+
+pub async fn write(client: &impl GenericClient, it: &Dependency, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = match it.version {
+        0 => {
+            "insert into dependency (namespace, name, version, settings, standing, due, created_at, updated_at)
+             select id, $2, $3 + 1, $4, $5, $6, $7, $7 from namespace where name = $1 on conflict do nothing"
+        }
+        _ => {
+            "update dependency set version = version + 1, settings = $4, standing = $5, due = $6, updated_at = $7
+             where namespace = (select id from namespace where name = $1) and name = $2 and version = $3"
+        }
+    };
+    let statement = client.prepare_cached(sql).await?;
+    let (version, due) = (it.version.cast_signed(), it.due(now));
+    let (settings, standing) = (it.settings_text(), it.standing_text());
+    let written =
+        client.execute(&statement, &[&it.namespace, &it.name, &version, &settings, &standing, &due, &now.0]).await?;
+    Ok(written > 0)
+}
+
+pub async fn delete(
+    store: &PostgresStore,
+    namespace: &str,
+    name: &str,
+    audit: Option<&Audit>,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let old = some(&tx, namespace, &[name.to_owned()], true).await?.pop();
+    let sql = "delete from dependency d using namespace n where n.id = d.namespace and n.name = $1 and d.name = $2";
+    tx.execute(sql, &[&namespace, &name]).await?;
+    audit::note(&tx, audit.filter(|_| old.is_some()), old.as_ref().map(Dependency::facts)).await?;
+    tx.commit().await?;
+    Ok(old.is_some())
+}
+
+/// In one order, as everybody locks.
+async fn extend_deadlines(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    it: &Dependency,
+    from: Timestamp,
+    by: Millis,
+) -> Result<(), StoreError> {
+    rules::learn_ruled_lanes(&store.dictionary, tx).await?;
+    let lanes = store.dictionary.under(&it.namespace, &it.name);
+    let sql = "update task_open set expires_at = expires_at + $3, version = version + 1 where id = any(array(
+                 select id from task_open where expires_at > $2 and lane = any($1) order by id for update))";
+    tx.execute(sql, &[&lanes, &from.0, &by.0.cast_signed()]).await?;
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! What is said of a task otherwise than before: its labels and how urgent it is.
+
+use comeback_core::{Audit, TaskId, Timestamp};
+
+use super::{PostgresStore, audit};
+use crate::StoreError;
+use crate::row::{labels_from_json, labels_to_json};
+use crate::rules::{self, RuleTables, Whose};
+use crate::types::Description;
+
+pub async fn describe(
+    store: &PostgresStore,
+    id: TaskId,
+    change: &Description,
+    entry: Option<&Audit>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    if !write(store, id, change, entry, now).await? {
+        return Ok(false);
+    }
+    if change.labels.is_some() {
+        let tasks = store.belongings(Whose::Task(id.0)).await?;
+        rules::put_where_they_belong(store, tasks).await?;
+    }
+    Ok(true)
+}
+
+async fn write(
+    store: &PostgresStore,
+    id: TaskId,
+    change: &Description,
+    entry: Option<&Audit>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    if let Some(priority) = change.priority {
+        let sql = "update task_open set prio = $2, version = version + 1, updated_at = greatest($3, updated_at) where id = $1";
+        if tx.execute(sql, &[&id.0, &-priority, &now.0]).await? == 0 {
+            return Ok(false);
+        }
+        tx.execute("update task set priority = $2 where id = $1", &[&id.0, &priority]).await?;
+    }
+    if let Some((before, after)) = &change.labels {
+        let row = tx.query_opt("select labels::text from task where id = $1 for update", &[&id.0]).await?;
+        if row.is_none_or(|row| labels_from_json(row.get(0)) != *before) {
+            return Ok(false);
+        }
+        let sql = "update task set labels = $2::text::jsonb where id = $1";
+        tx.execute(sql, &[&id.0, &labels_to_json(after)]).await?;
+    }
+    if let Some(entry) = entry {
+        audit::write(&tx, entry).await?;
+    }
+    tx.commit().await?;
+    Ok(true)
+}

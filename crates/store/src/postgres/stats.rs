@@ -1,0 +1,404 @@
+//! Statistics. Whoever moves the place in the feed holds its row until the sums are committed with it; others find it moved.
+
+use std::collections::HashMap;
+
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::stats::{Fact, Fold};
+use comeback_core::{Audit, Class, Record, Timestamp};
+use deadpool_postgres::{GenericClient, Transaction};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::feed::{FeedRow, ROWS, rows_from};
+use super::read::snapshot;
+use super::rows::{Reader, read_history};
+use super::{PostgresStore, audit, learn};
+use crate::StoreError;
+use crate::audit::Given;
+use crate::events::MOST_EVENTS;
+use crate::page::FeedCursor;
+use crate::row::corrupt;
+use crate::stats::{
+    GroupQuery, GroupRow, LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble,
+};
+
+pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, StoreError> {
+    let mut client = store.reader().await?;
+    let tx = snapshot(&mut client).await?;
+    let from: String = tx.query_one("select place from stat_fold", &[]).await?.get(0);
+    let start = place(&from)?;
+    let mut rows = rows_from(&tx, start).await?;
+    let mut more = rows.len() as i64 >= ROWS;
+    rows.retain(|row| (row.transaction, row.row) > (start.transaction, start.row) || start == FeedCursor::default());
+    let mut items = 0;
+    let enough = rows.iter().position(|row| {
+        items += row.ids.len();
+        items >= limit as usize
+    });
+    if let Some(last) = enough {
+        more |= last + 1 < rows.len();
+        rows.truncate(last + 1);
+    }
+    let to = rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of(row.transaction, row.row).to_string());
+    let facts = facts(store, &tx, &rows).await?;
+    Ok(Stretch { from, to, facts, more })
+}
+
+async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) -> Result<Vec<Fact>, StoreError> {
+    let (mut ids, mut firsts, mut lasts): (Vec<Uuid>, Vec<i32>, Vec<i32>) = Default::default();
+    for row in rows {
+        // What begins with the first event is a creation, which adds nothing.
+        for item in (0..row.ids.len()).filter(|item| row.firsts[*item] > 1) {
+            ids.push(row.ids[item]);
+            firsts.push(row.firsts[item]);
+            lasts.push(row.lasts[item]);
+        }
+    }
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "select {}, t.lane, t.policy, t.cost::int8
+         from unnest($1::uuid[], $2::int4[], $3::int4[]) as i(id, first, last)
+         cross join lateral (select * from history x where x.subject = i.id and x.seq > i.first - {MOST_EVENTS}
+             and x.seq <= i.last and x.seq + length(x.events) - 1 between i.first and i.last) h
+         join task t on t.id = i.id",
+        LEAN_HISTORY.as_str()
+    );
+    let statement = tx.prepare_cached(&sql).await?;
+    let mut found: Vec<(Record, Numbers)> = Vec::new();
+    for row in tx.query(&statement, &[&ids, &firsts, &lasts]).await? {
+        let mut from = Reader::new(&row);
+        let record = read_history(&mut from)?.into_record()?;
+        if Fact::counts(&record.events, record.outcome) {
+            found.push((record, (from.get()?, from.get()?, from.get()?)));
+        }
+    }
+    learn::know(store, found.iter().map(|(_, (lane, policy, _))| (*lane, *policy))).await?;
+    let mut troubles = troubles(tx, &found).await?;
+    let mut facts = Vec::with_capacity(found.len());
+    for (record, (lane, policy, cost)) in found {
+        // One of a newer version, of which nobody here knows what it is.
+        let Some(lane) = store.dictionary.lane(lane) else { continue };
+        let policy = policy.and_then(|id| store.dictionary.policy(id));
+        let owner = Owner { namespace: lane.namespace.as_str().into(), lane, policy, cost };
+        let before = troubles.remove(&(record.subject, record.seq));
+        let before = before.and_then(|(since, last)| trouble(since, last));
+        facts.push(fact(record, &owner, before));
+    }
+    Ok(facts)
+}
+
+/// The lane, the policy and the cost of a task.
+type Numbers = (i32, Option<i32>, Option<i64>);
+type Troubles = HashMap<(Uuid, u32), (i64, Record)>;
+
+async fn troubles<T>(tx: &Transaction<'_>, found: &[(Record, T)]) -> Result<Troubles, StoreError> {
+    let looks_back = |record: &&Record| Fact::looks_back(record.run, &record.events, record.outcome);
+    let asked: Vec<&Record> = found.iter().map(|(record, _)| record).filter(looks_back).collect();
+    if asked.is_empty() {
+        return Ok(Troubles::new());
+    }
+    let ids: Vec<Uuid> = asked.iter().map(|record| record.subject).collect();
+    let before: Vec<i32> = asked.iter().map(|record| record.seq.cast_signed()).collect();
+    let sql = format!(
+        "select {}, i.before, f.at
+         from unnest($1::uuid[], $2::int4[]) as i(id, before)
+         cross join lateral (select x.at from history x where x.subject = i.id and x.seq < i.before
+             and x.outcome in (1, 2, 3) order by x.seq limit 1) f
+         cross join lateral (select * from history x where x.subject = i.id and x.seq < i.before
+             and x.outcome in (1, 2, 3) order by x.seq desc limit 1) h",
+        LEAN_HISTORY.as_str()
+    );
+    let statement = tx.prepare_cached(&sql).await?;
+    let mut troubles = Troubles::new();
+    for row in tx.query(&statement, &[&ids, &before]).await? {
+        let mut from = Reader::new(&row);
+        let last = read_history(&mut from)?.into_record()?;
+        let (before, since): (i32, i64) = (from.get()?, from.get()?);
+        troubles.insert((last.subject, before.cast_unsigned()), (since, last));
+    }
+    Ok(troubles)
+}
+
+pub async fn fold(
+    store: &PostgresStore,
+    (from, to): (&str, &str),
+    fold: &Fold,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let sql = "update stat_fold set place = $2, at = $3 where place = $1";
+    if tx.execute(sql, &[&from, &to, &now.0]).await? == 0 {
+        return Ok(false);
+    }
+    add_sums(store, &tx, fold).await?;
+    for ((namespace, fingerprint), news) in &fold.groups {
+        let namespace = number(store, namespace)?;
+        let old = find_group(&tx, namespace, *fingerprint, "for update").await?;
+        if let Some(group) = Group::after(old, *fingerprint, news) {
+            write_group(&tx, namespace, &group).await?;
+        }
+    }
+    tx.commit().await?;
+    Ok(true)
+}
+
+fn number(store: &PostgresStore, namespace: &str) -> Result<i32, StoreError> {
+    store.dictionary.namespace(namespace).ok_or_else(|| corrupt("a namespace in the statistics"))
+}
+
+async fn add_sums(store: &PostgresStore, tx: &Transaction<'_>, fold: &Fold) -> Result<(), StoreError> {
+    if fold.sums.is_empty() {
+        return Ok(());
+    }
+    let new_cell = tx
+        .prepare_cached(
+            "insert into stat_cell as c
+               (id, namespace, kind, queue, dependency, strategy, class, fingerprint, attempt, origin, last_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+             on conflict (id) do update set last_at = excluded.last_at where c.last_at < excluded.last_at",
+        )
+        .await?;
+    let (mut ats, mut cells, mut measures, mut values) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for ((namespace, at, cell), sums) in &fold.sums {
+        let id = cell.number(namespace);
+        let (class, attempt) = (cell.class.map(Class::code), cell.attempt.cast_signed());
+        let (origin, namespace) = (cell.origin.code(), number(store, namespace)?);
+        let given: [&(dyn ToSql + Sync); 11] = [
+            &id,
+            &namespace,
+            &cell.kind,
+            &cell.queue,
+            &cell.dependency,
+            &cell.strategy,
+            &class,
+            &cell.fingerprint,
+            &attempt,
+            &origin,
+            &at.0,
+        ];
+        tx.execute(&new_cell, &given).await?;
+        for (code, value) in sums.codes() {
+            ats.push(at.0);
+            cells.push(id);
+            measures.push(code);
+            values.push(value.cast_signed());
+        }
+    }
+    let add = tx
+        .prepare_cached(
+            "insert into stat as s (at, cell, measure, value)
+             select * from unnest($1::int8[], $2::int8[], $3::int2[], $4::int8[])
+             on conflict (at, cell, measure) do update set value = s.value + excluded.value",
+        )
+        .await?;
+    tx.execute(&add, &[&ats, &cells, &measures, &values]).await?;
+    Ok(())
+}
+
+pub async fn sums(store: &PostgresStore, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+    let (sql, given) = query.statement('$', namespace);
+    let values: Vec<&(dyn ToSql + Sync)> = given
+        .iter()
+        .map(|given| -> &(dyn ToSql + Sync) {
+            match given {
+                Given::Text(text) => text,
+                Given::Number(number) => number,
+                Given::Id(id) => id,
+            }
+        })
+        .collect();
+    let client = store.reader().await?;
+    let rows = client.query(&sql, &values).await?;
+    Ok(rows.iter().map(|row| query.line(row.get(0), row.get(1), row.get(2), row.get(3))).collect())
+}
+
+/// Whether there is more to do of it.
+pub async fn tidy_sums(
+    store: &PostgresStore,
+    now: Timestamp,
+    limit: u32,
+    most_groups: u32,
+) -> Result<bool, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    // Nobody adds meanwhile.
+    tx.execute("select 1 from stat_fold for update", &[]).await?;
+    let mut more = false;
+    for (before, span) in keep::steps(now) {
+        let sql = "select min(at) from stat where at < $1 and at % $2::int8 <> 0";
+        let first: Option<i64> = tx.query_one(sql, &[&before, &span]).await?.get(0);
+        let Some(first) = first else { continue };
+        let start = first.div_euclid(span) * span;
+        tx.execute(
+            "insert into stat as s (at, cell, measure, value)
+             select $1::int8, cell, measure, sum(value)::int8 from stat where at > $1 and at < $1 + $2::int8
+             group by cell, measure
+             on conflict (at, cell, measure) do update set value = s.value + excluded.value",
+            &[&start, &span],
+        )
+        .await?;
+        tx.execute("delete from stat where at > $1 and at < $1 + $2::int8", &[&start, &span]).await?;
+        more = true;
+    }
+    let (oldest, most) = (keep::oldest(now).0, i64::from(limit));
+    let mut gone = tx
+        .execute(
+            "delete from stat where (at, cell, measure) in
+               (select at, cell, measure from stat where at < $1 order by at limit $2)",
+            &[&oldest, &most],
+        )
+        .await?;
+    if gone < u64::from(limit) {
+        gone += tx
+            .execute(
+                "delete from stat_cell where id in (select id from stat_cell where last_at < $1 order by id limit $2)",
+                &[&oldest, &most],
+            )
+            .await?;
+        gone += tx.execute("delete from error_group where last_seen < $1 and reclassified is null", &[&oldest]).await?;
+        tx.execute("delete from account_use where period collate \"C\" < $1", &[&keep::oldest_month(now)]).await?;
+        forget_groups(&tx, most_groups).await?;
+    }
+    tx.commit().await?;
+    Ok(more || gone >= u64::from(limit))
+}
+
+/// Those beyond so many, by when they were seen last. What people reclassified stays.
+async fn forget_groups(tx: &Transaction<'_>, most: u32) -> Result<(), StoreError> {
+    let namespaces = tx.query("select distinct namespace from error_group", &[]).await?;
+    for namespace in namespaces.iter().map(|row| row.get::<_, i32>(0)) {
+        let sql = "select last_seen, fingerprint from error_group where namespace = $1
+                   order by last_seen desc, fingerprint desc limit 1 offset $2";
+        if let Some(cut) = tx.query_opt(sql, &[&namespace, &i64::from(most)]).await? {
+            let (last_seen, fingerprint): (i64, i64) = (cut.get(0), cut.get(1));
+            let sql = "delete from error_group where namespace = $1 and (last_seen, fingerprint) <= ($2, $3)
+                         and reclassified is null";
+            tx.execute(sql, &[&namespace, &last_seen, &fingerprint]).await?;
+        }
+    }
+    Ok(())
+}
+
+fn read_group(row: &Row) -> Result<Group, StoreError> {
+    GroupRow {
+        fingerprint: row.get(0),
+        face: row.get(1),
+        count: row.get(2),
+        recovered: row.get(3),
+        first_seen: row.get(4),
+        last_seen: row.get(5),
+        class: row.get(6),
+        sample: row.get(7),
+        word: row.get(8),
+        reclassified: row.get(9),
+    }
+    .into_group()
+}
+
+async fn find_group(
+    client: &impl GenericClient,
+    namespace: i32,
+    fingerprint: i64,
+    lock: &str,
+) -> Result<Option<Group>, StoreError> {
+    let sql = format!("select {} from error_group where namespace = $1 and fingerprint = $2 {lock}", GroupRow::COLUMNS);
+    let statement = client.prepare_cached(&sql).await?;
+    client.query_opt(&statement, &[&namespace, &fingerprint]).await?.as_ref().map(read_group).transpose()
+}
+
+async fn write_group(client: &impl GenericClient, namespace: i32, group: &Group) -> Result<(), StoreError> {
+    let sql = format!(
+        "insert into error_group (namespace, {}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+         on conflict (namespace, fingerprint) do update set face = excluded.face, count = excluded.count,
+           recovered = excluded.recovered, first_seen = excluded.first_seen, last_seen = excluded.last_seen,
+           class = excluded.class, sample = excluded.sample, word = excluded.word,
+           reclassified = excluded.reclassified",
+        GroupRow::COLUMNS
+    );
+    let row = GroupRow::new(group);
+    let statement = client.prepare_cached(&sql).await?;
+    let given: [&(dyn ToSql + Sync); 11] = [
+        &namespace,
+        &row.fingerprint,
+        &row.face,
+        &row.count,
+        &row.recovered,
+        &row.first_seen,
+        &row.last_seen,
+        &row.class,
+        &row.sample,
+        &row.word,
+        &row.reclassified,
+    ];
+    client.execute(&statement, &given).await?;
+    Ok(())
+}
+
+pub async fn groups(store: &PostgresStore, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+    let sql = format!(
+        "select {} from error_group where namespace = $1 and (last_seen, fingerprint) < ($2, $3)
+         order by last_seen desc, fingerprint desc limit $4",
+        GroupRow::COLUMNS
+    );
+    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &[&namespace, &at.0, &fingerprint, &i64::from(query.limit)]).await?;
+    rows.iter().map(read_group).collect()
+}
+
+pub async fn group(store: &PostgresStore, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+    let client = store.reader().await?;
+    find_group(&client, namespace, fingerprint, "").await
+}
+
+pub async fn put_group(
+    store: &PostgresStore,
+    namespace: i32,
+    fingerprint: i64,
+    deed: &Deed,
+    audit: &Audit,
+    now: Timestamp,
+) -> Result<Option<Group>, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let Some(mut group) = find_group(&tx, namespace, fingerprint, "for update").await? else { return Ok(None) };
+    let before = group.facts();
+    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
+    write_group(&tx, namespace, &group).await?;
+    let audit = audit.clone().changed(None, Some(group.facts()));
+    audit::note(&tx, Some(&audit), Some(before)).await?;
+    tx.commit().await?;
+    Ok(Some(group))
+}
+
+pub async fn reclassified(store: &PostgresStore) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
+               where g.reclassified is not null";
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(sql).await?;
+    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
+    for row in client.query(&statement, &[]).await? {
+        if let Some(class) = Class::from_code(row.get(2)) {
+            found.entry(row.get(0)).or_default().insert(row.get(1), class);
+        }
+    }
+    Ok(found)
+}
+
+pub async fn open_with(
+    store: &PostgresStore,
+    lanes: &[i32],
+    fingerprints: &[i64],
+) -> Result<HashMap<i64, u64>, StoreError> {
+    let sql = "select i.f, (select count(*) from task_open o where o.fingerprint = i.f and o.lane = any($2))
+               from unnest($1::int8[]) as i(f)";
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(sql).await?;
+    let rows = client.query(&statement, &[&fingerprints, &lanes]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).cast_unsigned())).collect())
+}

@@ -1,0 +1,101 @@
+//! Dependencies. There is one writer, so what a claim reads of them is so until its commit.
+
+use comeback_core::{Audit, Millis, Timestamp};
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::audit;
+use super::submit::namespace_id;
+use crate::StoreError;
+use crate::dependencies::{Dependency, DependencyRow};
+
+const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
+     from dependency d join namespace n on n.id = d.namespace";
+
+fn read(row: &Row<'_>) -> rusqlite::Result<DependencyRow> {
+    Ok(DependencyRow {
+        namespace: row.get(0)?,
+        name: row.get(1)?,
+        version: row.get(2)?,
+        settings: row.get(3)?,
+        standing: row.get(4)?,
+        created_at: row.get(5)?,
+        updated_at: row.get(6)?,
+    })
+}
+
+pub fn one(connection: &Connection, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+    let sql = format!("{WHAT} where n.name = ?1 and d.name = ?2");
+    let row = connection.prepare_cached(&sql)?.query_row((namespace, name), read).optional()?;
+    row.map(DependencyRow::read).transpose()
+}
+
+pub fn some(connection: &Connection, namespace: &str, names: &[String]) -> Result<Vec<Dependency>, StoreError> {
+    names.iter().filter_map(|name| one(connection, namespace, name).transpose()).collect()
+}
+
+pub fn page(connection: &Connection, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+    let sql = format!("{WHAT} where n.name = ?1 and d.name > ?2 order by d.name limit ?3");
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_map((namespace, after, limit), read)?.map(|row| row?.read()).collect()
+}
+
+pub fn due(connection: &Connection, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+    let sql = format!("{WHAT} where d.due <= ?1 order by d.due, d.namespace, d.name limit ?2");
+    let mut statement = connection.prepare_cached(&sql)?;
+    statement.query_map((now.0, limit), read)?.map(|row| row?.read()).collect()
+}
+
+pub fn next(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "select min(due) from dependency where due > ?1";
+    let due: Option<i64> = connection.prepare_cached(sql)?.query_row([after.0], |row| row.get(0))?;
+    Ok(due.map(Timestamp))
+}
+
+/// Whether the version that it names is still the one there is.
+pub fn put(
+    connection: &Connection,
+    it: &Dependency,
+    audit: Option<&Audit>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let namespace = namespace_id(connection, &it.namespace)?;
+    let old = if audit.is_some() { one(connection, &it.namespace, &it.name)? } else { None };
+    let sql = match it.version {
+        0 => {
+            "insert into dependency (namespace, name, version, settings, standing, due, created_at, updated_at)
+             values (?1, ?2, ?3 + 1, ?4, ?5, ?6, ?7, ?7) on conflict do nothing"
+        }
+        _ => {
+            "update dependency set version = version + 1, settings = ?4, standing = ?5, due = ?6, updated_at = ?7
+             where namespace = ?1 and name = ?2 and version = ?3"
+        }
+    };
+    let (settings, standing) = (it.settings_text(), it.standing_text());
+    let written = connection.prepare_cached(sql)?.execute((
+        namespace,
+        &it.name,
+        it.version,
+        settings,
+        standing,
+        it.due(now),
+        now.0,
+    ))?;
+    audit::note(connection, audit.filter(|_| written > 0), old.as_ref().map(Dependency::facts))?;
+    Ok(written > 0)
+}
+
+pub fn delete(connection: &Connection, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+    let Some(old) = one(connection, namespace, name)? else { return Ok(false) };
+    let id = namespace_id(connection, namespace)?;
+    connection.execute("delete from dependency where namespace = ?1 and name = ?2", (id, name))?;
+    audit::note(connection, audit, Some(old.facts()))?;
+    Ok(true)
+}
+
+pub fn extend_deadlines(connection: &Connection, lanes: &[i32], from: Timestamp, by: Millis) -> Result<(), StoreError> {
+    let lanes = serde_json::json!(lanes).to_string();
+    let sql = "update task_open set expires_at = expires_at + ?3, version = version + 1
+               where expires_at > ?2 and lane in (select value from json_each(?1))";
+    connection.execute(sql, (lanes, from.0, by.0.cast_signed()))?;
+    Ok(())
+}

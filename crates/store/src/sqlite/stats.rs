@@ -1,0 +1,355 @@
+//! Statistics. There is one writer, so whoever finds the place in the feed as it was read may add to the sums.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::stats::{Fact, Fold, Trouble};
+use comeback_core::{Audit, Class, Timestamp};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use uuid::Uuid;
+
+use super::audit;
+use super::read::unpack;
+use super::statements::{Reader, read_history};
+use crate::StoreError;
+use crate::audit::Given;
+use crate::dictionary::Dictionary;
+use crate::events::MOST_EVENTS;
+use crate::page::FeedCursor;
+use crate::row::corrupt;
+use crate::stats::{
+    GroupQuery, GroupRow, LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble,
+};
+
+/// Rows of the feed that are looked at in one go, each of which is a transaction.
+const ROWS: u32 = 512;
+
+pub fn unfolded(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<Stretch, StoreError> {
+    let from: String = connection.query_row("select place from stat_fold", (), |row| row.get(0))?;
+    let rows: Vec<(u64, i32, Vec<u8>)> = connection
+        .prepare_cached("select id, namespace, items from feed where id > ?1 order by id limit ?2")?
+        .query_map((place(&from)?.row.cast_signed(), ROWS), |row| {
+            Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get(1)?, row.get(2)?))
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut stretch = Stretch { to: from.clone(), from, facts: Vec::new(), more: rows.len() >= ROWS as usize };
+    let mut items_read = 0;
+    for (id, namespace, items) in rows {
+        if items_read >= limit as usize {
+            stretch.more = true;
+            break;
+        }
+        let name = dictionary.namespace_name(namespace).ok_or_else(|| corrupt("a namespace in the feed"))?;
+        for bytes in items.chunks_exact(24) {
+            items_read += 1;
+            let (subject, first, last) = unpack(bytes);
+            // Its creation, which adds nothing.
+            if first > 1 {
+                facts_of(connection, dictionary, &name, (subject, first, last), &mut stretch.facts)?;
+            }
+        }
+        stretch.to = FeedCursor::end_of(0, id).to_string();
+    }
+    Ok(stretch)
+}
+
+/// What may tell of the events between two numbers.
+static TOLD: LazyLock<String> = LazyLock::new(|| {
+    format!("select {} from history h where h.subject = ?1 and h.seq > ?2 and h.seq <= ?3", LEAN_HISTORY.as_str())
+});
+
+fn facts_of(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &Arc<str>,
+    (subject, first, last): (Uuid, u32, u32),
+    into: &mut Vec<Fact>,
+) -> Result<(), StoreError> {
+    let low = i64::from(first) - i64::from(MOST_EVENTS);
+    let rows: Vec<_> = connection
+        .prepare_cached(&TOLD)?
+        .query_map((subject.as_bytes().as_slice(), low, last), |row| read_history(&mut Reader { row, next: 0 }))?
+        .collect::<rusqlite::Result<_>>()?;
+    for row in rows {
+        let record = row.into_record()?;
+        let is_told = (first..=last).contains(&record.last_seq());
+        if !is_told || !Fact::counts(&record.events, record.outcome) {
+            continue;
+        }
+        let Some(owner) = owner(connection, dictionary, namespace, subject)? else { continue };
+        let trouble = match Fact::looks_back(record.run, &record.events, record.outcome) {
+            true => trouble_before(connection, subject, record.seq)?,
+            false => None,
+        };
+        into.push(fact(record, &owner, trouble));
+    }
+    Ok(())
+}
+
+fn owner(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    namespace: &Arc<str>,
+    task: Uuid,
+) -> Result<Option<Owner>, StoreError> {
+    let found: Option<(i32, Option<i32>, Option<i64>)> = connection
+        .prepare_cached("select lane, policy, cost from task where id = ?1")?
+        .query_row([task.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .optional()?;
+    let Some((lane, policy, cost)) = found else { return Ok(None) };
+    let lane = dictionary.lane(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
+    let policy = policy.and_then(|id| dictionary.policy(id));
+    Ok(Some(Owner { namespace: namespace.clone(), lane, policy, cost }))
+}
+
+fn trouble_before(connection: &Connection, subject: Uuid, seq: u32) -> Result<Option<Trouble>, StoreError> {
+    let since: Option<i64> = connection
+        .prepare_cached(
+            "select at from history where subject = ?1 and seq < ?2 and outcome in (1, 2, 3) order by seq limit 1",
+        )?
+        .query_row((subject.as_bytes().as_slice(), seq), |row| row.get(0))
+        .optional()?;
+    let Some(since) = since else { return Ok(None) };
+    let sql = format!(
+        "select {} from history h where h.subject = ?1 and h.seq < ?2 and h.outcome in (1, 2, 3)
+         order by h.seq desc limit 1",
+        LEAN_HISTORY.as_str()
+    );
+    let last = connection
+        .prepare_cached(&sql)?
+        .query_row((subject.as_bytes().as_slice(), seq), |row| read_history(&mut Reader { row, next: 0 }))?;
+    Ok(trouble(since, last.into_record()?))
+}
+
+pub fn fold(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    (from, to): (&str, &str),
+    fold: &Fold,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let sql = "update stat_fold set place = ?2, at = ?3 where place = ?1";
+    if connection.prepare_cached(sql)?.execute((from, to, now.0))? == 0 {
+        return Ok(false);
+    }
+    let number = |name: &str| dictionary.namespace(name).ok_or_else(|| corrupt("a namespace in the statistics"));
+    for ((namespace, at, cell), sums) in &fold.sums {
+        let id = cell.number(namespace);
+        connection
+            .prepare_cached(
+                "insert into stat_cell
+                   (id, namespace, kind, queue, dependency, strategy, class, fingerprint, attempt, origin, last_at)
+                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                 on conflict (id) do update set last_at = max(last_at, excluded.last_at)",
+            )?
+            .execute((
+                id,
+                number(namespace)?,
+                &cell.kind,
+                &cell.queue,
+                &cell.dependency,
+                &cell.strategy,
+                cell.class.map(Class::code),
+                cell.fingerprint,
+                cell.attempt,
+                cell.origin.code(),
+                at.0,
+            ))?;
+        let mut add = connection.prepare_cached(
+            "insert into stat (at, cell, measure, value) values (?1, ?2, ?3, ?4)
+             on conflict do update set value = value + excluded.value",
+        )?;
+        for (code, value) in sums.codes() {
+            add.execute((at.0, id, code, value.cast_signed()))?;
+        }
+    }
+    for ((namespace, fingerprint), news) in &fold.groups {
+        let namespace = number(namespace)?;
+        let old = find_group(connection, namespace, *fingerprint)?;
+        if let Some(group) = Group::after(old, *fingerprint, news) {
+            write_group(connection, namespace, &group)?;
+        }
+    }
+    Ok(true)
+}
+
+pub fn sums(connection: &Connection, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+    let (sql, given) = query.statement('?', namespace);
+    let values = given.into_iter().map(|given| match given {
+        Given::Text(text) => Value::Text(text),
+        Given::Number(number) => Value::Integer(number),
+        Given::Id(id) => Value::Blob(id.as_bytes().to_vec()),
+    });
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map(params_from_iter(values), |row| {
+        Ok(query.line(row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Whether there is more to do of it.
+pub fn tidy_sums(connection: &Connection, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+    let mut more = false;
+    for (before, span) in keep::steps(now) {
+        let sql = "select min(at) from stat where at < ?1 and at % ?2 <> 0";
+        let first: Option<i64> = connection.prepare_cached(sql)?.query_row((before, span), |row| row.get(0))?;
+        let Some(first) = first else { continue };
+        let start = first.div_euclid(span) * span;
+        connection
+            .prepare_cached(
+                "insert into stat (at, cell, measure, value)
+                 select ?1, cell, measure, sum(value) from stat where at > ?1 and at < ?1 + ?2 group by cell, measure
+                 on conflict do update set value = value + excluded.value",
+            )?
+            .execute((start, span))?;
+        connection.prepare_cached("delete from stat where at > ?1 and at < ?1 + ?2")?.execute((start, span))?;
+        more = true;
+    }
+    let oldest = keep::oldest(now).0;
+    let mut gone = connection
+        .prepare_cached(
+            "delete from stat where (at, cell, measure) in
+               (select at, cell, measure from stat where at < ?1 order by at limit ?2)",
+        )?
+        .execute((oldest, limit))?;
+    if gone < limit as usize {
+        gone += connection
+            .prepare_cached(
+                "delete from stat_cell where id in (select id from stat_cell where last_at < ?1 order by id limit ?2)",
+            )?
+            .execute((oldest, limit))?;
+        gone += connection
+            .prepare_cached("delete from error_group where last_seen < ?1 and reclassified is null")?
+            .execute([oldest])?;
+        connection.execute("delete from account_use where period < ?1", [keep::oldest_month(now)])?;
+        forget_groups(connection, most_groups)?;
+    }
+    Ok(more || gone >= limit as usize)
+}
+
+/// Those beyond so many, by when they were seen last. What people reclassified stays.
+fn forget_groups(connection: &Connection, most: u32) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached("select distinct namespace from error_group")?;
+    let namespaces: Vec<i32> = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    for namespace in namespaces {
+        let sql = "select last_seen, fingerprint from error_group where namespace = ?1
+                   order by last_seen desc, fingerprint desc limit 1 offset ?2";
+        let cut: Option<(i64, i64)> = connection
+            .prepare_cached(sql)?
+            .query_row((namespace, most), |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        if let Some((last_seen, fingerprint)) = cut {
+            let sql = "delete from error_group where namespace = ?1 and (last_seen, fingerprint) <= (?2, ?3)
+                         and reclassified is null";
+            connection.prepare_cached(sql)?.execute((namespace, last_seen, fingerprint))?;
+        }
+    }
+    Ok(())
+}
+
+fn read_group(row: &Row<'_>) -> rusqlite::Result<GroupRow> {
+    Ok(GroupRow {
+        fingerprint: row.get(0)?,
+        face: row.get(1)?,
+        count: row.get(2)?,
+        recovered: row.get(3)?,
+        first_seen: row.get(4)?,
+        last_seen: row.get(5)?,
+        class: row.get(6)?,
+        sample: row.get(7)?,
+        word: row.get(8)?,
+        reclassified: row.get(9)?,
+    })
+}
+
+fn find_group(connection: &Connection, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+    let sql = format!("select {} from error_group where namespace = ?1 and fingerprint = ?2", GroupRow::COLUMNS);
+    let row = connection.prepare_cached(&sql)?.query_row((namespace, fingerprint), read_group).optional()?;
+    row.map(GroupRow::into_group).transpose()
+}
+
+fn write_group(connection: &Connection, namespace: i32, group: &Group) -> Result<(), StoreError> {
+    let sql = format!(
+        "insert or replace into error_group (namespace, {}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        GroupRow::COLUMNS
+    );
+    let row = GroupRow::new(group);
+    connection.prepare_cached(&sql)?.execute((
+        namespace,
+        row.fingerprint,
+        row.face,
+        row.count,
+        row.recovered,
+        row.first_seen,
+        row.last_seen,
+        row.class,
+        row.sample,
+        row.word,
+        row.reclassified,
+    ))?;
+    Ok(())
+}
+
+pub fn groups(connection: &Connection, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+    let sql = format!(
+        "select {} from error_group where namespace = ?1 and (last_seen, fingerprint) < (?2, ?3)
+         order by last_seen desc, fingerprint desc limit ?4",
+        GroupRow::COLUMNS
+    );
+    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
+    let mut statement = connection.prepare_cached(&sql)?;
+    let rows = statement.query_map((namespace, at.0, fingerprint, query.limit), read_group)?;
+    rows.map(|row| row?.into_group()).collect()
+}
+
+pub fn group(connection: &Connection, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+    find_group(connection, namespace, fingerprint)
+}
+
+pub fn put_group(
+    connection: &Connection,
+    namespace: i32,
+    fingerprint: i64,
+    deed: &Deed,
+    audit: &Audit,
+    now: Timestamp,
+) -> Result<Option<Group>, StoreError> {
+    let Some(mut group) = find_group(connection, namespace, fingerprint)? else { return Ok(None) };
+    let before = group.facts();
+    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
+    write_group(connection, namespace, &group)?;
+    let audit = audit.clone().changed(None, Some(group.facts()));
+    audit::note(connection, Some(&audit), Some(before))?;
+    Ok(Some(group))
+}
+
+pub fn reclassified(connection: &Connection) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
+               where g.reclassified is not null";
+    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        if let Some(class) = Class::from_code(row.get(2)?) {
+            found.entry(row.get(0)?).or_default().insert(row.get(1)?, class);
+        }
+    }
+    Ok(found)
+}
+
+pub fn open_with(
+    connection: &Connection,
+    lanes: &[i32],
+    fingerprints: &[i64],
+) -> Result<HashMap<i64, u64>, StoreError> {
+    let lanes: Vec<String> = lanes.iter().map(ToString::to_string).collect();
+    let sql = format!("select count(*) from task_open where fingerprint = ?1 and lane in ({})", lanes.join(", "));
+    let mut statement = connection.prepare(&sql)?;
+    let count = |number: &i64| {
+        let open: i64 = statement.query_row([number], |row| row.get(0))?;
+        Ok((*number, open.cast_unsigned()))
+    };
+    fingerprints.iter().map(count).collect()
+}
