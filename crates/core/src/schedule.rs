@@ -125,7 +125,7 @@ impl Times {
                 .map(|span| Rhythm::Every { span, anchor: self.start_at.unwrap_or(self.anchor).0 })
                 .map_err(|message| ("every", message)),
             (None, None, Some(event)) => {
-                read_event(event).map(|()| Rhythm::Event(event.clone())).map_err(|message| ("event", message))
+                check_events(event).map(|()| Rhythm::Event(event.clone())).map_err(|message| ("event", message))
             }
             (cron, every, _) => {
                 if let Some(Err(message)) = cron.as_deref().map(read_cron) {
@@ -188,15 +188,21 @@ fn read_span(span: Millis) -> Result<i64, String> {
     i64::try_from(span.0).map_err(|_| "is too long".into())
 }
 
-fn read_event(name: &str) -> Result<(), String> {
+/// What an event from outside may be called; or what is wrong with the name.
+pub fn check_event(name: &str) -> Result<(), String> {
     let known = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-' | ':' | '/');
-    let bare = name.strip_suffix('*').unwrap_or(name);
-    if name.is_empty() || name.len() > MOST_CHARACTERS || !bare.chars().all(known) {
-        return Err(format!(
-            "must be letters, digits, `.`, `_`, `-`, `:` and `/`, {MOST_CHARACTERS} at most, and may end in `*`"
-        ));
+    if name.is_empty() || name.len() > MOST_CHARACTERS || !name.chars().all(known) {
+        return Err(format!("must be letters, digits, `.`, `_`, `-`, `:` and `/`, {MOST_CHARACTERS} at most"));
     }
     Ok(())
+}
+
+/// One name, or with a `*` at its end all that begin so; `*` alone is all of them.
+fn check_events(pattern: &str) -> Result<(), String> {
+    match pattern.strip_suffix('*') {
+        Some("") => Ok(()),
+        bare => check_event(bare.unwrap_or(pattern)).map_err(|message| format!("{message}, and may end in `*`")),
+    }
 }
 
 fn clip(text: &str) -> String {

@@ -100,6 +100,12 @@ impl Types {
         self.0.is_empty() || self.0.iter().any(|pattern| fits(pattern, word))
     }
 
+    /// The first that names nothing that happens to a task or an execution: nobody can count those.
+    pub fn uncounted(&self) -> Option<(usize, &str)> {
+        let counted = |word: &str| of_work().any(|name| fits(word, name));
+        self.0.iter().enumerate().map(|(n, word)| (n, word.as_str())).find(|(_, word)| !counted(word))
+    }
+
     /// The names by which an event is told: its own, that of the retry it belongs to, or both where both are wanted.
     pub fn names(&self, event: &Event) -> Vec<&'static str> {
         let own = Some(event.kind.word()).filter(|word| self.want(word));
@@ -109,12 +115,16 @@ impl Types {
     }
 }
 
+/// What happens to tasks and executions.
+fn of_work() -> impl Iterator<Item = &'static str> {
+    EventKind::ALL.iter().map(|it| it.word()).chain(RetryEvent::ALL.iter().map(|it| it.word()))
+}
+
 /// Everything that can be named.
 fn known() -> impl Iterator<Item = &'static str> {
-    let retries = RetryEvent::ALL.iter().map(|it| it.word());
     let alerts = AlertEvent::ALL.iter().map(|it| it.word());
     let changes = Change::ALL.iter().map(|it| it.event());
-    EventKind::ALL.iter().map(|it| it.word()).chain(retries).chain(alerts).chain(changes)
+    of_work().chain(alerts).chain(changes)
 }
 
 /// One thing that is told: the same for every try.
@@ -234,6 +244,16 @@ mod tests {
         for word in ["task.fail", "nothing.*", "", "task.failed "] {
             assert!(Types::read(vec![word.to_owned()]).is_err(), "{word:?}");
         }
+    }
+
+    #[test]
+    fn what_happens_to_no_task_and_no_execution_cannot_be_counted() {
+        let read = |words: &[&str]| Types::read(words.iter().map(|word| (*word).to_owned()).collect()).expect("known");
+        for words in [&["task.failed"][..], &["task.*", "execution.failed"], &["Retry*"], &["*"], &[]] {
+            assert_eq!(read(words).uncounted(), None, "{words:?}");
+        }
+        assert_eq!(read(&["task.failed", "dependency.opened"]).uncounted(), Some((1, "dependency.opened")));
+        assert_eq!(read(&["alert.*"]).uncounted(), Some((0, "alert.*")));
     }
 
     #[test]

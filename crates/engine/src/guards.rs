@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use comeback_core::dependency::{self, Change, Ended, How, Phase, Seen, Standing};
-use comeback_core::{AttemptOutcome, Commit, Lane, Record, Task, Timestamp, Transition, Write, admission, backoff};
+use comeback_core::{Commit, Lane, Task, Timestamp, Transition, admission, backoff};
 use comeback_store::{Dependency, StoreError, Submission};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -42,36 +42,13 @@ pub(crate) fn names(lane: &Lane) -> impl Iterator<Item = Named> {
     named.map(|name| (lane.namespace.clone(), name.to_owned()))
 }
 
-/// How a run ended, as far as what it needed is concerned; nothing where that says nothing of it.
-fn ended(write: &Write, record: &Record) -> Option<Ended> {
-    let started_at = record.started_at.or(write.after.started_at)?;
-    let failure = record.failure.as_ref();
-    let how = match record.outcome? {
-        AttemptOutcome::Succeeded => How::Answered,
-        AttemptOutcome::Throttled => How::Throttled,
-        AttemptOutcome::Failed => match failure?.status {
-            Some(429) => How::Throttled,
-            Some(408 | 500..) => How::Failed,
-            Some(_) => How::Answered,
-            None if write.after.class == Some(comeback_core::Class::Final) => How::Answered,
-            None => How::Failed,
-        },
-        AttemptOutcome::Lost | AttemptOutcome::Snoozed | AttemptOutcome::Released | AttemptOutcome::Canceled => {
-            return None;
-        }
-    };
-    let not_before = failure.and_then(|it| it.retry_after).map(|asked| record.at + asked.from_now(record.at));
-    let allowed = [write.after.timeout, write.after.attempt_deadline].into_iter().flatten().min();
-    Some(Ended { started_at, at: record.at, how, is_retry: record.run > 1, not_before, allowed })
-}
-
 impl Guards {
     /// Notes how runs ended.
     pub fn note(&self, commit: &Commit) {
         for write in commit.writes.iter().filter(|write| admission::is_counted(write.from)) {
             for name in names(&write.after.lane) {
                 let told = commit.records.iter().filter(|record| record.subject == write.after.id.0);
-                let ended = told.filter_map(|record| ended(write, record));
+                let ended = told.filter_map(|record| Ended::of(&write.after, record));
                 let mut seen = self.seen.lock();
                 if seen.is_empty() {
                     self.bell.notify_one();

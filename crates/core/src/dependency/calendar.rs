@@ -21,15 +21,39 @@ impl Maintenance {
     }
 }
 
-/// Where a deadline lies when announced work stops its clock (model A14), for a task that is there from `since` on.
+/// Where a deadline lies when announced work stops its clock (model A14), for a task that is there from `since` on. The work is
+/// given in the order in which it begins; what two of them cover counts once.
 pub fn extended(maintenance: &[Maintenance], since: Timestamp, deadline: Timestamp) -> Timestamp {
     let mut deadline = deadline;
-    for it in maintenance.iter().filter(|it| it.to > since) {
+    for (n, it) in maintenance.iter().enumerate().filter(|(_, it)| it.to > since) {
         if it.from < deadline {
-            deadline = deadline + it.to.since(it.from.max(since));
+            deadline = deadline + uncovered(&maintenance[..n], it.from.max(since), it.to);
         }
     }
     deadline
+}
+
+/// Which deadlines wait for the end of work that is announced now, and for how long: those behind the instant, by the span. What
+/// was announced before made them wait already.
+pub fn stopped(
+    announced: &[Maintenance],
+    from: Timestamp,
+    to: Timestamp,
+    now: Timestamp,
+) -> Option<(Timestamp, Millis)> {
+    let begins = from.max(now);
+    let span = uncovered(announced, begins, to);
+    (span > Millis(0)).then_some((begins, span))
+}
+
+/// How much of a stretch none of them covers.
+fn uncovered(maintenance: &[Maintenance], from: Timestamp, to: Timestamp) -> Millis {
+    let (mut free, mut reached) = (Millis(0), from);
+    for it in maintenance.iter().filter(|it| it.from < to) {
+        free = free + it.from.since(reached);
+        reached = reached.max(it.to);
+    }
+    free + to.since(reached)
 }
 
 /// Who keeps it closed at that time, and until when.

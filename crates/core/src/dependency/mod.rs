@@ -21,12 +21,14 @@ mod tests;
 
 use std::fmt;
 
-use crate::task::Hold;
+use crate::event::{AttemptOutcome, Record};
+use crate::failure::Class;
+use crate::task::{Hold, Task};
 use crate::time::{Millis, Timestamp};
 
 pub use breaker::Phase;
 pub use budget::Slots;
-pub use calendar::{Maintenance, extended};
+pub use calendar::{Maintenance, extended, stopped};
 pub use settings::{Breaker, Calendar, Concurrency, GateSettings, RetryBudget, Settings};
 pub use standing::{Change, Seen, Standing, Told, Window};
 
@@ -55,8 +57,38 @@ pub enum How {
 }
 
 impl Ended {
+    /// How a run ended, as far as what it needed is concerned; nothing where that says nothing of it.
+    pub fn of(task: &Task, record: &Record) -> Option<Ended> {
+        let started_at = record.started_at.or(task.started_at)?;
+        let failure = record.failure.as_ref();
+        let how = match record.outcome? {
+            AttemptOutcome::Succeeded => How::Answered,
+            AttemptOutcome::Throttled => How::Throttled,
+            AttemptOutcome::Failed => How::of_failure(failure?.status, task.class),
+            AttemptOutcome::Lost | AttemptOutcome::Snoozed | AttemptOutcome::Released | AttemptOutcome::Canceled => {
+                return None;
+            }
+        };
+        let not_before = failure.and_then(|it| it.retry_after).map(|asked| record.at + asked.from_now(record.at));
+        let allowed = [task.timeout, task.attempt_deadline].into_iter().flatten().min();
+        Some(Ended { started_at, at: record.at, how, is_retry: record.run > 1, not_before, allowed })
+    }
+
     pub fn took(&self) -> Millis {
         self.at.since(self.started_at)
+    }
+}
+
+impl How {
+    /// By what the other side answered; where it said nothing, a failure that is final is the caller's own fault.
+    fn of_failure(status: Option<u16>, class: Option<Class>) -> How {
+        match status {
+            Some(429) => How::Throttled,
+            Some(408 | 500..) => How::Failed,
+            Some(_) => How::Answered,
+            None if class == Some(Class::Final) => How::Answered,
+            None => How::Failed,
+        }
     }
 }
 

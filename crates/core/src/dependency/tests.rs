@@ -368,6 +368,50 @@ fn announced_work_moves_deadlines() {
     assert_eq!(moved(0, 250), at(450), "by the first into the second");
     assert_eq!(moved(150, 180), at(230), "only what is left of it");
     assert_eq!(moved(400, 450), at(450), "it is over");
+    let two = [work(100, 200), work(150, 250)];
+    assert_eq!(extended(&two, at(0), at(120)), at(270), "what both cover counts once");
+}
+
+/// Whose deadlines are moved when work is announced, and by how much.
+#[test]
+fn announcing_work_moves_the_deadlines_behind_it_once() {
+    let work = |from: u64, to: u64| Maintenance { from: at(from), to: at(to), note: None };
+    let table = [
+        ("the first", vec![], (100, 200), 0, Some((100, 100))),
+        ("it has begun", vec![], (100, 200), 150, Some((150, 50))),
+        ("it is over", vec![], (100, 200), 200, None),
+        ("announced before", vec![work(100, 200)], (100, 200), 0, None),
+        ("made longer", vec![work(100, 200)], (100, 260), 0, Some((100, 60))),
+        ("made shorter", vec![work(100, 200)], (100, 150), 0, None),
+        ("half of it covered", vec![work(100, 200)], (150, 250), 0, Some((150, 50))),
+        ("its middle covered", vec![work(120, 140)], (100, 200), 0, Some((100, 80))),
+        ("covered twice", vec![work(100, 150), work(120, 180)], (100, 200), 0, Some((100, 20))),
+        ("another day", vec![work(500, 600)], (100, 200), 0, Some((100, 100))),
+        ("one that is over", vec![work(10, 20)], (100, 200), 50, Some((100, 100))),
+    ];
+    for (name, announced, (from, to), now, expected) in table {
+        let expected = expected.map(|(behind, by)| (at(behind), Millis(by)));
+        assert_eq!(stopped(&announced, at(from), at(to), at(now)), expected, "{name}");
+    }
+}
+
+/// What the other side's answer says of its health.
+#[test]
+fn an_answer_says_how_the_other_side_is() {
+    let table = [
+        (Some(429), None, How::Throttled),
+        (Some(408), None, How::Failed),
+        (Some(500), None, How::Failed),
+        (Some(503), Some(Class::Final), How::Failed),
+        (Some(404), None, How::Answered),
+        (Some(422), Some(Class::Retryable), How::Answered),
+        (None, Some(Class::Final), How::Answered),
+        (None, Some(Class::Retryable), How::Failed),
+        (None, None, How::Failed),
+    ];
+    for (status, class, how) in table {
+        assert_eq!(How::of_failure(status, class), how, "{status:?} {class:?}");
+    }
 }
 
 proptest! {

@@ -100,6 +100,12 @@ impl AlertSpec {
         if self.of.as_ref().is_some_and(|of| of.words().is_empty()) {
             faults.push("of", "name what the share is of");
         }
+        for (field, types) in [("types", Some(&self.types)), ("of", self.of.as_ref())] {
+            if let Some((n, word)) = types.and_then(Types::uncounted) {
+                let words = "is told to subscriptions and cannot be counted; name what happens to tasks and executions";
+                faults.push(format!("{field}[{n}]"), format!("`{word}` {words}"));
+            }
+        }
         if self.of.is_some() != self.watch.share.is_some() {
             faults.push("share", "belongs with `of`: give both or none");
         }

@@ -1,7 +1,7 @@
 //! Dependencies: made, looked at, and turned by hand. What they hold back is decided in the core and heeded by the store.
 
 use comeback_core::admission::Rule;
-use comeback_core::dependency::{Change, Maintenance, Settings};
+use comeback_core::dependency::{Change, Maintenance, Settings, stopped};
 use comeback_core::filter::{Filter, Sort, StateTest, Term, Test};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis, Task, Timestamp};
@@ -144,7 +144,7 @@ impl Engine {
             let did = turned(&mut it, turn, act, now)?;
             let entry = self.entry(did, name, act).within(namespace).changed(None, Some(it.facts()));
             let stopped = match turn {
-                Turn::Maintenance { from, to } => stopped(&before, *from, *to, now),
+                Turn::Maintenance { from, to } => stopped(&before.standing.maintenance, *from, *to, now),
                 _ => None,
             };
             if self.core.store.announce(&it, stopped, Some(&entry), now).await? {
@@ -181,13 +181,6 @@ impl Engine {
     pub fn dependency_changes(&self) -> Vec<(Change, u64)> {
         self.core.guards.changes()
     }
-}
-
-/// Deadlines wait for the end of announced work (model A14): which, and for how long. What was announced before is not counted again.
-fn stopped(before: &Dependency, from: Timestamp, to: Timestamp, now: Timestamp) -> Option<(Timestamp, Millis)> {
-    let announced = before.standing.maintenance.iter().find(|it| it.from == from).map(|it| it.to);
-    let begins = announced.unwrap_or(from).max(now);
-    (to > begins).then(|| (from.max(now), to.since(begins)))
 }
 
 fn turned(it: &mut Dependency, turn: &Turn, act: &Act, now: Timestamp) -> Result<Did, CommandError> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use comeback_core::transition::Act;
 use comeback_core::workflow::{WorkflowAct, WorkflowState};
 use comeback_core::{Did, Timestamp};
-use comeback_store::{Shelf, StoreError};
+use comeback_store::{Document, Shelf, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::WORKFLOWS;
@@ -39,8 +39,14 @@ impl Default for WorkflowStanding {
 }
 
 impl WorkflowStanding {
-    fn read(body: &str) -> WorkflowStanding {
-        serde_json::from_str(body).unwrap_or_default()
+    /// What cannot be read stops: a workflow that was switched off must not run because of it.
+    fn read(path: &str, body: &str) -> Result<WorkflowStanding, StoreError> {
+        serde_json::from_str(body)
+            .map_err(|error| StoreError::Corrupt(format!("how the workflow {path} stands: {error}")))
+    }
+
+    fn of(path: &str, found: Option<&Document>) -> Result<WorkflowStanding, StoreError> {
+        found.map_or_else(|| Ok(WorkflowStanding::default()), |it| WorkflowStanding::read(path, &it.body))
     }
 
     pub fn is_active(&self) -> bool {
@@ -62,7 +68,9 @@ impl Engine {
     ) -> Result<BTreeMap<String, WorkflowStanding>, CommandError> {
         let shelf = Shelf { namespace, shelf: STANDINGS };
         let found = self.core.store.documents(shelf, after, limit).await?;
-        Ok(found.into_iter().map(|it| (it.name, WorkflowStanding::read(&it.body))).collect())
+        let standings =
+            found.into_iter().map(|it| WorkflowStanding::read(&it.name, &it.body).map(|read| (it.name, read)));
+        Ok(standings.collect::<Result<_, StoreError>>()?)
     }
 
     /// From now on; its schedules follow by themselves.
@@ -80,7 +88,7 @@ impl Engine {
         let shelf = Shelf { namespace, shelf: STANDINGS };
         for _ in 0..ROUNDS {
             let known = store.document(shelf, path, None).await?;
-            let before = known.as_ref().map_or_else(WorkflowStanding::default, |it| WorkflowStanding::read(&it.body));
+            let before = WorkflowStanding::of(path, known.as_ref())?;
             let state = before.state.after(what);
             let state = state.ok_or(CommandError::WrongWorkflowState { state: before.state, verb: what.done() })?;
             if state == before.state {
@@ -108,7 +116,7 @@ impl Engine {
 impl Core {
     pub(crate) async fn standing_of(&self, namespace: &str, path: &str) -> Result<WorkflowStanding, StoreError> {
         let found = self.store.document(Shelf { namespace, shelf: STANDINGS }, path, None).await?;
-        Ok(found.map_or_else(WorkflowStanding::default, |it| WorkflowStanding::read(&it.body)))
+        WorkflowStanding::of(path, found.as_ref())
     }
 
     /// Whoever starts it from outside is told that it is switched off.

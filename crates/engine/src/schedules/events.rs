@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use comeback_core::schedule::Overlap;
+use comeback_core::schedule::{Overlap, check_event};
 use comeback_core::{Invalid, Timestamp, expression};
 use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Idempotency, StoreError, Submitted};
 use serde_json::{Value, json};
@@ -17,7 +17,6 @@ use crate::{CommandError, Core, Engine};
 /// Somebody else may tell of an event at the same moment.
 const ROUNDS: u32 = 50;
 const PAGE: u32 = 500;
-const LONGEST: usize = 200;
 
 /// What somebody tells.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,9 +54,8 @@ impl OutsideEvent {
 
     fn check(&self, limits: &Limits) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
-        let known = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-' | ':' | '/');
-        if self.kind.is_empty() || self.kind.len() > LONGEST || !self.kind.chars().all(known) {
-            faults.push("type", format!("must be letters, digits, `.`, `_`, `-`, `:` and `/`, {LONGEST} at most"));
+        if let Err(message) = check_event(&self.kind) {
+            faults.push("type", message);
         }
         if let Some(id) = &self.id {
             limits.check_name("id", id, &mut faults);

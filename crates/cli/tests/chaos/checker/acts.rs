@@ -6,7 +6,7 @@ use comeback_core::State;
 use uuid::Uuid;
 
 use super::{Case, Found};
-use crate::history::{Answer, Call, End, Op};
+use crate::history::{Answer, Call, End, Op, Run};
 
 pub fn check(case: &Case<'_>, found: &mut Found) {
     let mut notes: HashMap<&str, u32> = HashMap::new();
@@ -15,8 +15,13 @@ pub fn check(case: &Case<'_>, found: &mut Found) {
             *notes.entry(note).or_default() += 1;
         }
     }
+    let mut first_word: HashMap<Run, u64> = HashMap::new();
     let mut by_task: HashMap<Uuid, About<'_>> = HashMap::new();
     for op in case.ops {
+        if let Call::Report { run, .. } = &op.call {
+            let begun = first_word.entry(*run).or_insert(op.begun);
+            *begun = op.begun.min(*begun);
+        }
         match (&op.call, op.answer()) {
             (Call::Act { verb, task, note }, _) => {
                 let times = notes.get(&**note).copied().unwrap_or(0);
@@ -32,7 +37,7 @@ pub fn check(case: &Case<'_>, found: &mut Found) {
             (Call::Report { run, .. }, Some(Answer::State(state))) => {
                 let state = State::from_word(state);
                 if let Some(state) = state.filter(|state| state.is_terminal()) {
-                    by_task.entry(run.task).or_default().ends.push((op, state));
+                    by_task.entry(run.task).or_default().ends.push((*run, op, state));
                 }
             }
             (Call::Submit { .. }, Some(Answer::Submitted { tasks, .. })) => {
@@ -47,7 +52,7 @@ pub fn check(case: &Case<'_>, found: &mut Found) {
     for (task, about) in &by_task {
         about.pauses_hold(*task, found);
         about.cancels_stand(*task, case, found);
-        about.ends_stand(*task, case, found);
+        about.ends_stand(*task, &first_word, case, found);
         about.is_seen(*task, found);
     }
 }
@@ -75,7 +80,7 @@ struct About<'a> {
     reads: Vec<&'a Op>,
     leases: Vec<&'a Op>,
     /// Reports that were answered with its end.
-    ends: Vec<(&'a Op, State)>,
+    ends: Vec<(Run, &'a Op, State)>,
     known_since: Option<u64>,
 }
 
@@ -112,11 +117,12 @@ impl About<'_> {
         }
     }
 
-    /// R-I8: what was acknowledged as over stays so, unless somebody may have asked for another try.
-    fn ends_stand(&self, task: Uuid, case: &Case<'_>, found: &mut Found) {
-        for (report, state) in &self.ends {
+    /// R-I8: what was acknowledged as over stays so, unless somebody may have asked for another try. A report that is said again
+    /// hears what the first one brought about, and that may be long ago.
+    fn ends_stand(&self, task: Uuid, first_word: &HashMap<Run, u64>, case: &Case<'_>, found: &mut Found) {
+        for (run, report, state) in &self.ends {
             let retryable = matches!(state, State::Failed | State::Dead);
-            if retryable && self.may_have("retry", report.begun, u64::MAX) {
+            if retryable && self.may_have("retry", first_word[run], u64::MAX) {
                 continue;
             }
             let given = self.leases.iter().find(|lease| lease.begun > report.ended);

@@ -390,6 +390,18 @@ cases! {
         world.must_find("R-I8");
     }
 
+    fn an_end_that_is_told_again_after_somebody_asked_for_another_try() {
+        let mut world = well();
+        world.entries.retain(|entry| entry.client != "w1.1" || entry.ns < 20_000_000);
+        world.report(200, "w1.1", id(TASK), 1, "failed", state(State::Failed));
+        world.entries.retain(|entry| entry.client != "f0");
+        let note = world.act(100, "retry", id(TASK), state(State::Pending));
+        world.dump.history[1].data = Some(json!({"note": note}).to_string());
+        world.must_find("R-I8");
+        world.report(30, "w1.1", id(TASK), 1, "failed", What::Info("the server was killed".into()));
+        assert!(!world.found().contains(&"R-I8"), "{:?}", world.found());
+    }
+
     fn a_step_that_is_in_no_table() {
         use EventKind::*;
         let mut world = well();
