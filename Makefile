@@ -32,7 +32,7 @@ ui-budgets: setup ui ## what the dashboard may weigh and how long it may take, w
 test: setup ## everything, on both databases, as on a fresh machine
 	scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
 
-test-all: setup ## the same with the long stories on PostgreSQL too and all 120 ways to smuggle a script into the dashboard
+test-all: setup ## the same with what takes long: long stories and a death at every commit on PostgreSQL too, the suite in memory, all 120 ways to smuggle in a script
 	ALL=1 COMEBACK_EVERY_COMMIT=1 XSS=all scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
 
 SEEDS ?= 20000

@@ -88,6 +88,9 @@ pub struct Terms {
     /// How many retries it pays for.
     #[serde(default, skip_serializing_if = "Budget::is_none")]
     pub budget: Budget,
+    /// Another account, in whose budget its retries are booked as well: both must have room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub organisation: Option<String>,
 }
 
 impl Terms {

@@ -121,6 +121,19 @@ fn next_month(at: Timestamp) -> Timestamp {
     next
 }
 
+/// What keeps a retry that is due then where several pay for it; nothing where all have room. Who is full last holds it.
+pub fn hold(views: &[BudgetView], due: Timestamp) -> Option<Hold> {
+    let mut held: Option<Hold> = None;
+    for _ in 0..FURTHEST {
+        let from = held.as_ref().map_or(due, |hold| hold.until);
+        match views.iter().find_map(|view| view.hold(from)) {
+            Some(later) => held = Some(later),
+            None => break,
+        }
+    }
+    held
+}
+
 impl BudgetView {
     fn periods(&self, at: Timestamp) -> Vec<Period> {
         let Budget { retries_per_day, retries_per_month, retry_cost_per_month } = self.budget;
@@ -153,7 +166,7 @@ impl BudgetView {
     }
 
     /// What keeps a retry that is due then; nothing where there is room.
-    pub fn hold(&self, due: Timestamp) -> Option<Hold> {
+    fn hold(&self, due: Timestamp) -> Option<Hold> {
         let until = self.free_at(due);
         (until > due)
             .then(|| Hold { until, reason: format!("account {}: its budget of retries is used up", self.account) })
@@ -230,6 +243,31 @@ mod tests {
             assert_eq!(view.free_at(noon), at("2030-02-01T00:00:00Z"), "{budget:?}");
             assert_eq!(view.free_at(at("2030-03-01T00:00:00Z")), at("2030-03-01T00:00:00Z"));
         }
+    }
+
+    #[test]
+    fn an_organisation_and_its_account_must_both_have_room() {
+        let noon = at("2030-01-30T12:00:00Z");
+        let own = view(Budget { retries_per_day: Some(1), ..Budget::default() });
+        let budget = Budget { retries_per_month: Some(2), ..Budget::default() };
+        let mut views = [own, BudgetView { account: "all".into(), ..view(budget) }];
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            let hold = hold(&views, noon);
+            let task = due(hold.as_ref().map_or(noon, |hold| hold.until));
+            for view in &mut views {
+                view.book(&view.booking(&task).expect("there is room"));
+            }
+            held.push(hold.map(|hold| (hold.until, hold.reason)));
+        }
+        let full = |who: &str| format!("account {who}: its budget of retries is used up");
+        let expected = [
+            None,
+            Some((at("2030-01-31T00:00:00Z"), full("acme"))),
+            Some((at("2030-02-01T00:00:00Z"), full("all"))),
+            Some((at("2030-02-02T00:00:00Z"), full("acme"))),
+        ];
+        assert_eq!(held, expected);
     }
 
     #[test]

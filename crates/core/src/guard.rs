@@ -1,6 +1,6 @@
 //! What a task's dependency says about running now. Guards hold back, they never refuse (model A5, §3.2 step 16).
 
-use crate::budget::BudgetView;
+use crate::budget::{self, BudgetView};
 use crate::dependency;
 use crate::error_group::Reclassified;
 use crate::task::Hold;
@@ -11,8 +11,8 @@ use crate::time::Timestamp;
 pub struct GuardView {
     /// Each with its end and its name; the latest end holds.
     pub holds: Vec<Hold>,
-    /// What its account pays for, where that is limited.
-    pub budget: Option<BudgetView>,
+    /// What its account and the organisation of that pay for, where they are limited.
+    pub budgets: Vec<BudgetView>,
     /// What it needs outside, where that has a say.
     pub dependency: Option<dependency::View>,
     /// What people said that errors are; nothing where nobody did.
@@ -25,7 +25,7 @@ impl GuardView {
         let mut held = self.holds.iter().max_by_key(|hold| hold.until).filter(|hold| hold.until > due).cloned();
         let from = |held: &Option<Hold>| held.as_ref().map_or(due, |hold| hold.until);
         held = self.dependency.as_ref().and_then(|it| it.hold(from(&held))).or(held);
-        held = self.budget.as_ref().and_then(|budget| budget.hold(from(&held))).or(held);
+        held = budget::hold(&self.budgets, from(&held)).or(held);
         let held = held?;
         let until = deadline.map_or(held.until, |deadline| held.until.min(deadline));
         (until > due).then_some(Hold { until, ..held })

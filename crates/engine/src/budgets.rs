@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use comeback_core::budget::{self, Booking, BudgetView};
 use comeback_core::{Task, TaskId, Timestamp, Transition, Verdict};
-use comeback_store::{StoreError, Stored};
+use comeback_store::{Account, StoreError, Stored};
 
 use crate::Core;
 use crate::guards::Guarded;
@@ -15,26 +15,39 @@ use crate::road::{Verb, Wish};
 #[derive(Clone, Default)]
 pub(crate) struct Budgets {
     views: HashMap<(String, String), BudgetView>,
-    tasks: HashMap<TaskId, (String, String, u32)>,
+    tasks: HashMap<TaskId, Paid>,
     pub guarded: Guarded,
+}
+
+/// Who pays for a task: its account, then the organisation of that.
+#[derive(Clone)]
+struct Paid {
+    by: Vec<(String, String)>,
+    cost: u32,
 }
 
 impl Budgets {
     /// What limits the retries of a task.
-    pub fn of(&self, task: &Task) -> Option<BudgetView> {
-        let (namespace, account, cost) = self.tasks.get(&task.id)?;
-        let view = self.views.get(&(namespace.clone(), account.clone()))?;
-        Some(BudgetView { cost: *cost, ..view.clone() })
+    pub fn of(&self, task: &Task) -> Vec<BudgetView> {
+        let Some(paid) = self.tasks.get(&task.id) else { return Vec::new() };
+        let views = paid.by.iter().filter_map(|account| self.views.get(account));
+        views.map(|view| BudgetView { cost: paid.cost, ..view.clone() }).collect()
     }
 
-    /// A retry that was just decided; the next of the same account finds it booked.
-    pub fn book(&mut self, change: &Transition) -> Option<Booking> {
+    /// A retry that was just decided; the next of the same account finds it booked. Where one of them has no room, the deadline
+    /// comes before the retry does, and nothing is booked.
+    pub fn book(&mut self, change: &Transition) -> Vec<Booking> {
         self.guarded.book(change);
         let retries = change.record().decision.as_ref().is_some_and(|decision| decision.verdict == Verdict::Retry);
-        let view = self.of(change.after()).filter(|_| retries)?;
-        let booking = view.booking(change.after())?;
-        self.views.get_mut(&(view.namespace, view.account))?.book(&booking);
-        Some(booking)
+        let views = if retries { self.of(change.after()) } else { Vec::new() };
+        let bookings: Option<Vec<Booking>> = views.iter().map(|view| view.booking(change.after())).collect();
+        let bookings = bookings.unwrap_or_default();
+        for booking in &bookings {
+            if let Some(view) = self.views.get_mut(&(booking.namespace.clone(), booking.account.clone())) {
+                view.book(booking);
+            }
+        }
+        bookings
     }
 }
 
@@ -55,17 +68,34 @@ impl Core {
         let (namespace, id) = (stored.task.lane.namespace.clone(), stored.task.id);
         let body = self.store.task(&namespace, id).await?.map(|view| view.body);
         let Some((account, cost)) = body.and_then(|body| body.account.zip(body.cost)) else { return Ok(()) };
-        let key = (namespace.clone(), account.clone());
-        if !into.views.contains_key(&key)
-            && let Some(found) = self.store.account(&namespace, &account).await?
-            && !found.terms.budget.is_none()
-        {
-            let booked = self.store.booked(&namespace, &account, &budget::month(now)).await?;
-            let (namespace, account) = key.clone();
-            let view = BudgetView { namespace, account, budget: found.terms.budget, booked, cost };
-            into.views.insert(key, view);
+        let mut by = vec![(namespace.clone(), account.clone())];
+        if let Some(found) = self.store.account(&namespace, &account).await? {
+            by.extend(found.terms.organisation.clone().map(|organisation| (namespace.clone(), organisation)));
+            self.look_at_account(&namespace, found, now, into).await?;
         }
-        into.tasks.insert(id, (namespace, account, cost));
+        if let Some((_, organisation)) = by.get(1)
+            && let Some(found) = self.store.account(&namespace, organisation).await?
+        {
+            self.look_at_account(&namespace, found, now, into).await?;
+        }
+        into.tasks.insert(id, Paid { by, cost });
+        Ok(())
+    }
+
+    async fn look_at_account(
+        &self,
+        namespace: &str,
+        it: Account,
+        now: Timestamp,
+        into: &mut Budgets,
+    ) -> Result<(), StoreError> {
+        let key = (namespace.to_owned(), it.name.clone());
+        if it.terms.budget.is_none() || into.views.contains_key(&key) {
+            return Ok(());
+        }
+        let booked = self.store.booked(namespace, &it.name, &budget::month(now)).await?;
+        let (namespace, account) = key.clone();
+        into.views.insert(key, BudgetView { namespace, account, budget: it.terms.budget, booked, cost: 0 });
         Ok(())
     }
 }

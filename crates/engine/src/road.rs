@@ -242,7 +242,7 @@ impl Core {
         match verb {
             Verb::End(outcome) => {
                 let mut snapshot = self.snapshot(stored);
-                snapshot.guard.budget = budgets.of(task);
+                snapshot.guard.budgets = budgets.of(task);
                 snapshot.guard.dependency = budgets.guarded.of(task);
                 snapshot.guard.reclassified = self.classes.of(&task.lane);
                 decide::decide(&snapshot, outcome, now)
@@ -335,11 +335,11 @@ impl Core {
                     Ok(change) => {
                         let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
                         let edited = wish.verb.edited(change.after(), now);
-                        let booking = budgets.book(&change);
+                        let bookings = budgets.book(&change);
                         let mark = wish.verb.mark(&stored.task);
                         let mut plan = Plan::lone(index, wish, change);
                         plan.commit.marks.extend(mark);
-                        plan.commit.bookings.extend(booking);
+                        plan.commit.bookings.extend(bookings);
                         plan.commit.audit.extend(noted);
                         plan.commit.payloads.extend(edited);
                         plans.push(plan);
@@ -542,7 +542,7 @@ impl Core {
                 reasons.insert(*index, reason_of(&change));
                 let entry = self.noted(&wish.verb, &stored.task, change.after(), now);
                 let edited = wish.verb.edited(change.after(), now);
-                let booking = tried.book(&change);
+                let booked = tried.book(&change);
                 let mark = wish.verb.mark(&stored.task);
                 let followed = match &wish.verb {
                     Verb::Retry { .. } => working.reopen(change, now),
@@ -563,7 +563,7 @@ impl Core {
                     Ok(()) => {
                         noted.extend(entry);
                         payloads.extend(edited);
-                        bookings.extend(booking);
+                        bookings.extend(booked);
                         marks.extend(mark);
                     }
                     Err(Halt::Rejected(rejection)) => {

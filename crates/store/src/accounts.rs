@@ -24,7 +24,7 @@ impl Account {
     pub fn facts(&self) -> Value {
         let Credits { held, reserved, spent } = self.credits;
         json!({"credits": held, "reserved": reserved, "spent": spent, "costs": self.terms.costs,
-            "budget": self.terms.budget})
+            "budget": self.terms.budget, "organisation": self.terms.organisation})
     }
 }
 
@@ -37,6 +37,8 @@ pub struct AccountChange {
     pub add: i64,
     pub costs: Option<BTreeMap<String, u32>>,
     pub budget: Option<Budget>,
+    /// Of another one, or of none.
+    pub organisation: Option<Option<String>>,
 }
 
 impl AccountChange {
@@ -49,6 +51,7 @@ impl AccountChange {
             terms: Terms {
                 costs: self.costs.clone().unwrap_or(terms.costs),
                 budget: self.budget.unwrap_or(terms.budget),
+                organisation: self.organisation.clone().unwrap_or(terms.organisation),
             },
             created_at: old.map_or(now, |old| old.created_at),
             updated_at: now,

@@ -16,7 +16,7 @@ fn main() {
 fn run(case: Case) -> Result<(), libtest_mimic::Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let database = postgres::Database::create().await;
+        let database = postgres::Database::migrated().await;
         let options =
             PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
         let store = PostgresStore::open(&options).await.expect("the store opens");

@@ -57,6 +57,12 @@ pub enum AccountCommand {
         /// The same for a month
         #[arg(long, value_name = "COUNT")]
         retries_per_month: Option<u32>,
+        /// What the retried tasks may cost together in a month
+        #[arg(long, value_name = "CREDITS")]
+        retry_cost_per_month: Option<u64>,
+        /// Another account, in whose budget its retries are booked as well; '' for none
+        #[arg(long, value_name = "ACCOUNT")]
+        organisation: Option<String>,
     },
     /// The accounts, and what they hold
     List,

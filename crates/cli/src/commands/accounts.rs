@@ -9,18 +9,34 @@ use crate::output::{self, Table, View, say};
 
 pub async fn run(context: &Context, command: AccountCommand) -> Result<u8, Failure> {
     match command {
-        AccountCommand::Put { name, credits, add, costs, retries_per_day, retries_per_month } => {
+        AccountCommand::Put {
+            name,
+            credits,
+            add,
+            costs,
+            retries_per_day,
+            retries_per_month,
+            retry_cost_per_month,
+            organisation,
+        } => {
             let mut body = Map::new();
             body.extend(credits.map(|credits| ("credits".to_owned(), credits.into())));
             body.extend(add.map(|add| ("add".to_owned(), add.into())));
             if !costs.is_empty() {
                 body.insert("costs".into(), Value::Object(read_costs(&costs)?));
             }
-            let budget = [("retries_per_day", retries_per_day), ("retries_per_month", retries_per_month)];
+            let budget = [
+                ("retries_per_day", retries_per_day.map(u64::from)),
+                ("retries_per_month", retries_per_month.map(u64::from)),
+                ("retry_cost_per_month", retry_cost_per_month),
+            ];
             let budget: Map<String, Value> =
                 budget.into_iter().filter_map(|(name, most)| Some((name.to_owned(), most?.into()))).collect();
             if !budget.is_empty() {
                 body.insert("budget".into(), budget.into());
+            }
+            if let Some(organisation) = organisation {
+                body.insert("organisation".into(), Some(organisation).filter(|it| !it.is_empty()).into());
             }
             let account = context.client.put(&address(&name), &json!(body)).await?;
             shown(context, account)
@@ -63,6 +79,12 @@ fn shown(context: &Context, account: Value) -> Result<u8, Failure> {
         if let Some(most) = account["budget"][name].as_u64() {
             view.line(format!("  pays for {most} retries {words}"));
         }
+    }
+    if let Some(most) = account["budget"]["retry_cost_per_month"].as_u64() {
+        view.line(format!("  pays {most} credits for retries in a month"));
+    }
+    if let Some(organisation) = account["organisation"].as_str() {
+        view.line(format!("  its retries are booked for {organisation}, too"));
     }
     for (kind, cost) in account["costs"].as_object().into_iter().flatten() {
         view.line(format!("  {kind} costs {cost}"));

@@ -29,7 +29,7 @@ impl Engine {
     ) -> Result<Account, CommandError> {
         let limits = &self.core.config.limits;
         let costs = change.costs.clone().unwrap_or_default();
-        let mut faults = Terms { costs, budget: change.budget.unwrap_or_default() }.check();
+        let mut faults = Terms { costs, budget: change.budget.unwrap_or_default(), organisation: None }.check();
         limits.check_namespace(namespace, &mut faults);
         limits.check_name("name", name, &mut faults);
         for kind in change.costs.iter().flat_map(BTreeMap::keys) {
@@ -40,8 +40,19 @@ impl Engine {
                 faults.push(path, format!("may be {MOST_CREDITS} at most"));
             }
         }
+        if let Some(Some(organisation)) = &change.organisation {
+            limits.check_name("organisation", organisation, &mut faults);
+            if organisation == name {
+                faults.push("organisation", "must be another account");
+            }
+        }
         faults.or(())?;
         limits.check_act(act)?;
+        if let Some(Some(organisation)) = &change.organisation
+            && self.core.store.account(namespace, organisation).await?.is_none()
+        {
+            return Err(Invalid::one("organisation", format!("there is no account `{organisation}`")).into());
+        }
         let entry = self.entry(Did::AccountPut, name, act).within(namespace);
         Ok(self.core.store.put_account(namespace, name, &change, Some(&entry), self.now()).await?)
     }

@@ -247,6 +247,49 @@ stories! {
         }
     }
 
+    /// S2-129: the accounts of an organisation share its budget, whoever reports, and whichever of their own is free.
+    fn an_organisation_pays_for_the_retries_of_its_accounts_together(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        let put = async |name: &str, change: AccountChange| one.put_account("default", name, change, &nobody()).await;
+        let member = |organisation: &str| AccountChange { organisation: Some(Some(organisation.into())), ..AccountChange::default() };
+        for name in ["eu", "us"] {
+            fund(&one, name, 100).await;
+        }
+        let lonely = put("eu", member("acme")).await.unwrap_err();
+        assert!(lonely.to_string().contains("there is no account `acme`"), "{lonely}");
+        let budget = Some(Budget { retries_per_day: Some(3), ..Budget::default() });
+        put("acme", AccountChange { budget, ..AccountChange::default() }).await.unwrap();
+        let itself = put("acme", member("acme")).await.unwrap_err();
+        assert!(itself.to_string().contains("must be another account"), "{itself}");
+        for name in ["eu", "us"] {
+            put(name, member("acme")).await.unwrap();
+        }
+        let mut ids = Vec::new();
+        for n in 0..8 {
+            let account = Some(if n % 2 == 0 { "eu" } else { "us" }.to_owned());
+            ids.push(submit(&one, TaskSpec { account, ..spec("mail", json!({"strategy": "fixed", "delay": "1s"})) }).await);
+        }
+        let leased = lease(&one, 8).await;
+        let (first, second) = leased.split_at(4);
+        let end = |engine: Engine, leased: Vec<Leased>| async move {
+            for it in leased {
+                report(&engine, &it, failed("x")).await.unwrap();
+            }
+        };
+        tokio::join!(end(one.clone(), first.to_vec()), end(two.clone(), second.to_vec()));
+        let mut days = Vec::new();
+        for id in &ids {
+            let hold = one.task("default", *id).await.unwrap().stored.task.hold;
+            assert!(hold.as_ref().is_none_or(|hold| hold.reason.contains("account acme")), "{hold:?}");
+            days.push(hold.map_or(0, |hold| hold.until.0 / 86_400_000 - place.now().0 / 86_400_000));
+        }
+        days.sort_unstable();
+        assert_eq!(days, [0, 0, 0, 1, 1, 1, 2, 2]);
+        let alone = AccountChange { organisation: Some(None), ..AccountChange::default() };
+        assert_eq!(put("eu", alone).await.unwrap().terms.organisation, None);
+        assert_eq!(put("us", AccountChange::default()).await.unwrap().terms.organisation.as_deref(), Some("acme"));
+    }
+
     /// S2-119, S2-129: what is over the budget of a day waits for the next, costs no attempt and is not dropped.
     fn retries_over_the_budget_wait_for_the_next_day(place) {
         let (one, two) = (place.engine().await, place.engine().await);

@@ -44,7 +44,7 @@ impl Place {
     pub async fn new(backend: Backend) -> Place {
         let database = match backend {
             Backend::Sqlite => None,
-            Backend::Postgres => Some(Database::create().await),
+            Backend::Postgres => Some(Database::migrated().await),
         };
         Place {
             backend,

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use super::{CURSOR, LIMIT, Line, Query, known_name, line};
 use crate::App;
 use crate::auth::{Caller, Need};
-use crate::openapi::{Doc, schema};
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::{self, Object, Page};
 
@@ -40,6 +40,7 @@ pub fn lines() -> Vec<Line> {
                 .example(json!({"credits": 100, "costs": {"screenshot": 2}}))
                 .example(json!({"add": 50}))
                 .example(json!({"budget": {"retries_per_day": 100, "retries_per_month": 1000}}))
+                .example(json!({"organisation": null}))
                 .answers(shape()),
         ),
         line(Method::DELETE, one, Need::Administer, "Delete an account", delete(remove)).doc(
@@ -71,6 +72,10 @@ struct AccountIn {
     #[serde(default)]
     #[schema(value_type = Option<BudgetIn>)]
     budget: Option<Object<BudgetIn>>,
+    /// Another account, in whose budget its retries are booked as well; null for none.
+    #[serde(default, deserialize_with = "wire::given")]
+    #[schema(value_type = Option<stands_for::Name>)]
+    organisation: Option<Option<String>>,
 }
 
 /// How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited.
@@ -100,7 +105,13 @@ impl AccountIn {
             let BudgetIn { retries_per_day, retries_per_month, retry_cost_per_month } = budget;
             Budget { retries_per_day, retries_per_month, retry_cost_per_month }
         });
-        Ok(AccountChange { set, add: self.add.unwrap_or(0), costs: self.costs, budget })
+        Ok(AccountChange {
+            set,
+            add: self.add.unwrap_or(0),
+            costs: self.costs,
+            budget,
+            organisation: self.organisation,
+        })
     }
 }
 
@@ -117,6 +128,7 @@ fn shown(it: &Account) -> Value {
             "retries_per_month": it.terms.budget.retries_per_month,
             "retry_cost_per_month": it.terms.budget.retry_cost_per_month,
         },
+        "organisation": it.terms.organisation,
         "created_at": it.created_at.to_rfc3339(),
         "updated_at": it.updated_at.to_rfc3339(),
     })

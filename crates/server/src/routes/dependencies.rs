@@ -19,7 +19,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire::{self, Instant, Page, Span, instant};
+use crate::wire::{self, Instant, NoteIn, Page, Span, instant};
 
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/dependencies/{name}";
@@ -76,15 +76,6 @@ pub fn lines() -> Vec<Line> {
 struct TurnIn {
     #[serde(default, rename = "for")]
     lasts: Option<Span>,
-    #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
-    note: Option<String>,
-}
-
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = DependencyNote)]
-struct NoteIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Note>)]
     note: Option<String>,

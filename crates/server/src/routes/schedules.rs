@@ -8,9 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use serde::Deserialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
 use super::admin::NothingIn;
 use super::workflows::is_path_at;
@@ -18,10 +16,10 @@ use super::{CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
-use crate::openapi::{Doc, schema, stands_for};
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::schedule::{self as shape, ScheduleIn};
-use crate::wire::{self, Page};
+use crate::wire::{self, NoteIn, Page};
 
 pub fn lines() -> Vec<Line> {
     let (all, one) = ("/api/v1/schedules", "/api/v1/schedules/{name}");
@@ -75,15 +73,6 @@ pub fn lines() -> Vec<Line> {
 }
 
 type Shared = State<Arc<App>>;
-
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ScheduleAct)]
-struct NoteIn {
-    #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
-    note: Option<String>,
-}
 
 /// A name that can be none is that of no schedule.
 fn known(name: &str) -> Result<(), Problem> {

@@ -20,7 +20,7 @@ use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire;
+use crate::wire::{self, NoteIn};
 
 pub fn lines() -> Vec<Line> {
     let act = |id, about| {
@@ -71,15 +71,6 @@ pub fn lines() -> Vec<Line> {
 }
 
 type Shared = State<Arc<App>>;
-
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkflowNote)]
-struct NoteIn {
-    #[serde(default)]
-    #[schema(value_type = Option<stands_for::Note>)]
-    note: Option<String>,
-}
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

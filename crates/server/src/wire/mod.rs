@@ -20,12 +20,29 @@ use serde::de::{self, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visi
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
+use crate::openapi::stands_for;
 use crate::problem::Problem;
 
 /// Reads a body. An empty one is an empty object; a fault is named by its path.
 pub fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     read_whole(body, "").map(|Object(value)| value)
+}
+
+/// Where an act takes nothing but what its actor has to say.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Noted)]
+pub struct NoteIn {
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Note>)]
+    pub note: Option<String>,
+}
+
+/// A field for which null says something else than silence.
+pub fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(value: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(value).map(Some)
 }
 
 /// Reads a body that need not be an object; faults are named below `at`.

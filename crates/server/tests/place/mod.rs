@@ -27,7 +27,7 @@ impl Place {
     pub async fn all() -> Vec<Place> {
         let mut all = vec![Place::sqlite().await];
         if std::env::var("COMEBACK_TEST_POSTGRES").is_ok() {
-            let database = Database::create().await;
+            let database = Database::migrated().await;
             let options =
                 PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) };
             let store = Arc::new(PostgresStore::open(&options).await.expect("the store opens"));

@@ -25,7 +25,7 @@ mod plans;
 mod read;
 mod rows;
 mod rules;
-mod setup;
+pub(crate) mod setup;
 mod stats;
 mod submit;
 mod tend;

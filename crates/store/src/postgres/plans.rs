@@ -79,18 +79,19 @@ fn check(plan: &str, indexes: &[&str]) {
     }
 }
 
-/// The first page of a list of open tasks, where those that match are many: in the order of an index, until it is full.
+/// The first page of a list, where those that match are many: in the order of an index, until it is full.
 async fn check_pages(database: &Database) {
     let store = super::PostgresStore::open(&options(database)).await.expect("the store opens");
-    for (filter, sort, indexes) in [
-        ("", Sort::SubmittedDesc, &["task_open_pkey"][..]),
-        ("kind:k3,k4,k5 queue:default", Sort::SubmittedDesc, &["task_open_pkey"][..]),
-        ("", Sort::Due, &["open_retry", "open_start", "open_held"][..]),
+    for (filter, half, sort, indexes) in [
+        ("", Half::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("kind:k3,k4,k5 queue:default", Half::Open, Sort::SubmittedDesc, &["task_open_pkey"][..]),
+        ("", Half::Open, Sort::Due, &["open_retry", "open_start", "open_held"][..]),
+        ("state:failed", Half::Done, Sort::SubmittedDesc, &["done_state"][..]),
     ] {
         let now = comeback_core::Timestamp(0);
         let filter = Filter::parse(filter, now).expect("a filter");
         let query = ListQuery { filter, sort, limit: 50, after: None, now };
-        let found = super::list::question(&store, "default", &query, Half::Open, &[]).plan().expect("a plan");
+        let found = super::list::question(&store, "default", &query, half, &[]).plan().expect("a plan");
         let pages: Vec<String> = found.rounds[0].iter().map(|it| format!("select * from {}", it.page(51))).collect();
         assert_eq!(pages.len(), indexes.len());
         for (page, index) in pages.iter().zip(indexes) {

@@ -166,6 +166,7 @@ fn account() -> Value {
                 ("retry_cost_per_month", nullable(count())),
             ]),
         ),
+        ("organisation", about(nullable(text()), "Another account, in whose budget its retries are booked as well.")),
         ("created_at", instant()),
         ("updated_at", instant()),
     ])

@@ -266,7 +266,10 @@ async fn apply_one(
         if let Some(short) = accounts::write(store, tx, &moves).await? {
             return Ok(Applied::Unfunded(short));
         }
-        for booking in &commit.bookings {
+        // In one order for everybody, so that no two wait for each other.
+        let mut bookings: Vec<_> = commit.bookings.iter().collect();
+        bookings.sort_by_key(|it| (&it.namespace, &it.account));
+        for booking in bookings {
             if !accounts::book(tx, booking).await? {
                 return Ok(Applied::Stale);
             }

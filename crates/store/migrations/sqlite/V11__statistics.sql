@@ -1,0 +1,2 @@
+-- Only PostgreSQL samples its tables; both are numbered alike.
+select 1;
