@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn an_organisation_and_its_account_must_both_have_room() {
         let noon = at("2030-01-30T12:00:00Z");
-        let own = view(Budget { retries_per_day: Some(1), ..Budget::default() });
-        let budget = Budget { retries_per_month: Some(2), ..Budget::default() };
+        let own = view(Budget { retries_per_day: Some(2), ..Budget::default() });
+        let budget = Budget { retries_per_month: Some(3), ..Budget::default() };
         let mut views = [own, BudgetView { account: "all".into(), ..view(budget) }];
         let mut held = Vec::new();
         for _ in 0..4 {
@@ -263,9 +263,9 @@ mod tests {
         let full = |who: &str| format!("account {who}: its budget of retries is used up");
         let expected = [
             None,
+            None,
             Some((at("2030-01-31T00:00:00Z"), full("acme"))),
             Some((at("2030-02-01T00:00:00Z"), full("all"))),
-            Some((at("2030-02-02T00:00:00Z"), full("acme"))),
         ];
         assert_eq!(held, expected);
     }

@@ -38,6 +38,12 @@ async fn filled(database: &Database, rows: i32) -> Client {
                  case when submitted_at % 40 = 0 then submitted_at end,
                  case when submitted_at % 4 = 1 then submitted_at end,
                  0, 0, 0, 0, 0, 0, 0, 0, 0 from task;
+             insert into task_done (id, lane, state, version, seq, attempt, lost, throttled, snoozed, cycle, run, lease_no,
+                 ended_at, updated_at, success, failures)
+               select gen_random_uuid(), 1, case n % 50 when 0 then 7 else 6 end, 1, 1, 0, 0, 0, 0, 0, 1, 1, n, n, 0, 0
+                 from generate_series(1, {rows}) n;
+             insert into task (id, namespace, lane, priority, hard_deadline, dead_end_barrier, submitted_at)
+               select id, 1, lane, 0, 0, 0, ended_at from task_done;
              insert into history (subject, seq, events, at, cycle, run, attempt, lease_no)
                select id, 1, '', 0, 0, 0, 0, 0 from task;
              insert into feed (at, namespace, ids, firsts, lasts)

@@ -15,26 +15,16 @@ use super::writer::Tx;
 use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
-use crate::types::{ClaimRequest, Claimed, Loop, Stored};
+use crate::types::{ClaimRequest, Claimed, Loop};
 
 /// Highest priority, then the oldest, then by id (model I-17).
 pub type Place = (i16, i64, Uuid);
 
-/// What the writer found for one request; `finish` makes tasks of the rows on another thread, since everybody waits for the writer.
+/// What the writer found for one request; `finish` makes tasks of the rows on another thread.
 #[derive(Default)]
 pub struct Given {
     tasks: Vec<Claimed>,
     rows: Vec<LeasedRow>,
-}
-
-impl Given {
-    pub fn is_finished(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    pub fn tasks(self) -> Vec<Claimed> {
-        self.tasks
-    }
 }
 
 pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Given>, StoreError> {
@@ -77,6 +67,13 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
 /// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
 pub struct LeasedRow {
     open: OpenRow,
+    key: Option<String>,
+    name: Option<String>,
+    payload: Option<Arc<str>>,
+    labels: Option<Arc<str>>,
+    executor: Option<String>,
+    step: Option<String>,
+    traceparent: Option<String>,
     promoted: bool,
 }
 
@@ -137,25 +134,39 @@ fn lease_rows(
     now: Timestamp,
 ) -> Result<Vec<LeasedRow>, StoreError> {
     let mut statement = tx.connection.prepare_cached(&how.sql)?;
+    let mut body = tx
+        .connection
+        .prepare_cached("select key, name, payload, labels, executor, step, traceparent from task where id = ?1")?;
     let mut leased = Vec::new();
     let mut rows =
         statement.query((lanes, limit, &*request.worker, now.0, request.lease.0.cast_signed(), how.events))?;
     while let Some(row) = rows.next()? {
-        let open = read_leased(&mut Reader { row, next: 0 }, request)?;
-        leased.push(LeasedRow { open, promoted: how.count > 1 });
+        leased.push(read_leased(&mut Reader { row, next: 0 }, request)?);
     }
     drop(rows);
     leased.sort_unstable_by_key(|row| (row.open.prio, row.open.submitted_at, row.open.id));
-    for row in &leased {
+    for row in &mut leased {
         let lane = row.open.lane;
         let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
+        body.query_row([row.open.id.as_bytes().as_slice()], |found| {
+            let mut from = Reader { row: found, next: 0 };
+            row.key = from.get()?;
+            row.name = from.get()?;
+            row.payload = from.text()?;
+            row.labels = from.text()?;
+            row.executor = from.get()?;
+            row.step = from.get()?;
+            row.traceparent = from.get()?;
+            row.promoted = how.count > 1;
+            Ok(())
+        })?;
         let seq = row.open.seq.cast_unsigned();
         tx.feed.push(namespace, row.open.id, seq + 1 - how.count, seq);
     }
     Ok(leased)
 }
 
-fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::Result<OpenRow> {
+fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::Result<LeasedRow> {
     let mut open = OpenRow {
         id: from.uuid()?,
         lane: from.get()?,
@@ -195,36 +206,36 @@ fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::R
     open.lease_at = Some(open.updated_at);
     open.started_at = Some(open.updated_at);
     open.lease_expires = Some(open.updated_at + request.lease.0.cast_signed());
-    Ok(open)
+    Ok(LeasedRow {
+        open,
+        key: None,
+        name: None,
+        payload: None,
+        labels: None,
+        executor: None,
+        step: None,
+        traceparent: None,
+        promoted: false,
+    })
 }
 
-/// Makes tasks of what the writer found, with the bodies as they are stored. One that is gone by now was ended by somebody in
-/// between, and its lease with it.
-pub fn finish(connection: &Connection, dictionary: &Dictionary, given: Given) -> Result<Vec<Claimed>, StoreError> {
+/// Makes tasks of what the writer found.
+pub fn finish(dictionary: &Dictionary, given: Given) -> Result<Vec<Claimed>, StoreError> {
     let Given { mut tasks, rows } = given;
-    let mut body = connection
-        .prepare_cached("select key, name, payload, labels, executor, step, traceparent from task where id = ?1")?;
-    for LeasedRow { open, promoted } in rows {
-        let mut found = body.query([open.id.as_bytes().as_slice()])?;
-        let Some(row) = found.next()? else { continue };
-        tasks.push(claimed(stored_open(open, dictionary)?, &mut Reader { row, next: 0 }, promoted)?);
+    for row in rows {
+        tasks.push(Claimed {
+            stored: stored_open(row.open, dictionary)?,
+            key: row.key,
+            name: row.name,
+            payload: row.payload,
+            labels: labels_from_json(row.labels.as_deref()),
+            executor: row.executor,
+            step: row.step,
+            traceparent: row.traceparent,
+            promoted: row.promoted,
+        });
     }
     Ok(tasks)
-}
-
-/// A lease with the columns of its body.
-fn claimed(stored: Stored, from: &mut Reader<'_, '_>, promoted: bool) -> rusqlite::Result<Claimed> {
-    Ok(Claimed {
-        stored,
-        key: from.get()?,
-        name: from.get()?,
-        payload: from.text()?,
-        labels: labels_from_json(from.text()?.as_deref()),
-        executor: from.get()?,
-        step: from.get()?,
-        traceparent: from.get()?,
-        promoted,
-    })
 }
 
 /// Merges the lanes: each is read in order, a few rows at a time. What is past its deadline is not offered any more.
@@ -299,7 +310,18 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
         let mut from = Reader { row, next: 0 };
         let open = read_open(&mut from)?;
         let stored = stored_open(open.clone(), tx.dictionary)?;
-        (open, claimed(stored, &mut from, false)?)
+        let claimed = Claimed {
+            stored,
+            key: from.get()?,
+            name: from.get()?,
+            payload: from.text()?,
+            labels: labels_from_json(from.text()?.as_deref()),
+            executor: from.get()?,
+            step: from.get()?,
+            traceparent: from.get()?,
+            promoted: false,
+        };
+        (open, claimed)
     };
     let before = &claimed.stored.task;
     let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { return Ok(None) };

@@ -52,7 +52,6 @@ use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
-use claim::Given;
 use writer::Writer;
 
 pub use backup::{BackupProgress, backup};
@@ -78,14 +77,9 @@ impl SqliteOptions {
     }
 }
 
-/// Connections that read what was leased: one for each of two workers that are answered at once.
-const BODIES: usize = 2;
-
 pub struct SqliteStore {
     writer: Writer,
     readers: Option<setup::Readers>,
-    /// For leases alone, which wait for no list that somebody looks at.
-    bodies: Option<setup::Readers>,
     dictionary: Arc<Dictionary>,
     wakes: tokio::sync::watch::Sender<u64>,
 }
@@ -97,16 +91,17 @@ impl SqliteStore {
         setup::migrate(&mut connection)?;
         let dictionary = Arc::new(Dictionary::default());
         setup::load_dictionary(&connection, &dictionary)?;
-        let path = options.path.as_deref().filter(|_| !options.inline);
-        let readers = path.map(|path| setup::Readers::open(path, options.readers)).transpose()?;
-        let bodies = path.map(|path| setup::Readers::open(path, BODIES)).transpose()?;
+        let readers = match &options.path {
+            Some(path) if !options.inline => Some(setup::Readers::open(path, options.readers)?),
+            _ => None,
+        };
         let writer = if options.inline {
             Writer::inline(connection, dictionary.clone(), lock)
         } else {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, bodies, dictionary, wakes })
+        Ok(SqliteStore { writer, readers, dictionary, wakes })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -117,21 +112,13 @@ impl SqliteStore {
         setup::schema(&setup::connect_to_read(path)?)
     }
 
+    /// Runs a read on a reader connection, or on the writer's where there is none.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.read_by(self.readers.as_ref(), work).await
-    }
-
-    /// Runs a read on a reader connection, or on the writer's where there is none.
-    async fn read_by<T: Send + 'static>(
-        &self,
-        readers: Option<&setup::Readers>,
-        work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
         let dictionary = self.dictionary.clone();
-        match readers {
+        match &self.readers {
             Some(readers) => readers.run(move |connection| work(connection, &dictionary)).await,
             None => {
                 let mut work = Some(work);
@@ -165,13 +152,7 @@ impl Store for SqliteStore {
     async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
         let requests = requests.to_vec();
         let answers = self.writer.run(move |tx| claim::claim(tx, &requests, now)).await?;
-        if answers.iter().all(Given::is_finished) {
-            return Ok(answers.into_iter().map(Given::tasks).collect());
-        }
-        self.read_by(self.bodies.as_ref(), move |connection, dictionary| {
-            answers.into_iter().map(|given| claim::finish(connection, dictionary, given)).collect()
-        })
-        .await
+        answers.into_iter().map(|given| claim::finish(&self.dictionary, given)).collect()
     }
 
     async fn apply(
