@@ -2439,6 +2439,8 @@ export interface components {
                 retries_per_month: number | null;
                 retry_cost_per_month: number | null;
             };
+            /** @description Another account, in whose budget its retries are booked as well. */
+            organisation: string | null;
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
@@ -2459,6 +2461,8 @@ export interface components {
                 [key: string]: number;
             } | null;
             budget?: components["schemas"]["RetryBudget"] | null;
+            /** @description Another account, in whose budget its retries are booked as well; null for none. */
+            organisation?: components["schemas"]["Name"] | null;
         };
         /** @description Open tasks have reserved `reserved_credits` of the account. Cancel them, or wait until they have ended. */
         AccountInUse: {
@@ -3060,9 +3064,6 @@ export interface components {
         DependencyGate: {
             max?: components["schemas"]["Duration"] | null;
             spread?: components["schemas"]["Duration"] | null;
-        };
-        DependencyNote: {
-            note?: components["schemas"]["Note"] | null;
         };
         DependencySettings: {
             gate?: components["schemas"]["DependencyGate"] | null;
@@ -4098,6 +4099,10 @@ export interface components {
             loops?: string;
         };
         Note: string;
+        /** @description Where an act takes nothing but what its actor has to say. */
+        Noted: {
+            note?: components["schemas"]["Note"] | null;
+        };
         /** @description An object without fields. */
         Nothing: Record<string, never>;
         /** @enum {string} */
@@ -4817,9 +4822,6 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
         };
-        ScheduleAct: {
-            note?: components["schemas"]["Note"] | null;
-        };
         ScheduleRun: {
             /** @description The instant; by hand, when it was asked for. */
             scheduled_at: components["schemas"]["Instant"];
@@ -5394,9 +5396,6 @@ export interface components {
             version: number;
             state: components["schemas"]["WorkflowState"];
             created_at: components["schemas"]["Instant"];
-        };
-        WorkflowNote: {
-            note?: components["schemas"]["Note"] | null;
         };
         WorkflowStanding: {
             state: components["schemas"]["WorkflowState"];
@@ -9360,7 +9359,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["WorkflowNote"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -9412,7 +9411,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["WorkflowNote"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -9464,7 +9463,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["WorkflowNote"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -9516,7 +9515,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["WorkflowNote"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -10715,7 +10714,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["ScheduleAct"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -10809,7 +10808,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["ScheduleAct"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
@@ -11201,6 +11200,7 @@ export interface operations {
                      *             "retries_per_month": 0,
                      *             "retry_cost_per_month": 0
                      *           },
+                     *           "organisation": "text",
                      *           "created_at": "2026-11-15T13:39:18.932Z",
                      *           "updated_at": "2026-11-15T13:39:18.932Z"
                      *         }
@@ -11259,6 +11259,7 @@ export interface operations {
                      *         "retries_per_month": 0,
                      *         "retry_cost_per_month": 0
                      *       },
+                     *       "organisation": "text",
                      *       "created_at": "2026-11-15T13:39:18.932Z",
                      *       "updated_at": "2026-11-15T13:39:18.932Z"
                      *     }
@@ -11316,6 +11317,7 @@ export interface operations {
                      *         "retries_per_month": 0,
                      *         "retry_cost_per_month": 0
                      *       },
+                     *       "organisation": "text",
                      *       "created_at": "2026-11-15T13:39:18.932Z",
                      *       "updated_at": "2026-11-15T13:39:18.932Z"
                      *     }
@@ -11804,7 +11806,7 @@ export interface operations {
         };
         requestBody?: {
             content: {
-                "application/json": components["schemas"]["DependencyNote"];
+                "application/json": components["schemas"]["Noted"];
             };
         };
         responses: {
