@@ -351,6 +351,22 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await see('The execution goes on');
 });
 
+test('a large execution is folded into what is alike, and unfolded on request', async () => {
+  const loads = Array.from({ length: 160 }, (_, n) => ({ key: `load[${n}]`, kind: 'wide.load', delay: '1h', needs: ['plan'] }));
+  const tasks = [{ key: 'plan', kind: 'wide.plan' }, ...loads, { key: 'report', kind: 'wide.report', needs: loads.map(({ key }) => key) }];
+  const { execution_id } = await stage.api.post('tasks', { execution: { name: 'wide-open' }, tasks });
+  await tab.go(`x/${execution_id}`);
+  await see('162 tasks in 3 boxes');
+  assert.deepEqual((await tab.page.locator('.box .name').allTextContents()).map((it) => it.trim()), ['○ plan', '○ 160 × load', '○ report']);
+  await tab.page.locator('.box', { hasText: '160 × load' }).click();
+  await see('160 of 162 tasks');
+  await press('Graph');
+  await press('Show every task');
+  await see('Every task has its box');
+  assert.equal(await tab.page.locator('.box').count(), 162);
+  await stage.api.post(`executions/${execution_id}/cancel`, {});
+});
+
 test('an execution shows its critical path, is filtered, exported, and cancelled only after asking', async () => {
   await tab.go(`x/${ids.execution}`);
   assert.match(await text('p.path'), /^Critical path so far: reserve \S+ → charge/);
