@@ -384,12 +384,13 @@ pub static CANDIDATES: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Only what has not moved since it was looked at: by now this transaction has its number, and what somebody else told of a task
-/// meanwhile would come after what is told of it here (see `take_turns`).
-static LOCK: LazyLock<String> = LazyLock::new(|| {
+/// meanwhile would come after what is told of it here (see `take_turns`). Said so that the index of all that are ready is no way to
+/// them: on a guess the planner reads all of it for each.
+pub static LOCK: LazyLock<String> = LazyLock::new(|| {
     format!(
         "select {}, {BODY} from unnest($1::uuid[], $2::int4[]) as i(id, version)
          join task_open o on o.id = i.id and o.version = i.version join task t on t.id = o.id
-         where o.state = 1 and o.hold = 0 for update of o skip locked",
+         where o.state + 0 = 1 and o.hold + 0 = 0 for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     )
 });

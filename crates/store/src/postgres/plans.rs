@@ -119,6 +119,7 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, &super::claim::ONE_LANE).await, &["open_ready", "task_open_pkey", "task_pkey"]);
             check(&plan(&client, &super::claim::MANY_LANES).await, &["open_ready", "task_open_pkey", "task_pkey"]);
             check(&plan(&client, &super::claim::CANDIDATES).await, &["open_ready"]);
+            check(&plan(&client, &super::claim::LOCK).await, &["task_open_pkey", "task_pkey"]);
             check(&plan(&client, &super::apply::SUCCESS).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::RETRY).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::END).await, &["task_open_pkey"]);

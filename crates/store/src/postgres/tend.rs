@@ -217,10 +217,13 @@ async fn promote_step_by_step(
     let executions: Vec<Uuid> = executions.into_iter().collect();
     take_turns(tx, &executions).await?;
     let mut locked = lock_executions(store, tx, &executions).await?;
+    // What has its version is as due as it was; no condition of an index is said again, or the planner might read all of that for
+    // each.
     let sql = format!(
         "select {} from unnest($2::uuid[], $4::int4[]) as i(id, version)
          join task_open o on o.id = i.id and o.version = i.version
-         where {due} order by o.due, o.id for update of o skip locked",
+         where o.hold + 0 = 0 and (o.expires_at is null or o.expires_at > $1) and o.lane = any($3::int4[])
+         order by o.due, o.id for update of o skip locked",
         columns("o", &OPEN_COLUMNS)
     );
     let statement = tx.prepare_cached(&sql).await?;
