@@ -109,8 +109,8 @@ struct Service {
     answered: AtomicU64,
 }
 
-/// Told whether it went well.
-type Waiting = oneshot::Sender<bool>;
+/// Who has asked when, told whether it went well.
+type Waiting = (Instant, oneshot::Sender<bool>);
 
 impl Service {
     async fn start(case: Case, began: Instant) -> Result<(Arc<Service>, String), Failure> {
@@ -141,8 +141,9 @@ impl Service {
     async fn work(self: Arc<Service>, mut waiting: mpsc::UnboundedReceiver<Waiting>) {
         let each = |capacity: u64| Duration::from_micros(1_000_000 / capacity);
         let mut free = Instant::now();
-        while let Some(asker) = waiting.recv().await {
-            free = free.max(Instant::now());
+        while let Some((asked, asker)) = waiting.recv().await {
+            // A timer that rings late makes nobody slower who has work waiting.
+            free = free.max(asked);
             free += each(if self.trouble(free) == Some(Trouble::Slow) { SLOW } else { CAPACITY });
             if self.trouble(free) == Some(Trouble::Outage) {
                 free = self.instant(self.case.over()) + each(CAPACITY);
@@ -182,7 +183,7 @@ impl Service {
             self.asked.fetch_add(1, Ordering::Relaxed);
             self.queued.fetch_add(1, Ordering::Relaxed);
             let (asker, answer) = oneshot::channel();
-            if queue.send(asker).is_err() {
+            if queue.send((Instant::now(), asker)).is_err() {
                 return;
             }
             let went_well = tokio::select! {
