@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::Bench;
 use crate::measure::{percentiles, round};
+use crate::workloads::settle_down;
 
 async fn serve(bench: &Bench) -> Result<Client> {
     let app = App::new(bench.engine.clone(), AppOptions::default()).await?;
@@ -67,6 +68,7 @@ pub async fn drain(bench: &Bench, n: usize) -> Result<Value> {
         client.submit(&json!({"tasks": tasks})).await?;
     }
     let enqueue = n as f64 / started.elapsed().as_secs_f64();
+    settle_down(bench).await?;
     let left = Arc::new(AtomicUsize::new(n));
     let started = Instant::now();
     let mut workers = tokio::task::JoinSet::new();

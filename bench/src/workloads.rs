@@ -163,7 +163,7 @@ async fn drain_once(bench: &Bench, n: usize, retry: &Arc<Policy>) -> Result<(f64
 }
 
 /// What the rivals' harness does after filling: statistics are made, so that no plan is a guess.
-async fn settle_down(bench: &Bench) -> Result<()> {
+pub async fn settle_down(bench: &Bench) -> Result<()> {
     on_postgres(bench, &["analyze comeback.task, comeback.task_open"]).await
 }
 
