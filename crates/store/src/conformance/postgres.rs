@@ -83,6 +83,20 @@ async fn make_template(client: &Client) {
     client.execute("select pg_advisory_unlock($1)", &[&LOCK]).await.expect("unlocked");
 }
 
+/// Waits until nobody in the cluster is in the midst of what began before now: the feed tells no later what was stored by then. For
+/// tests that look once; where there is no cluster, nothing is waited for.
+pub async fn settled() {
+    if std::env::var("COMEBACK_TEST_POSTGRES").is_err() {
+        return;
+    }
+    let client = connect(&cluster()).await;
+    let mark: i64 = client.query_one("select pg_current_xact_id()::text::int8", &[]).await.expect("a number").get(0);
+    let passed = "select pg_snapshot_xmin(pg_current_snapshot())::text::int8 > $1";
+    while !client.query_one(passed, &[&mark]).await.expect("the cluster answers").get::<_, bool>(0) {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
 fn url_of(database: &str) -> String {
     let cluster = cluster();
     let (server, _) = cluster.rsplit_once('/').expect("the URL names a database");
