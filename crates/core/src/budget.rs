@@ -134,6 +134,12 @@ pub fn hold(views: &[BudgetView], due: Timestamp) -> Option<Hold> {
     held
 }
 
+/// A retry in the budgets of all who pay for it, or in none where one of them has no room: its deadline comes first then.
+pub fn bookings(views: &[BudgetView], task: &Task) -> Vec<Booking> {
+    let all: Option<Vec<Booking>> = views.iter().map(|view| view.booking(task)).collect();
+    all.unwrap_or_default()
+}
+
 impl BudgetView {
     fn periods(&self, at: Timestamp) -> Vec<Period> {
         let Budget { retries_per_day, retries_per_month, retry_cost_per_month } = self.budget;
@@ -172,8 +178,8 @@ impl BudgetView {
             .then(|| Hold { until, reason: format!("account {}: its budget of retries is used up", self.account) })
     }
 
-    /// For a task that waits for its retry. Nothing where there is no room: its deadline comes first then.
-    pub fn booking(&self, task: &Task) -> Option<Booking> {
+    /// For a task that waits for its retry; nothing where there is no room.
+    fn booking(&self, task: &Task) -> Option<Booking> {
         let periods = self.periods(task.due()?);
         if periods.iter().any(|period| self.is_full(period)) {
             return None;
@@ -255,8 +261,10 @@ mod tests {
         for _ in 0..4 {
             let hold = hold(&views, noon);
             let task = due(hold.as_ref().map_or(noon, |hold| hold.until));
-            for view in &mut views {
-                view.book(&view.booking(&task).expect("there is room"));
+            let bookings = bookings(&views, &task);
+            assert_eq!(bookings.len(), 2, "there is room in both");
+            for (view, booking) in views.iter_mut().zip(&bookings) {
+                view.book(booking);
             }
             held.push(hold.map(|hold| (hold.until, hold.reason)));
         }
@@ -268,6 +276,7 @@ mod tests {
             Some((at("2030-02-01T00:00:00Z"), full("all"))),
         ];
         assert_eq!(held, expected);
+        assert_eq!(bookings(&views, &due(noon)), [], "where one has no room, nobody books");
     }
 
     #[test]

@@ -34,14 +34,12 @@ impl Budgets {
         views.map(|view| BudgetView { cost: paid.cost, ..view.clone() }).collect()
     }
 
-    /// A retry that was just decided; the next of the same account finds it booked. Where one of them has no room, the deadline
-    /// comes before the retry does, and nothing is booked.
+    /// A retry that was just decided; the next of the same account finds it booked.
     pub fn book(&mut self, change: &Transition) -> Vec<Booking> {
         self.guarded.book(change);
         let retries = change.record().decision.as_ref().is_some_and(|decision| decision.verdict == Verdict::Retry);
         let views = if retries { self.of(change.after()) } else { Vec::new() };
-        let bookings: Option<Vec<Booking>> = views.iter().map(|view| view.booking(change.after())).collect();
-        let bookings = bookings.unwrap_or_default();
+        let bookings = budget::bookings(&views, change.after());
         for booking in &bookings {
             if let Some(view) = self.views.get_mut(&(booking.namespace.clone(), booking.account.clone())) {
                 view.book(booking);
