@@ -2,6 +2,8 @@
 //!
 //! A `Transition` has no public constructor. What the table does not allow cannot be built, so it cannot be stored.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -299,7 +301,7 @@ pub struct Step {
 }
 
 /// T6: a lease is granted. A hook is claimed until its start call is answered; everything else starts with the lease (A1).
-pub fn lease(task: &Task, worker: &str, span: Millis, now: Timestamp) -> Result<Step, Rejection> {
+pub fn lease(task: &Task, worker: impl Into<Arc<str>>, span: Millis, now: Timestamp) -> Result<Step, Rejection> {
     let now = task.time(now);
     let to = if task.lane.executor.is_claimed_first() { State::Claimed } else { State::Running };
     let over = task.expires_at.is_some_and(|at| at <= now);

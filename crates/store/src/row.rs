@@ -334,10 +334,16 @@ fn counts_from_bytes(bytes: Option<&[u8]>) -> Vec<u32> {
     chunks.map(|chunk| chunk.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte))).collect()
 }
 
+pub fn unwritten_bits(unwritten: Unwritten) -> i16 {
+    let flag = |set: bool, bit: i16| if set { bit } else { 0 };
+    flag(unwritten.ready.is_some(), READY)
+        | flag(unwritten.retry_due.is_some(), RETRY_DUE)
+        | flag(unwritten.started, STARTED)
+}
+
 impl OpenRow {
     pub fn new(task: &Task, lane: i32, policy: Option<i32>, fixed: Fixed) -> OpenRow {
         let unwritten = task.unwritten;
-        let flag = |set: bool, bit: i16| if set { bit } else { 0 };
         OpenRow {
             id: task.id.0,
             lane,
@@ -349,9 +355,7 @@ impl OpenRow {
             submitted_at: task.submitted_at.0,
             version: int(task.version),
             seq: int(task.seq),
-            unwritten: flag(unwritten.ready.is_some(), READY)
-                | flag(unwritten.retry_due.is_some(), RETRY_DUE)
-                | flag(unwritten.started, STARTED),
+            unwritten: unwritten_bits(unwritten),
             ready_at: unwritten.ready.or(unwritten.retry_due).map(|at| at.0),
             attempt: int(task.counters.attempt),
             lost: int(task.counters.lost),

@@ -254,6 +254,14 @@ pub struct Claimed {
     pub promoted: bool,
 }
 
+impl Claimed {
+    /// Highest priority, then the oldest, then by id (model I-17).
+    pub fn place(&self) -> (i16, Timestamp, TaskId) {
+        let task = &self.stored.task;
+        (-task.priority, task.submitted_at, task.id)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Done,

@@ -295,7 +295,7 @@ async fn claim_due(
     drop(client);
     let mut claimed = read_claimed(store, &rows, |from| read_leased(from, request)).await?;
     claimed.iter_mut().for_each(|it| it.promoted = true);
-    sort(&mut claimed);
+    claimed.sort_by_key(Claimed::place);
     Ok(claimed)
 }
 
@@ -319,7 +319,7 @@ async fn claim_ready(
     };
     drop(client);
     let mut claimed = read_claimed(store, &rows, |from| read_leased(from, request)).await?;
-    sort(&mut claimed);
+    claimed.sort_by_key(Claimed::place);
     Ok(claimed)
 }
 
@@ -330,10 +330,6 @@ pub fn per_lane(limit: u32, lanes: usize) -> u32 {
 
 fn namespace_of(store: &PostgresStore, lane: i32) -> Result<i32, StoreError> {
     store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))
-}
-
-fn sort(claimed: &mut [Claimed]) {
-    claimed.sort_by_key(|it| (-it.stored.task.priority, it.stored.task.submitted_at, it.stored.task.id));
 }
 
 async fn read_claimed(
@@ -459,7 +455,7 @@ pub async fn lease_picked(
         return Ok(None);
     }
     let mut found = read_claimed(store, &rows, read_open).await?;
-    sort(&mut found);
+    found.sort_by_key(Claimed::place);
 
     let mut claimed = Vec::with_capacity(found.len());
     let mut writes: Vec<(OpenRow, u32)> = Vec::with_capacity(found.len());
@@ -469,7 +465,7 @@ pub async fn lease_picked(
     for mut it in found {
         let (before, request) = (&it.stored.task, whose(requests, claimed.len()));
         // By the task's own time, which may be ahead of the caller's, its deadline may have passed.
-        let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { continue };
+        let Ok(step) = transition::lease(before, request.worker.clone(), request.lease, now) else { continue };
         let lane = store.dictionary.lane_id(&before.lane).ok_or_else(|| corrupt("a task's lane"))?;
         let namespace = namespace_of(store, lane)?;
         match step.record {

@@ -1,17 +1,20 @@
 //! Storing verdicts: every commit whole or not at all, each row guarded by its version.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use comeback_core::account::Charge;
 use comeback_core::budget::Booking;
 use comeback_core::operation::Mark;
 use comeback_core::payload::NewPayload;
 use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Write};
-use rusqlite::{CachedStatement, Connection, OptionalExtension};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 use uuid::Uuid;
 
 use super::rules::lane_of_reopened;
 use super::statements::{
-    INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history, insert_history_with,
-    insert_open, update_open, update_open_with,
+    Alike, INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history,
+    insert_history_with, insert_open, update_open, update_open_with,
 };
 use super::submit::{self, keep_key, namespace_id, take_key};
 use super::tend::is_paused;
@@ -99,11 +102,11 @@ pub fn apply(
     }
     let connection = tx.connection;
     let mut lone = LoneStatements {
-        delete: connection
-            .prepare_cached("delete from task_open where id = ?1 and version = ?2 returning policy, dedupe")?,
+        find: connection.prepare_cached(FIND_OPEN)?,
         done: connection.prepare_cached(&INSERT_DONE)?,
         update: connection.prepare_cached(&UPDATE_OPEN)?,
         history: connection.prepare_cached(&INSERT_HISTORY)?,
+        ended: HashSet::new(),
     };
     let mut answers = Vec::with_capacity(commits.len());
     for commit in commits {
@@ -126,7 +129,10 @@ pub fn apply(
         }
         let applied = match commit {
             Prepared::Lone(it) => lone.apply(tx, it)?,
-            Prepared::Whole(commit) => apply_whole(tx, commit)?,
+            Prepared::Whole(commit) => {
+                lone.sweep(connection)?;
+                apply_whole(tx, commit)?
+            }
         };
         if applied == Applied::Done {
             audit.iter().try_for_each(|audit| audit::write(connection, audit))?;
@@ -137,6 +143,7 @@ pub fn apply(
         }
         answers.push(applied);
     }
+    lone.sweep(connection)?;
     Ok(answers)
 }
 
@@ -177,15 +184,20 @@ pub fn used(connection: &Connection, namespace: &str, key: &Idempotency) -> Resu
 
 /// Looked up once for all verdicts of a command.
 struct LoneStatements<'a> {
-    delete: CachedStatement<'a>,
+    find: CachedStatement<'a>,
     done: CachedStatement<'a>,
     update: CachedStatement<'a>,
     history: CachedStatement<'a>,
+    /// Over, but their open rows are still there: they go together.
+    ended: HashSet<Uuid>,
 }
 
 impl LoneStatements<'_> {
     /// The guarded row goes first, so there is nothing to take back when it has moved on.
     fn apply(&mut self, tx: &mut Tx<'_>, it: &PreparedLone) -> Result<Applied, StoreError> {
+        if self.ended.contains(&it.id) {
+            return Ok(Applied::Stale);
+        }
         match &it.after {
             After::Open(row) => {
                 if !update_open_with(&mut self.update, row, it.expected_version)? {
@@ -193,10 +205,9 @@ impl LoneStatements<'_> {
                 }
             }
             After::Done(row) => {
-                let key = (it.id.as_bytes().as_slice(), it.expected_version);
-                let deleted: Option<(Option<i32>, i16)> =
-                    self.delete.query_row(key, |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
-                let Some((policy, dedupe)) = deleted else { return Ok(Applied::Stale) };
+                let found = find_open(&mut self.find, it.id, it.expected_version)?;
+                let Some((policy, dedupe)) = found else { return Ok(Applied::Stale) };
+                self.ended.insert(it.id);
                 insert_done_with(&mut self.done, row, policy)?;
                 if dedupe != 0 {
                     free_key(tx.connection, it.id)?;
@@ -212,6 +223,20 @@ impl LoneStatements<'_> {
         }
         Ok(Applied::Done)
     }
+
+    fn sweep(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut ids: Vec<Uuid> = self.ended.drain().collect();
+        ids.sort_unstable();
+        DELETE_OPEN.execute(connection, &[], &ids)
+    }
+}
+
+const FIND_OPEN: &str = "select policy, dedupe from task_open where id = ?1 and version = ?2";
+static DELETE_OPEN: LazyLock<Alike> = LazyLock::new(|| Alike::new("delete from task_open where id in", 0));
+
+/// What only the open row knows, if it is there in this version: its policy, and whether it holds a dedupe key.
+fn find_open(find: &mut Statement<'_>, id: Uuid, version: u32) -> rusqlite::Result<Option<(Option<i32>, i16)>> {
+    find.query_row((id.as_bytes().as_slice(), version), |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
 fn free_key(connection: &Connection, id: Uuid) -> rusqlite::Result<()> {
@@ -314,12 +339,9 @@ fn end_again(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), App
 /// The open row goes, the end is written, and with it goes the dedupe key.
 fn finish(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applied>, StoreError> {
     let id = write.after.id.0;
-    let deleted: Option<(Option<i32>, i16)> = tx
-        .connection
-        .prepare_cached("delete from task_open where id = ?1 and version = ?2 returning policy, dedupe")?
-        .query_row((id.as_bytes().as_slice(), write.expected_version), |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    let Some((policy, dedupe)) = deleted else { return Ok(Err(Applied::Stale)) };
+    let found = find_open(&mut *tx.connection.prepare_cached(FIND_OPEN)?, id, write.expected_version)?;
+    let Some((policy, dedupe)) = found else { return Ok(Err(Applied::Stale)) };
+    DELETE_OPEN.execute(tx.connection, &[], &[id])?;
     insert_done(tx.connection, &DoneRow::new(&write.after, lane, policy), policy)?;
     if dedupe != 0 {
         free_key(tx.connection, id)?;

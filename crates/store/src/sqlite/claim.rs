@@ -2,240 +2,207 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transition};
+use comeback_core::{EventKind, ExecutionState, Record, State, Task, Timestamp, transition};
 use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
-use super::statements::{Reader, read_open, stored_open, update_open};
+use super::statements::{Alike, Reader, read_open, stored_open, update_open};
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
-use crate::dictionary::Dictionary;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
-use crate::types::{ClaimRequest, Claimed, Loop};
+use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json, unwritten_bits};
+use crate::types::{ClaimRequest, Claimed, Loop, Stored};
 
 /// Highest priority, then the oldest, then by id (model I-17).
 pub type Place = (i16, i64, Uuid);
 
-/// What the writer found for one request; `finish` makes tasks of the rows on another thread.
-#[derive(Default)]
-pub struct Given {
-    tasks: Vec<Claimed>,
-    rows: Vec<LeasedRow>,
-}
-
-pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Given>, StoreError> {
+pub fn claim(tx: &mut Tx<'_>, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
     tx.feed.at = now.0;
     requests.iter().map(|request| claim_one(tx, request, now)).collect()
 }
 
-fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Given, StoreError> {
+fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
     if is_paused(tx.connection, Loop::Dispatch, now)? {
-        return Ok(Given::default());
+        return Ok(Vec::new());
     }
     if request.may_call() && !request.without_calls && is_paused(tx.connection, Loop::Hooks, now)? {
         return claim_one(tx, &ClaimRequest { without_calls: true, ..request.clone() }, now);
     }
     let lanes = tx.dictionary.lanes_for(request);
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    let mut given = Given::default();
     let ruled =
         if tx.dictionary.is_ruled(&request.namespace) { super::rules::choose(tx, request, &lanes, now)? } else { None };
-    if let Some(chosen) = ruled {
-        for id in chosen {
-            given.tasks.extend(lease(tx, id, request, now)?);
-        }
+    let mut given = if let Some(chosen) = ruled {
+        lease_chosen(tx, &chosen, request, now)?
     } else if let ([lane], false) = (numbers.as_slice(), lanes.iter().any(|(_, lane)| lane.writes_each_step())) {
-        given.rows = lease_rows(tx, &LEASE_READY, lane, request.limit, request, now)?;
+        lease_plain(tx, &READY, lane, request.limit, request, now)?
     } else {
-        for id in choose(tx.connection, &numbers, request.limit, now)? {
-            given.tasks.extend(lease(tx, id, request, now)?);
-        }
-    }
-    let room = request.limit.saturating_sub(u32::try_from(given.tasks.len() + given.rows.len()).unwrap_or(u32::MAX));
+        let chosen = choose(tx.connection, &numbers, request.limit, now)?;
+        lease_chosen(tx, &chosen, request, now)?
+    };
+    let room = request.limit.saturating_sub(u32::try_from(given.len()).unwrap_or(u32::MAX));
     if request.due && room > 0 && !is_paused(tx.connection, Loop::Retries, now)? {
         let plain = lanes.iter().filter(|(_, lane)| !lane.writes_each_step()).map(|(id, _)| *id);
         let plain = serde_json::json!(plain.collect::<Vec<i32>>()).to_string();
-        given.rows.extend(lease_rows(tx, &LEASE_DUE, &plain, room, request, now)?);
+        given.extend(lease_plain(tx, &DUE, &plain, room, request, now)?);
     }
     Ok(given)
 }
 
-/// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
-pub struct LeasedRow {
-    open: OpenRow,
-    key: Option<String>,
-    name: Option<String>,
-    payload: Option<Arc<str>>,
-    labels: Option<Arc<str>>,
-    executor: Option<String>,
-    step: Option<String>,
-    traceparent: Option<String>,
-    promoted: bool,
-}
-
-/// Leases rows in one statement. A task's own time never goes back.
-struct LeaseRows {
-    sql: String,
-    /// Events that the lease adds, as bits and as a number.
-    events: i16,
-    count: u32,
+/// Lone tasks that are alike in all but a few columns: those are read, and all of them in one statement.
+struct Plain {
+    state: State,
+    read: String,
+    write: Alike,
 }
 
 /// The best of one lane.
-static LEASE_READY: LazyLock<LeaseRows> = LazyLock::new(|| LeaseRows {
-    sql: lease_statement(
-        1,
-        "",
-        "indexed by open_ready where lane = ?1 and state = 1 and hold = 0 and (expires_at is null or expires_at > ?4)
-         order by prio, submitted_at, id",
+static READY: LazyLock<Plain> = LazyLock::new(|| Plain {
+    state: State::Pending,
+    read: read_plain(
+        "indexed by open_ready cross join task t on t.id = o.id
+         where o.lane = ?1 and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > ?3)
+         order by o.prio, o.submitted_at, o.id limit ?2",
     ),
-    events: STARTED,
-    count: 1,
+    write: write_lease(""),
 });
 
 /// Retries that are due: promoted and leased in one step.
-static LEASE_DUE: LazyLock<LeaseRows> = LazyLock::new(|| LeaseRows {
-    sql: lease_statement(
-        2,
-        ", ready_at = max(?4, updated_at), due = null, next_retry_at = null, start_at = null, held_until = null,
-           held_by = null",
-        "indexed by open_retry where state = 4 and hold = 0 and due <= ?4 and (expires_at is null or expires_at > ?4)
-           and lane in (select value from json_each(?1)) order by due, id",
+static DUE: LazyLock<Plain> = LazyLock::new(|| Plain {
+    state: State::RetryPending,
+    read: read_plain(
+        "indexed by open_retry cross join task t on t.id = o.id
+         where o.state = 4 and o.hold = 0 and o.due <= ?3 and (o.expires_at is null or o.expires_at > ?3)
+           and o.lane in (select value from json_each(?1))
+         order by o.due, o.id limit ?2",
     ),
-    events: RETRY_DUE | STARTED,
-    count: 2,
+    write: write_lease(
+        ", ready_at = ?6, due = null, next_retry_at = null, start_at = null, held_until = null, held_by = null",
+    ),
 });
 
-fn lease_statement(steps: u32, more: &str, picked: &str) -> String {
+/// What a worker gets of a task's body.
+const BODY: &str = "t.key, t.name, t.payload, t.labels, t.executor, t.step, t.traceparent";
+
+fn read_plain(picked: &str) -> String {
     format!(
-        "update task_open as o set state = 3, version = version + {steps}, seq = seq + {steps}, run = run + 1,
-           lease_no = lease_no + 1, worker = ?3, lease_at = max(?4, updated_at), lease_expires = max(?4, updated_at) + ?5,
-           started_at = max(?4, updated_at), updated_at = max(?4, updated_at), unwritten = unwritten | ?6,
-           timeout_at = min(max(?4, updated_at) + coalesce(timeout_ms, attempt_deadline_ms),
-             max(?4, updated_at) + coalesce(attempt_deadline_ms, timeout_ms)){more}
-         where id in (select id from task_open {picked} limit ?2)
-         returning id, lane, policy, prio, submitted_at, version, seq, unwritten, ready_at, attempt, lost, throttled,
-           snoozed, rule_counts, cycle, run, lease_no, timeout_ms, attempt_deadline_ms, timeout_at, expires_at,
-           hard_deadline, first_failed_at, updated_at, class, fingerprint, expected, success, failures, dead_end_barrier,
-           hooked"
+        "select o.id, o.lane, o.policy, o.prio, o.submitted_at, o.version, o.seq, o.unwritten, o.ready_at, o.attempt, o.lost,
+           o.throttled, o.snoozed, o.rule_counts, o.cycle, o.run, o.lease_no, o.next_retry_at, o.timeout_ms,
+           o.attempt_deadline_ms, o.expires_at, o.hard_deadline, o.first_failed_at, o.updated_at, o.class, o.fingerprint,
+           o.expected, o.success, o.failures, o.dead_end_barrier, o.hooked, {BODY}
+         from task_open o {picked}"
     )
 }
 
-fn lease_rows(
-    tx: &mut Tx<'_>,
-    how: &LeaseRows,
-    lanes: &dyn ToSql,
-    limit: u32,
-    request: &ClaimRequest,
-    now: Timestamp,
-) -> Result<Vec<LeasedRow>, StoreError> {
-    let mut statement = tx.connection.prepare_cached(&how.sql)?;
-    let mut body = tx
-        .connection
-        .prepare_cached("select key, name, payload, labels, executor, step, traceparent from task where id = ?1")?;
-    let mut leased = Vec::new();
-    let mut rows =
-        statement.query((lanes, limit, &*request.worker, now.0, request.lease.0.cast_signed(), how.events))?;
-    while let Some(row) = rows.next()? {
-        leased.push(read_leased(&mut Reader { row, next: 0 }, request)?);
+impl Plain {
+    fn row(&self, from: &mut Reader<'_, '_>) -> rusqlite::Result<OpenRow> {
+        Ok(OpenRow {
+            state: self.state.code(),
+            id: from.uuid()?,
+            lane: from.get()?,
+            policy: from.get()?,
+            prio: from.get()?,
+            submitted_at: from.get()?,
+            version: from.get()?,
+            seq: from.get()?,
+            unwritten: from.get()?,
+            ready_at: from.get()?,
+            attempt: from.get()?,
+            lost: from.get()?,
+            throttled: from.get()?,
+            snoozed: from.get()?,
+            rule_counts: from.get()?,
+            cycle: from.get()?,
+            run: from.get()?,
+            lease_no: from.get()?,
+            next_retry_at: from.get()?,
+            timeout_ms: from.get()?,
+            attempt_deadline_ms: from.get()?,
+            expires_at: from.get()?,
+            hard_deadline: from.get()?,
+            first_failed_at: from.get()?,
+            updated_at: from.get()?,
+            class: from.get()?,
+            fingerprint: from.get()?,
+            expected: from.get()?,
+            success: from.get()?,
+            failures: from.get()?,
+            dead_end_barrier: from.get()?,
+            hooked: from.get()?,
+            ..OpenRow::default()
+        })
     }
-    drop(rows);
-    leased.sort_unstable_by_key(|row| (row.open.prio, row.open.submitted_at, row.open.id));
-    for row in &mut leased {
-        let lane = row.open.lane;
-        let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
-        body.query_row([row.open.id.as_bytes().as_slice()], |found| {
-            let mut from = Reader { row: found, next: 0 };
-            row.key = from.get()?;
-            row.name = from.get()?;
-            row.payload = from.text()?;
-            row.labels = from.text()?;
-            row.executor = from.get()?;
-            row.step = from.get()?;
-            row.traceparent = from.get()?;
-            row.promoted = how.count > 1;
-            Ok(())
-        })?;
-        let seq = row.open.seq.cast_unsigned();
-        tx.feed.push(namespace, row.open.id, seq + 1 - how.count, seq);
+
+    fn find(
+        &self,
+        tx: &Tx<'_>,
+        lanes: &dyn ToSql,
+        limit: u32,
+        now: Timestamp,
+    ) -> Result<Vec<(i32, Claimed)>, StoreError> {
+        let mut statement = tx.connection.prepare_cached(&self.read)?;
+        let mut rows = statement.query((lanes, limit, now.0))?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let mut from = Reader { row, next: 0 };
+            let open = self.row(&mut from)?;
+            let lane = open.lane;
+            let claimed = read_claimed(&mut from, stored_open(open, tx.dictionary)?)?;
+            found.push((lane, Claimed { promoted: self.state == State::RetryPending, ..claimed }));
+        }
+        found.sort_by_key(|(_, it)| it.place());
+        Ok(found)
     }
-    Ok(leased)
 }
 
-fn read_leased(from: &mut Reader<'_, '_>, request: &ClaimRequest) -> rusqlite::Result<LeasedRow> {
-    let mut open = OpenRow {
-        id: from.uuid()?,
-        lane: from.get()?,
-        policy: from.get()?,
-        prio: from.get()?,
-        submitted_at: from.get()?,
-        version: from.get()?,
-        seq: from.get()?,
-        unwritten: from.get()?,
-        ready_at: from.get()?,
-        attempt: from.get()?,
-        lost: from.get()?,
-        throttled: from.get()?,
-        snoozed: from.get()?,
-        rule_counts: from.get()?,
-        cycle: from.get()?,
-        run: from.get()?,
-        lease_no: from.get()?,
-        timeout_ms: from.get()?,
-        attempt_deadline_ms: from.get()?,
-        timeout_at: from.get()?,
-        expires_at: from.get()?,
-        hard_deadline: from.get()?,
-        first_failed_at: from.get()?,
-        updated_at: from.get()?,
-        class: from.get()?,
-        fingerprint: from.get()?,
-        expected: from.get()?,
-        success: from.get()?,
-        failures: from.get()?,
-        dead_end_barrier: from.get()?,
-        hooked: from.get()?,
-        state: State::Running.code(),
-        worker: Some(request.worker.clone()),
-        ..OpenRow::default()
-    };
-    open.lease_at = Some(open.updated_at);
-    open.started_at = Some(open.updated_at);
-    open.lease_expires = Some(open.updated_at + request.lease.0.cast_signed());
-    Ok(LeasedRow {
-        open,
-        key: None,
-        name: None,
-        payload: None,
-        labels: None,
-        executor: None,
-        step: None,
-        traceparent: None,
+fn read_claimed(from: &mut Reader<'_, '_>, stored: Stored) -> rusqlite::Result<Claimed> {
+    Ok(Claimed {
+        stored,
+        key: from.get()?,
+        name: from.get()?,
+        payload: from.text()?,
+        labels: labels_from_json(from.text()?.as_deref()),
+        executor: from.get()?,
+        step: from.get()?,
+        traceparent: from.get()?,
         promoted: false,
     })
 }
 
-/// Makes tasks of what the writer found.
-pub fn finish(dictionary: &Dictionary, given: Given) -> Result<Vec<Claimed>, StoreError> {
-    let Given { mut tasks, rows } = given;
-    for row in rows {
-        tasks.push(Claimed {
-            stored: stored_open(row.open, dictionary)?,
-            key: row.key,
-            name: row.name,
-            payload: row.payload,
-            labels: labels_from_json(row.labels.as_deref()),
-            executor: row.executor,
-            step: row.step,
-            traceparent: row.traceparent,
-            promoted: row.promoted,
-        });
+fn lease_plain(
+    tx: &mut Tx<'_>,
+    how: &Plain,
+    lanes: &dyn ToSql,
+    limit: u32,
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    let found = how.find(tx, lanes, limit, now)?;
+    let mut leased = Vec::with_capacity(found.len());
+    let mut changes: Vec<(Leasing, Vec<Uuid>)> = Vec::new();
+    for (lane, mut it) in found {
+        let before = &it.stored.task;
+        let ready = it.promoted.then(|| transition::promote(before, now).map(|step| step.after)).transpose();
+        let Ok(ready) = ready else { continue };
+        let ready = ready.as_ref().unwrap_or(before);
+        let Ok(step) = transition::lease(ready, request.worker.clone(), request.lease, now) else { continue };
+        let (task, first) = (step.after, before.seq + 1);
+        let change = Leasing::of(before, &task);
+        match changes.last_mut() {
+            Some((last, ids)) if *last == change => ids.push(task.id.0),
+            _ => changes.push((change, vec![task.id.0])),
+        }
+        tx.feed.push(namespace_of(tx, lane)?, task.id.0, first, task.seq);
+        it.stored.task = task;
+        leased.push(it);
     }
-    Ok(tasks)
+    for (change, ids) in &changes {
+        change.write(tx.connection, &how.write, &request.worker, ids)?;
+    }
+    Ok(leased)
 }
 
 /// Merges the lanes: each is read in order, a few rows at a time. What is past its deadline is not offered any more.
@@ -294,14 +261,24 @@ pub fn next_in_lane(
 }
 
 static SELECT_CLAIMED: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "select {}, t.key, t.name, t.payload, t.labels, t.executor, t.step, t.traceparent
-         from task_open o join task t on t.id = o.id where o.id = ?1",
-        columns("o", &OPEN_COLUMNS)
-    )
+    let open = columns("o", &OPEN_COLUMNS);
+    format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id = ?1")
 });
 
-/// Nothing where the core refuses: by the task's own time, which may be ahead of the caller's, its deadline has passed.
+/// Without those that the core refuses: by a task's own time, which may be ahead of the caller's, its deadline has passed.
+fn lease_chosen(
+    tx: &mut Tx<'_>,
+    chosen: &[Uuid],
+    request: &ClaimRequest,
+    now: Timestamp,
+) -> Result<Vec<Claimed>, StoreError> {
+    let mut leased = Vec::with_capacity(chosen.len());
+    for id in chosen {
+        leased.extend(lease(tx, *id, request, now)?);
+    }
+    Ok(leased)
+}
+
 fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Option<Claimed>, StoreError> {
     let (row, mut claimed) = {
         let mut statement = tx.connection.prepare_cached(&SELECT_CLAIMED)?;
@@ -310,25 +287,14 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
         let mut from = Reader { row, next: 0 };
         let open = read_open(&mut from)?;
         let stored = stored_open(open.clone(), tx.dictionary)?;
-        let claimed = Claimed {
-            stored,
-            key: from.get()?,
-            name: from.get()?,
-            payload: from.text()?,
-            labels: labels_from_json(from.text()?.as_deref()),
-            executor: from.get()?,
-            step: from.get()?,
-            traceparent: from.get()?,
-            promoted: false,
-        };
-        (open, claimed)
+        (open, read_claimed(&mut from, stored)?)
     };
     let before = &claimed.stored.task;
-    let Ok(step) = transition::lease(before, &request.worker, request.lease, now) else { return Ok(None) };
-    let namespace = tx.dictionary.lane_namespace(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
+    let Ok(step) = transition::lease(before, request.worker.clone(), request.lease, now) else { return Ok(None) };
+    let namespace = namespace_of(tx, row.lane)?;
     match step.record {
         None => {
-            write_lease(tx.connection, &step.after, &request.worker)?;
+            Leasing::of(before, &step.after).write(tx.connection, &READY.write, &request.worker, &[id])?;
             tx.feed.push(namespace, id, step.after.seq, step.after.seq);
         }
         Some(record) => {
@@ -342,29 +308,52 @@ fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> R
     Ok(Some(claimed))
 }
 
+fn namespace_of(tx: &Tx<'_>, lane: i32) -> Result<i32, StoreError> {
+    tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))
+}
+
 /// The few columns that a lease changes in a lone task's row.
-fn write_lease(connection: &Connection, after: &comeback_core::Task, worker: &Arc<str>) -> rusqlite::Result<()> {
-    let lease = after.lease.as_ref();
-    connection
-        .prepare_cached(
-            "update task_open set state = 3, version = ?2, seq = ?3, run = ?4, lease_no = ?5, worker = ?6,
-               lease_at = ?7, lease_expires = ?8, started_at = ?7, timeout_at = ?9, updated_at = ?7,
-               unwritten = unwritten | ?10
-             where id = ?1",
-        )?
-        .execute((
-            after.id.0.as_bytes().as_slice(),
-            after.version,
-            after.seq,
-            after.run,
-            after.lease_number,
-            &**worker,
-            after.updated_at.0,
-            lease.and_then(|lease| lease.expires_at).map(|at| at.0),
-            after.timeout_at.map(|at| at.0),
-            STARTED,
-        ))
-        .map(|_| ())
+fn write_lease(more: &str) -> Alike {
+    let text = format!(
+        "update task_open set state = 3, version = version + ?1, seq = seq + ?2, run = run + ?3, lease_no = lease_no + ?4,
+           worker = ?5, lease_at = ?6, lease_expires = ?7, started_at = ?6, timeout_at = ?8, updated_at = ?6,
+           unwritten = ?9{more}
+         where id in"
+    );
+    Alike::new(&text, 9)
+}
+
+/// How a lease changes a row; most tasks that are leased together change alike.
+#[derive(PartialEq)]
+struct Leasing {
+    versions: u32,
+    events: u32,
+    runs: u32,
+    leases: u32,
+    at: i64,
+    expires: Option<i64>,
+    timeout: Option<i64>,
+    unwritten: i16,
+}
+
+impl Leasing {
+    fn of(before: &Task, after: &Task) -> Leasing {
+        Leasing {
+            versions: after.version - before.version,
+            events: after.seq - before.seq,
+            runs: after.run - before.run,
+            leases: after.lease_number - before.lease_number,
+            at: after.updated_at.0,
+            expires: after.lease.as_ref().and_then(|lease| lease.expires_at).map(|at| at.0),
+            timeout: after.timeout_at.map(|at| at.0),
+            unwritten: unwritten_bits(after.unwritten),
+        }
+    }
+
+    fn write(&self, connection: &Connection, how: &Alike, worker: &str, ids: &[Uuid]) -> rusqlite::Result<()> {
+        let Leasing { versions, events, runs, leases, at, expires, timeout, unwritten } = self;
+        how.execute(connection, &[versions, events, runs, leases, &worker, at, expires, timeout, unwritten], ids)
+    }
 }
 
 /// A start that is written at once; the first of an execution starts the execution too (E2).

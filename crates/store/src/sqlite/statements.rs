@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use rusqlite::{Connection, Row, Statement};
+use rusqlite::{Connection, Row, Statement, ToSql};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -44,6 +44,37 @@ fn insert(table: &str, names: &[&str]) -> String {
     format!("insert into {table} ({}) values ({})", names.join(", "), marks.join(", "))
 }
 
+/// How many rows one statement changes alike at most: opening the table and its indexes for each would cost as much as the
+/// change.
+const ALIKE: usize = 32;
+
+/// A statement about rows that are changed alike: its text ends with `where id in`, the ids are its last parameters.
+pub struct Alike {
+    one: String,
+    many: String,
+}
+
+impl Alike {
+    pub fn new(text: &str, parameters: usize) -> Alike {
+        let ids = |count: usize| (1..=count).map(|i| format!("?{}", parameters + i)).collect::<Vec<_>>().join(", ");
+        Alike { one: format!("{text} ({})", ids(1)), many: format!("{text} ({})", ids(ALIKE)) }
+    }
+
+    pub fn execute(&self, connection: &Connection, values: &[&dyn ToSql], ids: &[Uuid]) -> rusqlite::Result<()> {
+        for chunk in ids.chunks(ALIKE) {
+            let (text, places) = if chunk.len() == 1 { (&self.one, 1) } else { (&self.many, ALIKE) };
+            let mut statement = connection.prepare_cached(text)?;
+            let mut to = Binder { statement: &mut statement, next: 0 };
+            values.iter().try_for_each(|value| to.bind(value))?;
+            // An id that is named again changes nothing.
+            let last = chunk.last().copied().unwrap_or_default();
+            chunk.iter().copied().chain(std::iter::repeat(last)).take(places).try_for_each(|id| to.uuid(id))?;
+            to.statement.raw_execute()?;
+        }
+        Ok(())
+    }
+}
+
 /// Binds one value after the other.
 struct Binder<'a, 'b> {
     statement: &'a mut Statement<'b>,
@@ -51,7 +82,7 @@ struct Binder<'a, 'b> {
 }
 
 impl Binder<'_, '_> {
-    fn bind(&mut self, value: impl rusqlite::ToSql) -> rusqlite::Result<()> {
+    fn bind(&mut self, value: impl ToSql) -> rusqlite::Result<()> {
         self.next += 1;
         self.statement.raw_bind_parameter(self.next, value)
     }
