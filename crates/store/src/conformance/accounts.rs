@@ -197,16 +197,18 @@ cases! { "accounts";
     fn retries_are_booked_as_long_as_there_is_room(w) {
         w.fund("acme", 100).await;
         let period = |name: &str, most_retries: Option<u64>, most_cost: Option<u64>| Period { name: name.into(), most_retries, most_cost };
-        let fail = async |periods: Vec<Period>| {
+        let fail_booking = async |times: usize, periods: Vec<Period>| {
             let claimed = run(&w, w.metered("k", "acme", 2)).await;
             let mut commit: Commit =
                 w.decide(&claimed.stored, End::Failed(Failure::new(Trigger::Error, "x"))).into();
             let (namespace, account) = ("default".into(), "acme".into());
-            commit.bookings.push(Booking { namespace, account, cost: 2, periods });
+            commit.bookings = vec![Booking { namespace, account, cost: 2, periods }; times];
             w.apply(commit).await
         };
+        let fail = async |periods: Vec<Period>| fail_booking(1, periods).await;
         let day = |most| period("2027-01-15", Some(most), None);
         let month = |most| period("2027-01", None, Some(most));
+        assert_eq!(fail_booking(2, vec![month(5), day(1)]).await, Applied::Stale, "there is room for one of the two");
         assert_eq!(fail(vec![month(5), day(2)]).await, Applied::Done);
         assert_eq!(fail(vec![month(5), day(1)]).await, Applied::Stale, "the day is full");
         assert_eq!(fail(vec![month(3), day(2)]).await, Applied::Stale, "it costs too much");

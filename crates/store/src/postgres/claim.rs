@@ -78,7 +78,8 @@ fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow,
     Ok(row)
 }
 
-/// What a lease changes, and what the feed is told of it. `picked` says which rows. A task's own time never goes back, even when
+/// What a lease changes, and what the feed is told of it. `picked` says where the rows are: it has locked them, so they stay
+/// there, and none need be looked up again by its id. One that changed just before is left for the next claim. A task's own time never goes back, even when
 /// the caller asked its clock before somebody else changed the task.
 fn lease_statement(picked: &str, more: &str, promotes: bool) -> String {
     let (steps, events) = if promotes { (2, RETRY_DUE | STARTED) } else { (1, STARTED) };
@@ -91,7 +92,7 @@ fn lease_statement(picked: &str, more: &str, promotes: bool) -> String {
              lease_no = o.lease_no + 1, worker = $3, lease_at = {time}, lease_expires = {time} + $5,
              started_at = {time}, updated_at = {time}, unwritten = (o.unwritten | {events})::int2,
              timeout_at = least({time} + o.timeout_ms, {time} + o.attempt_deadline_ms){promotion}
-           where o.id = any(array({picked})) returning {LEASED}),
+           where o.ctid = any(array({picked})) returning {LEASED}),
          f as (insert into feed (at, namespace, ids, firsts, lasts)
            select $4, $6, array_agg(id), array_agg(seq + 1 - {steps}), array_agg(seq) from u having count(*) > 0)
          select u.*, {BODY} from u join task t on t.id = u.id",
@@ -108,7 +109,7 @@ pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
     let dispatching = dispatching();
     lease_statement(
         &format!(
-            "select id from task_open
+            "select ctid from task_open
          where lane = $1 and state = 1 and hold = 0 and (expires_at is null or expires_at > $4) and {dispatching}
          order by prio, submitted_at, id limit $2 for update skip locked"
         ),
@@ -121,14 +122,14 @@ pub static ONE_LANE: LazyLock<String> = LazyLock::new(|| {
 pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
     let dispatching = dispatching();
     lease_statement(
-        "select id from c where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut)
+        "select place from c where (prio, submitted_at, id) <= (select prio, submitted_at, id from cut)
            or not exists (select 1 from cut)
          order by prio, submitted_at, id limit $2",
         &format!(
             "c as materialized (
            select x.*, row_number() over (partition by x.lane order by x.prio, x.submitted_at, x.id) as n
            from unnest($1::int4[]) as l(lane) cross join lateral (
-             select o.id, o.lane, o.prio, o.submitted_at from task_open o
+             select o.ctid as place, o.id, o.lane, o.prio, o.submitted_at from task_open o
              where o.lane = l.lane and o.state = 1 and o.hold = 0 and (o.expires_at is null or o.expires_at > $4)
              order by o.prio, o.submitted_at, o.id limit $7 for update skip locked) x where {dispatching}),
          cut as (select prio, submitted_at, id from c where n = $7 order by prio, submitted_at, id limit 1),"
@@ -141,7 +142,7 @@ pub static MANY_LANES: LazyLock<String> = LazyLock::new(|| {
 pub static DUE: LazyLock<String> = LazyLock::new(|| {
     let dispatching = dispatching();
     lease_statement(
-        &format!("select id from task_open where state = 4 and hold = 0 and due <= $4 and (expires_at is null or expires_at > $4)
+        &format!("select ctid from task_open where state = 4 and hold = 0 and due <= $4 and (expires_at is null or expires_at > $4)
            and execution_id is null and lane = any($1::int4[])
            and not exists (select 1 from loop_pause where name = $7 and until > $4) and {dispatching}
          order by due, id limit $2 for update skip locked"),

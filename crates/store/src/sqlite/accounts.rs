@@ -143,11 +143,19 @@ pub fn booked(
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Whether one of their periods has no room.
+/// Whether one of their periods has no room for all of them.
 pub fn is_full(connection: &Connection, bookings: &[Booking]) -> Result<bool, StoreError> {
-    for booking in bookings {
+    for (place, booking) in bookings.iter().enumerate() {
         let Some(first) = booking.periods.iter().map(|period| period.name.as_str()).min() else { continue };
-        let booked = booked(connection, &booking.namespace, &booking.account, first)?;
+        let mut booked = booked(connection, &booking.namespace, &booking.account, first)?;
+        let same = |it: &&Booking| it.namespace == booking.namespace && it.account == booking.account;
+        for earlier in bookings[..place].iter().filter(same) {
+            for period in &earlier.periods {
+                let sum = booked.entry(period.name.clone()).or_default();
+                sum.retries += 1;
+                sum.cost += u64::from(earlier.cost);
+            }
+        }
         let has_room =
             |period: &Period| period.has_room(booked.get(&period.name).copied().unwrap_or_default(), booking.cost);
         if !booking.periods.iter().all(has_room) {

@@ -1,7 +1,7 @@
 //! Leasing: the best tasks over all lanes a request names, in one order, each given once.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::LazyLock;
 
 use comeback_core::{EventKind, ExecutionState, Record, State, Task, Timestamp, transition};
@@ -182,26 +182,18 @@ fn lease_plain(
 ) -> Result<Vec<Claimed>, StoreError> {
     let found = how.find(tx, lanes, limit, now)?;
     let mut leased = Vec::with_capacity(found.len());
-    let mut changes: Vec<(Leasing, Vec<Uuid>)> = Vec::new();
+    let mut writes = Writes::new(&how.write);
     for (lane, mut it) in found {
         let before = &it.stored.task;
         let ready = it.promoted.then(|| transition::promote(before, now).map(|step| step.after)).transpose();
         let Ok(ready) = ready else { continue };
         let ready = ready.as_ref().unwrap_or(before);
         let Ok(step) = transition::lease(ready, request.worker.clone(), request.lease, now) else { continue };
-        let (task, first) = (step.after, before.seq + 1);
-        let change = Leasing::of(before, &task);
-        match changes.last_mut() {
-            Some((last, ids)) if *last == change => ids.push(task.id.0),
-            _ => changes.push((change, vec![task.id.0])),
-        }
-        tx.feed.push(namespace_of(tx, lane)?, task.id.0, first, task.seq);
-        it.stored.task = task;
+        writes.add(tx, namespace_of(tx, lane)?, before, &step.after);
+        it.stored.task = step.after;
         leased.push(it);
     }
-    for (change, ids) in &changes {
-        change.write(tx.connection, &how.write, &request.worker, ids)?;
-    }
+    writes.finish(tx.connection, &request.worker)?;
     Ok(leased)
 }
 
@@ -260,10 +252,24 @@ pub fn next_in_lane(
     }
 }
 
-static SELECT_CLAIMED: LazyLock<String> = LazyLock::new(|| {
+static SELECT_CLAIMED: LazyLock<Alike> = LazyLock::new(|| {
     let open = columns("o", &OPEN_COLUMNS);
-    format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id = ?1")
+    Alike::new(&format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id in"), 0)
 });
+
+/// In the order in which they were chosen.
+fn find_chosen(tx: &Tx<'_>, chosen: &[Uuid]) -> Result<Vec<(OpenRow, Claimed)>, StoreError> {
+    let mut found = HashMap::with_capacity(chosen.len());
+    SELECT_CLAIMED.query(tx.connection, chosen, |row| {
+        let mut from = Reader { row, next: 0 };
+        let open = read_open(&mut from)?;
+        let stored = stored_open(open.clone(), tx.dictionary)?;
+        found.insert(open.id, (open, read_claimed(&mut from, stored)?));
+        Ok(())
+    })?;
+    let body = |id| found.remove(id).ok_or_else(|| corrupt("a ready task without a body"));
+    chosen.iter().map(body).collect()
+}
 
 /// Without those that the core refuses: by a task's own time, which may be ahead of the caller's, its deadline has passed.
 fn lease_chosen(
@@ -273,39 +279,25 @@ fn lease_chosen(
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
     let mut leased = Vec::with_capacity(chosen.len());
-    for id in chosen {
-        leased.extend(lease(tx, *id, request, now)?);
+    let mut writes = Writes::new(&READY.write);
+    for (row, mut it) in find_chosen(tx, chosen)? {
+        let before = &it.stored.task;
+        let Ok(step) = transition::lease(before, request.worker.clone(), request.lease, now) else { continue };
+        let namespace = namespace_of(tx, row.lane)?;
+        match step.record {
+            None => writes.add(tx, namespace, before, &step.after),
+            Some(record) => {
+                let fixed = Fixed { hard_deadline: row.hard_deadline != 0, dedupe: row.dedupe != 0 };
+                let after = OpenRow::new(&step.after, row.lane, row.policy, fixed);
+                update_open(tx.connection, &after, before.version)?;
+                log_start(tx, namespace, record, now)?;
+            }
+        }
+        it.stored.task = step.after;
+        leased.push(it);
     }
+    writes.finish(tx.connection, &request.worker)?;
     Ok(leased)
-}
-
-fn lease(tx: &mut Tx<'_>, id: Uuid, request: &ClaimRequest, now: Timestamp) -> Result<Option<Claimed>, StoreError> {
-    let (row, mut claimed) = {
-        let mut statement = tx.connection.prepare_cached(&SELECT_CLAIMED)?;
-        let mut rows = statement.query([id.as_bytes().as_slice()])?;
-        let row = rows.next()?.ok_or_else(|| corrupt("a ready task without a body"))?;
-        let mut from = Reader { row, next: 0 };
-        let open = read_open(&mut from)?;
-        let stored = stored_open(open.clone(), tx.dictionary)?;
-        (open, read_claimed(&mut from, stored)?)
-    };
-    let before = &claimed.stored.task;
-    let Ok(step) = transition::lease(before, request.worker.clone(), request.lease, now) else { return Ok(None) };
-    let namespace = namespace_of(tx, row.lane)?;
-    match step.record {
-        None => {
-            Leasing::of(before, &step.after).write(tx.connection, &READY.write, &request.worker, &[id])?;
-            tx.feed.push(namespace, id, step.after.seq, step.after.seq);
-        }
-        Some(record) => {
-            let fixed = Fixed { hard_deadline: row.hard_deadline != 0, dedupe: row.dedupe != 0 };
-            let after = OpenRow::new(&step.after, row.lane, row.policy, fixed);
-            update_open(tx.connection, &after, before.version)?;
-            log_start(tx, namespace, record, now)?;
-        }
-    }
-    claimed.stored.task = step.after;
-    Ok(Some(claimed))
 }
 
 fn namespace_of(tx: &Tx<'_>, lane: i32) -> Result<i32, StoreError> {
@@ -349,10 +341,34 @@ impl Leasing {
             unwritten: unwritten_bits(after.unwritten),
         }
     }
+}
 
-    fn write(&self, connection: &Connection, how: &Alike, worker: &str, ids: &[Uuid]) -> rusqlite::Result<()> {
-        let Leasing { versions, events, runs, leases, at, expires, timeout, unwritten } = self;
-        how.execute(connection, &[versions, events, runs, leases, &worker, at, expires, timeout, unwritten], ids)
+/// Leases that were granted and are not written yet: those that change their rows alike go together.
+struct Writes<'a> {
+    how: &'a Alike,
+    changes: Vec<(Leasing, Vec<Uuid>)>,
+}
+
+impl Writes<'_> {
+    fn new(how: &Alike) -> Writes<'_> {
+        Writes { how, changes: Vec::new() }
+    }
+
+    fn add(&mut self, tx: &mut Tx<'_>, namespace: i32, before: &Task, after: &Task) {
+        let (id, change) = (after.id.0, Leasing::of(before, after));
+        match self.changes.last_mut() {
+            Some((last, ids)) if *last == change => ids.push(id),
+            _ => self.changes.push((change, vec![id])),
+        }
+        tx.feed.push(namespace, id, before.seq + 1, after.seq);
+    }
+
+    fn finish(self, connection: &Connection, worker: &str) -> rusqlite::Result<()> {
+        self.changes.iter().try_for_each(|(change, ids)| {
+            let Leasing { versions, events, runs, leases, at, expires, timeout, unwritten } = change;
+            let values: [&dyn ToSql; 9] = [versions, events, runs, leases, &worker, at, expires, timeout, unwritten];
+            self.how.execute(connection, &values, ids)
+        })
     }
 }
 

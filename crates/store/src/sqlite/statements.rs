@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use rusqlite::{Connection, Row, Statement, ToSql};
+use rusqlite::{CachedStatement, Connection, Row, Statement, ToSql};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -44,11 +44,10 @@ fn insert(table: &str, names: &[&str]) -> String {
     format!("insert into {table} ({}) values ({})", names.join(", "), marks.join(", "))
 }
 
-/// How many rows one statement changes alike at most: opening the table and its indexes for each would cost as much as the
-/// change.
+/// How many rows one statement is about at most: opening the table and its indexes for each would cost as much as the change.
 const ALIKE: usize = 32;
 
-/// A statement about rows that are changed alike: its text ends with `where id in`, the ids are its last parameters.
+/// A statement about many rows: its text ends with `id in`, and the ids are its last parameters.
 pub struct Alike {
     one: String,
     many: String,
@@ -61,17 +60,39 @@ impl Alike {
     }
 
     pub fn execute(&self, connection: &Connection, values: &[&dyn ToSql], ids: &[Uuid]) -> rusqlite::Result<()> {
+        ids.chunks(ALIKE).try_for_each(|chunk| self.bound(connection, values, chunk)?.raw_execute().map(|_| ()))
+    }
+
+    pub fn query(
+        &self,
+        connection: &Connection,
+        ids: &[Uuid],
+        mut each: impl FnMut(&Row<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         for chunk in ids.chunks(ALIKE) {
-            let (text, places) = if chunk.len() == 1 { (&self.one, 1) } else { (&self.many, ALIKE) };
-            let mut statement = connection.prepare_cached(text)?;
-            let mut to = Binder { statement: &mut statement, next: 0 };
-            values.iter().try_for_each(|value| to.bind(value))?;
-            // An id that is named again changes nothing.
-            let last = chunk.last().copied().unwrap_or_default();
-            chunk.iter().copied().chain(std::iter::repeat(last)).take(places).try_for_each(|id| to.uuid(id))?;
-            to.statement.raw_execute()?;
+            let mut statement = self.bound(connection, &[], chunk)?;
+            let mut rows = statement.raw_query();
+            while let Some(row) = rows.next()? {
+                each(row)?;
+            }
         }
         Ok(())
+    }
+
+    fn bound<'a>(
+        &self,
+        connection: &'a Connection,
+        values: &[&dyn ToSql],
+        ids: &[Uuid],
+    ) -> rusqlite::Result<CachedStatement<'a>> {
+        let (text, places) = if ids.len() == 1 { (&self.one, 1) } else { (&self.many, ALIKE) };
+        let mut statement = connection.prepare_cached(text)?;
+        let mut to = Binder { statement: &mut statement, next: 0 };
+        values.iter().try_for_each(|value| to.bind(value))?;
+        // An id that is named again changes nothing.
+        let last = ids.last().copied().unwrap_or_default();
+        ids.iter().copied().chain(std::iter::repeat(last)).take(places).try_for_each(|id| to.uuid(id))?;
+        Ok(statement)
     }
 }
 
