@@ -5,6 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use comeback_core::Millis;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Format, Watch};
 use crate::failure::{Failure, code};
@@ -117,17 +118,23 @@ impl Drop for Screen {
     }
 }
 
-/// Ctrl-C, heard from the moment this is made.
-pub struct Interrupted(tokio::signal::unix::Signal);
+/// Ctrl-C, or being told to end: heard from the moment this is made.
+pub struct Interrupted {
+    interrupt: Signal,
+    terminate: Signal,
+}
 
 impl Interrupted {
     pub fn listen() -> Result<Interrupted, Failure> {
-        let kind = tokio::signal::unix::SignalKind::interrupt();
         let deaf = |error: std::io::Error| Failure::new(code::FAILED, "Ctrl-C cannot be heard").why(error.to_string());
-        tokio::signal::unix::signal(kind).map(Interrupted).map_err(deaf)
+        let hear = |kind: SignalKind| signal(kind).map_err(deaf);
+        Ok(Interrupted { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
     }
 
     pub async fn wait(&mut self) {
-        self.0.recv().await;
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
     }
 }

@@ -721,15 +721,23 @@ impl ExecutionView {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     pub by_state: BTreeMap<State, u64>,
+    /// Those of them that are kept from running: paused, held by a guard, or their execution is paused.
+    pub held: BTreeMap<State, u64>,
     /// Those that run, by their kind.
     pub running: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// So many of a lane are in a state.
-    pub(crate) fn add(&mut self, lane: Option<&Lane>, state: i16, count: i64) -> Result<(), StoreError> {
+    /// What is counted of open rows. A hold that is over is cleared by the step that it kept back.
+    pub(crate) const HELD: &str = "state = 5 or hold = 1 or held_until is not null";
+
+    /// So many of a lane are in a state, and so many of those are held.
+    pub(crate) fn add(&mut self, lane: Option<&Lane>, state: i16, count: i64, held: i64) -> Result<(), StoreError> {
         let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
         *self.by_state.entry(state).or_default() += count.cast_unsigned();
+        if held > 0 {
+            *self.held.entry(state).or_default() += held.cast_unsigned();
+        }
         if let Some(lane) = lane.filter(|_| state == State::Running) {
             *self.running.entry(lane.kind.clone()).or_default() += count.cast_unsigned();
         }

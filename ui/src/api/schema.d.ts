@@ -14067,6 +14067,10 @@ export interface operations {
                         by_state: {
                             [key: string]: number;
                         };
+                        /** @description Those of them that are kept from running: paused or held by a guard. */
+                        held: {
+                            [key: string]: number;
+                        };
                         next: {
                             retry: components["schemas"]["Instant"] | null;
                             start: components["schemas"]["Instant"] | null;

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { TaskLine } from '../api/types';
-import { groups, helps, helpsSentence } from './groups';
+import { groups, helps, helpsSentence, nextSentence } from './groups';
 
 const task = (over: Partial<TaskLine>): TaskLine =>
   ({ id: 'x', kind: 'pay', state: 'retry_pending', fingerprint: 'aa', total_attempts: 2, last_error: { message: '503' }, next_retry_at: '2026-01-01T00:00:10.000Z', submitted_at: '2026-01-01T00:00:00.000Z', ...over }) as TaskLine;
@@ -17,6 +17,17 @@ it('puts failures that look the same together, the largest first', () => {
     { kind: 'mail', look: 'dead', retrying: 0, dead: 1, runs: 2 },
   ]);
   expect(found[0]?.next).toBe('2026-01-01T00:00:05.000Z');
+});
+
+it('says when a group comes back, and what keeps it', () => {
+  const now = Date.parse('2026-01-01T00:00:00.000Z');
+  const held = { held_until: '2026-01-02T00:00:00.000Z', blocked: 'account acme: it is empty' } as Partial<TaskLine>;
+  const say = (...tasks: TaskLine[]) => groups(tasks).map((group) => nextSentence(group, now));
+  expect(say(task({}))).toEqual(['Next retry in 10s.']);
+  expect(say(task({ next_retry_at: '2025-12-31T23:00:00.000Z' }))).toEqual(['A retry is due now.']);
+  expect(say(task(held))).toEqual(['Held by account acme: it is empty.']);
+  expect(say(task(held), task({}))).toEqual(['Next retry in 10s.']);
+  expect(say(task({ state: 'dead', next_retry_at: null }))).toEqual(['None of them will be retried by itself.']);
 });
 
 it('gives a percentage only where there are enough cases', () => {

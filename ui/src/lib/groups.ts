@@ -3,6 +3,7 @@
 import { get } from '../api/client';
 import type { Page, TaskLine } from '../api/types';
 import { lookOf, type Look } from './states';
+import { instant, relative } from './time';
 import { errorText } from './words';
 
 export interface Group {
@@ -17,8 +18,10 @@ export interface Group {
   dead: number;
   /** Runs that were spent on it so far. */
   runs: number;
-  /** The next retry of any of them. */
+  /** The next retry of any of them that is not held. */
   next: string | null;
+  /** What keeps those that are held. */
+  heldBy: string | null;
   since: string;
 }
 
@@ -32,9 +35,13 @@ export function groups(tasks: TaskLine[]): Group[] {
     group.tasks.push(task);
     group.runs += task.total_attempts;
     if (look === 'dead') group.dead += 1;
-    else if (look === 'held') group.held += 1;
-    else group.retrying += 1;
-    if (task.next_retry_at && (!group.next || task.next_retry_at < group.next)) group.next = task.next_retry_at;
+    else if (look === 'held') {
+      group.held += 1;
+      group.heldBy ??= task.blocked ?? null;
+    } else {
+      group.retrying += 1;
+      if (task.next_retry_at && (!group.next || task.next_retry_at < group.next)) group.next = task.next_retry_at;
+    }
     if (task.submitted_at < group.since) group.since = task.submitted_at;
   }
   const all = [...found.values()];
@@ -44,7 +51,15 @@ export function groups(tasks: TaskLine[]): Group[] {
 
 function begin(key: string, task: TaskLine, look: Look): Group {
   const error = errorText(task.last_error) || task.reason?.replaceAll('_', ' ') || 'no error was given';
-  return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, since: task.submitted_at };
+  return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
+}
+
+/** When a group comes back, as a sentence: what is not held first. */
+export function nextSentence(group: Group, now: number): string {
+  const next = instant(group.next);
+  if (next !== null) return next <= now ? 'A retry is due now.' : `Next retry ${relative(next, now)}.`;
+  if (group.held) return group.heldBy ? `Held by ${group.heldBy}.` : 'They are held.';
+  return 'None of them will be retried by itself.';
 }
 
 /** What became of tasks with one error. */

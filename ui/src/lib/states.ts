@@ -1,6 +1,6 @@
 /** The one place that knows how states are shown: word, glyph, colour. Colours are variables of `styles.css`. */
 
-import type { ExecutionState, State } from '../api/types';
+import type { ExecutionState, State, Stats } from '../api/types';
 
 export type Look =
   | 'queued'
@@ -119,16 +119,31 @@ export function obstacle(act: Act, state: State): string | null {
   }
 }
 
-/** The tabs above the list of tasks: what they are called, ask for, and count. */
-export const TABS: { title: string; filter: string; counts: State[] | 'all' | null }[] = [
-  { title: 'Open failures', filter: 'state:retrying,held,failed,dead', counts: null },
-  { title: 'All', filter: '', counts: 'all' },
-  { title: 'Queued', filter: 'state:queued', counts: ['waiting', 'pending'] },
-  { title: 'Running', filter: 'state:claimed,running', counts: ['claimed', 'running'] },
-  { title: 'Retrying', filter: 'state:retrying', counts: ['retry_pending'] },
-  { title: 'Held', filter: 'state:held', counts: null },
-  { title: 'Dead', filter: 'state:failed,dead', counts: ['failed', 'dead'] },
-  { title: 'Recovered', filter: 'state:recovered', counts: null },
-  { title: 'Done', filter: 'state:succeeded', counts: ['succeeded'] },
-  { title: 'Cancelled', filter: 'state:canceled,skipped', counts: ['canceled', 'skipped'] },
+/** The tabs above the list of tasks: what they are called and ask for. */
+export const TABS: { title: string; filter: string }[] = [
+  { title: 'Open failures', filter: 'state:retrying,held,failed,dead' },
+  { title: 'All', filter: '' },
+  { title: 'Queued', filter: 'state:queued' },
+  { title: 'Running', filter: 'state:claimed,running' },
+  { title: 'Retrying', filter: 'state:retrying' },
+  { title: 'Held', filter: 'state:held' },
+  { title: 'Dead', filter: 'state:failed,dead' },
+  { title: 'Recovered', filter: 'state:recovered' },
+  { title: 'Done', filter: 'state:succeeded' },
+  { title: 'Cancelled', filter: 'state:canceled,skipped' },
 ];
+
+/** How many rows a filter by states alone has; nothing where the counts do not say it. */
+export function counted(filter: string, stand: Pick<Stats, 'by_state' | 'held' | 'total'>): number | null {
+  if (filter === '') return stand.total;
+  const words = /^state:([a-z_,]+)$/.exec(filter)?.[1]?.split(',');
+  if (!words || words.includes('recovered')) return null;
+  const by: Record<string, number | undefined> = stand.by_state;
+  const one = (word: string) => {
+    if (word === 'queued') return (by.waiting ?? 0) + (by.pending ?? 0);
+    if (word === 'retrying') return (by.retry_pending ?? 0) - (stand.held.retry_pending ?? 0);
+    if (word === 'held') return Object.values(stand.held).reduce((sum, n) => sum + n, 0);
+    return by[word] ?? 0;
+  };
+  return words.reduce((sum, word) => sum + one(word), 0);
+}

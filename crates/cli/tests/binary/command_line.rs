@@ -118,7 +118,11 @@ fn watching_on_a_pipe_says_what_changed_and_ends_cleanly() {
 }
 
 fn interrupted(child: &mut Child) -> Option<i32> {
-    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
+    told(child, "-INT")
+}
+
+fn told(child: &mut Child, signal: &str) -> Option<i32> {
+    let told = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
     assert!(told.success());
     child.wait().expect("it ends").code()
 }
@@ -210,6 +214,29 @@ fn a_stream_that_ends_is_not_taken_for_an_end() {
     let output = second.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(7));
     assert!(text(&output.stderr).contains("error: the stream broke off"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_demo_takes_its_data_with_it() {
+    for signal in ["-INT", "-TERM"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
+            .args(["demo", "--no-open", "--listen", "127.0.0.1:0"])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let mut said = BufReader::new(child.stdout.take().expect("what it says")).lines();
+        assert!(said.any(|line| line.expect("a line").contains("Dashboard")));
+        let left = || std::fs::read_dir(folder.path()).expect("the folder").count();
+        assert_eq!(left(), 1);
+        // Somebody must go on reading, or it could not say how it ends.
+        let reading = std::thread::spawn(move || said.count());
+        assert_eq!(told(&mut child, signal), Some(0), "{signal}");
+        reading.join().expect("read");
+        assert_eq!(left(), 0, "{signal}");
+    }
 }
 
 #[test]

@@ -21,13 +21,15 @@ use crate::wire::instant;
 
 pub fn lines() -> Vec<Line> {
     use schema::{count, flag, instant, list, nullable, object, text};
-    let by_state = json!({"type": "object", "propertyNames": schema::named("State"), "additionalProperties": count()});
+    let by_state =
+        || json!({"type": "object", "propertyNames": schema::named("State"), "additionalProperties": count()});
     let counts = object([
         ("now", instant()),
         ("namespace", text()),
         ("total", count()),
         ("open", count()),
-        ("by_state", by_state),
+        ("by_state", by_state()),
+        ("held", schema::about(by_state(), "Those of them that are kept from running: paused or held by a guard.")),
         ("next", object([("retry", nullable(instant())), ("start", nullable(instant()))])),
     ]);
     let coming = object([
@@ -60,17 +62,20 @@ const UPCOMING_PARAMETERS: &[Param] = &[
 ];
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let counts = &app.counted.of(app.engine.store(), &caller.namespace).await?.by_state;
+    let counts = app.counted.of(app.engine.store(), &caller.namespace).await?;
     let next = next_of(&app, &caller.namespace).await?;
-    let by_state: BTreeMap<&str, u64> = counts.iter().map(|(state, count)| (state.word(), *count)).collect();
-    let open: u64 = counts.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
-    let total: u64 = counts.values().sum();
+    let words = |counts: &BTreeMap<comeback_core::State, u64>| -> BTreeMap<&str, u64> {
+        counts.iter().map(|(state, count)| (state.word(), *count)).collect()
+    };
+    let open: u64 = counts.by_state.iter().filter(|(state, _)| state.is_open()).map(|(_, count)| count).sum();
+    let total: u64 = counts.by_state.values().sum();
     Ok(Json(json!({
         "now": app.engine.now().to_rfc3339(),
         "namespace": caller.namespace,
         "total": total,
         "open": open,
-        "by_state": by_state,
+        "by_state": words(&counts.by_state),
+        "held": words(&counts.held),
         "next": {"retry": instant(next.retry), "start": instant(next.start)},
     })))
 }

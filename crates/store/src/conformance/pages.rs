@@ -22,11 +22,7 @@ async fn crowd(w: &World) {
         w.fail(&claimed.stored).await;
     }
     let claimed = w.running(w.retrying_task("again", policy())).await;
-    let mut snapshot = w.snapshot(&claimed.stored);
-    snapshot.guard.holds.push(Hold { until: w.now() + Millis(3_600_000), reason: "gate psp".into() });
-    let end = End::Failed(Failure::new(Trigger::Error, "held"));
-    let outcome = Outcome { speaker: Speaker::Lease(claimed.stored.task.lease_number), end };
-    w.apply(decide::decide(&snapshot, &outcome, w.now()).unwrap()).await;
+    w.fail_held(&claimed.stored, 3_600_000).await;
     for _ in 0..3 {
         let claimed = w.running(w.new_task("over")).await;
         w.fail(&claimed.stored).await;

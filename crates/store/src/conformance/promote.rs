@@ -118,10 +118,7 @@ cases! { "promote";
 
     fn a_held_task_waits_for_the_end_of_its_hold(w) {
         let claimed = w.running(w.retrying_task("a", json!({"initial_delay": "1s"}))).await;
-        let mut snapshot = w.snapshot(&claimed.stored);
-        snapshot.guard.holds.push(Hold { until: w.now() + Millis(9_000), reason: "gate psp".into() });
-        let outcome = Outcome { speaker: Speaker::Lease(1), end: End::Failed(Failure::new(Trigger::Error, "x")) };
-        w.apply(decide::decide(&snapshot, &outcome, w.now()).unwrap()).await;
+        w.fail_held(&claimed.stored, 9_000).await;
         w.pass(8_999);
         assert_eq!(w.promote().await.count, 0);
         w.pass(1);

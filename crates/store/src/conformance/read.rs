@@ -106,6 +106,23 @@ cases! { "read";
         assert!(w.store.counts("nowhere").await.unwrap().by_state.is_empty());
     }
 
+    fn what_is_held_is_counted_apart(w) {
+        let again = |priority: i16| {
+            let mut new = w.retrying_task("b", json!({"strategy": "fixed", "delay": "1m", "max_retries": 3}));
+            new.task.priority = priority;
+            w.running(new)
+        };
+        w.fail(&again(0).await.stored).await;
+        w.submit_many("a", 2).await;
+        assert!(w.store.counts("default").await.unwrap().held.is_empty());
+        let paused = w.load(w.submit(vec![w.new_task("c")]).await[0]).await.task;
+        w.apply(transition::pause(&paused, &Act::default(), w.now()).unwrap()).await;
+        w.fail_held(&again(9).await.stored, 99_000).await;
+        let counts = w.store.counts("default").await.unwrap();
+        assert_eq!(counts.held, [(State::Paused, 1), (State::RetryPending, 1)].into());
+        assert_eq!(counts.by_state, [(State::Pending, 2), (State::Paused, 1), (State::RetryPending, 2)].into());
+    }
+
     fn open_work_is_told_by_what_it_waits_for(w) {
         assert_eq!(w.store.open_work(w.now()).await.unwrap(), OpenWork::default());
         w.running(w.new_task("running")).await;

@@ -165,6 +165,15 @@ impl World {
         self.end(stored, End::Failed(Failure::new(Trigger::Error, "boom"))).await
     }
 
+    /// A gate is in the way of its retry for so long.
+    pub async fn fail_held(&self, stored: &Stored, ms: u64) -> Applied {
+        let mut snapshot = self.snapshot(stored);
+        snapshot.guard.holds.push(Hold { until: self.now() + Millis(ms), reason: "gate psp".into() });
+        let end = End::Failed(Failure::new(Trigger::Error, "held"));
+        let outcome = Outcome { speaker: Speaker::Lease(stored.task.lease_number), end };
+        self.apply(decide::decide(&snapshot, &outcome, self.now()).unwrap()).await
+    }
+
     pub async fn cancel(&self, id: TaskId) -> Applied {
         let task = self.load(id).await.task;
         self.apply(transition::cancel(&task, Reason::Canceled, &Act::default(), self.now()).unwrap()).await

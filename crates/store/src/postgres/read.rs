@@ -393,14 +393,16 @@ pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<
     let rows = client
         .query(
             &format!(
-                "select lane, state, count(*) from task_open where lane = any($1) and {of} group by 1, 2
-                 union all select lane, state, count(*) from task_done where lane = any($1) and {of} group by 1, 2"
+                "select lane, state, count(*), count(*) filter (where {held})
+                   from task_open where lane = any($1) and {of} group by 1, 2
+                 union all select lane, state, count(*), 0 from task_done where lane = any($1) and {of} group by 1, 2",
+                held = Counts::HELD,
             ),
             &[&lanes],
         )
         .await?;
     for row in rows {
-        counts.add(store.dictionary.lane(row.get(0)).as_deref(), row.get(1), row.get(2))?;
+        counts.add(store.dictionary.lane(row.get(0)).as_deref(), row.get(1), row.get(2), row.get(3))?;
     }
     Ok(counts)
 }

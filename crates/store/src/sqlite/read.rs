@@ -429,15 +429,15 @@ pub fn counts(
     let mut counts = Counts::default();
     let lanes: Vec<String> =
         dictionary.lanes_where(|lane| lane.namespace == namespace).iter().map(|(id, _)| id.to_string()).collect();
-    for table in ["task_open", "task_done"] {
+    for (table, held) in [("task_open", Counts::HELD), ("task_done", "false")] {
         let sql = format!(
-            "select lane, state, count(*) from {table} where lane in ({}) and {of} group by 1, 2",
+            "select lane, state, count(*), count(*) filter (where {held}) from {table} where lane in ({}) and {of} group by 1, 2",
             lanes.join(", ")
         );
         let mut statement = connection.prepare(&sql)?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {
-            counts.add(dictionary.lane(row.get(0)?).as_deref(), row.get(1)?, row.get(2)?)?;
+            counts.add(dictionary.lane(row.get(0)?).as_deref(), row.get(1)?, row.get(2)?, row.get(3)?)?;
         }
     }
     Ok(counts)
