@@ -153,11 +153,11 @@ async fn median_drain(bench: &Bench, n: usize, retry: &Arc<Policy>) -> Result<f6
 
 async fn drain_once(bench: &Bench, n: usize, retry: &Arc<Policy>) -> Result<(f64, f64)> {
     let done = |counts: &comeback_store::Counts| counts.by_state.get(&State::Succeeded).copied().unwrap_or(0);
-    let before = done(&bench.engine.store().counts("default").await?);
+    let before = done(&bench.engine.store().counts("default", bench.engine.now()).await?);
     let enqueue = fill(&bench.engine, n, |n| task(n, retry)).await?;
     settle_down(bench).await?;
     let (wall, _) = work_off(bench, n, 0).await?;
-    let after = done(&bench.engine.store().counts("default").await?);
+    let after = done(&bench.engine.store().counts("default", bench.engine.now()).await?);
     ensure!(after - before == n as u64, "{} of {n} are done", after - before);
     Ok((enqueue, n as f64 / wall))
 }

@@ -244,7 +244,7 @@ async fn play(arm: Arm, case: Case) -> Result<Outcome, Failure> {
     let mut seconds: Vec<Second> = Vec::new();
     while goes_on(&arm, case, &seconds) {
         sleep_until(service.instant(seconds.len() as u64)).await;
-        let counts = engine.store().counts("default").await?;
+        let counts = engine.store().counts("default", engine.now()).await?;
         let of = |wanted: fn(&State) -> bool| -> u64 {
             counts.by_state.iter().filter(|(state, _)| wanted(state)).map(|(_, n)| *n).sum()
         };

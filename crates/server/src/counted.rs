@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use comeback_core::Timestamp;
 use comeback_engine::store::{Counts, Store, StoreError};
 use parking_lot::Mutex;
 
@@ -38,7 +39,7 @@ struct Kept {
 }
 
 impl Counted {
-    pub async fn of(&self, store: &Arc<dyn Store>, namespace: &str) -> Result<Arc<Counts>, StoreError> {
+    pub async fn of(&self, store: &Arc<dyn Store>, namespace: &str, now: Timestamp) -> Result<Arc<Counts>, StoreError> {
         let slot = self.slots.lock().entry(namespace.to_owned()).or_default().clone();
         if let Some(kept) = slot.good() {
             if kept.fresh_until <= Instant::now()
@@ -47,7 +48,7 @@ impl Counted {
                 let (store, namespace) = (store.clone(), namespace.to_owned());
                 tokio::spawn(async move {
                     // Where it fails the next one counts, and is told why not.
-                    let _ = slot.count(&*store, &namespace).await;
+                    let _ = slot.count(&*store, &namespace, now).await;
                     drop(turn);
                 });
             }
@@ -57,7 +58,7 @@ impl Counted {
         let _turn = slot.turn.lock().await;
         match slot.good() {
             Some(kept) => Ok(kept.counts),
-            None => slot.count(&**store, namespace).await,
+            None => slot.count(&**store, namespace, now).await,
         }
     }
 }
@@ -67,17 +68,17 @@ impl Slot {
         self.kept.lock().clone().filter(|kept| Instant::now() < kept.good_until)
     }
 
-    async fn count(&self, store: &dyn Store, namespace: &str) -> Result<Arc<Counts>, StoreError> {
+    async fn count(&self, store: &dyn Store, namespace: &str, now: Timestamp) -> Result<Arc<Counts>, StoreError> {
         let began = Instant::now();
-        let counts = Arc::new(store.counts(namespace).await?);
-        let now = Instant::now();
+        let counts = Arc::new(store.counts(namespace, now).await?);
+        let done = Instant::now();
         let is_small = counts.by_state.values().sum::<u64>() < MANY;
         let (fresh, good) = if is_small {
             (Duration::ZERO, Duration::ZERO)
         } else {
-            (((now - began) * AGAIN).min(LONGEST), LONGEST * 2)
+            (((done - began) * AGAIN).min(LONGEST), LONGEST * 2)
         };
-        *self.kept.lock() = Some(Kept { counts: counts.clone(), fresh_until: now + fresh, good_until: now + good });
+        *self.kept.lock() = Some(Kept { counts: counts.clone(), fresh_until: done + fresh, good_until: done + good });
         Ok(counts)
     }
 }

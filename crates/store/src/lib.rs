@@ -235,8 +235,8 @@ pub trait Store: Send + Sync {
 
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
-    /// How many tasks are in each state.
-    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError>;
+    /// How many tasks are in each state, and how many of those are held.
+    async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError>;
 
     /// How many tasks that were retried, wait for a retry or ran out of them are in each state.
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError>;

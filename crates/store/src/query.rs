@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use comeback_core::filter::{Compare, NumberField, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
-use comeback_core::{AttemptOutcome, Lane, State};
+use comeback_core::{AttemptOutcome, Lane, State, Timestamp};
 use uuid::Uuid;
 
 use crate::ListQuery;
@@ -136,12 +136,24 @@ impl Question<'_> {
         let found = self.dictionary.lanes_where(|lane| lane.namespace == self.namespace && wanted(lane));
         found.iter().map(|(id, _)| i64::from(*id)).collect()
     }
+}
 
-    /// The lanes of those that could start but for what they need.
-    fn closed_lanes(&self) -> Vec<i64> {
-        let is_closed = |name: &str| self.closed.iter().any(|closed| closed == name);
-        self.lanes_that(|lane| lane.limits.iter().filter_map(|limit| limit.key.dependency()).any(is_closed))
+/// What is kept from running, among open rows `o`: paused, held by a guard, and what could start but for a dependency that is closed.
+pub fn held_now(dictionary: &Dictionary, namespace: &str, closed: &[String], now: Timestamp) -> String {
+    let held = format!("o.state = 5 or o.hold = 1 or coalesce(o.held_until, 0) > {}", now.0);
+    let lanes = closed_lanes(dictionary, namespace, closed);
+    if lanes.is_empty() {
+        return format!("({held})");
     }
+    format!("({held} or (o.state = 1 and {}))", list("o.lane", lanes.into_iter()))
+}
+
+/// The lanes of those that could start but for what they need.
+fn closed_lanes(dictionary: &Dictionary, namespace: &str, closed: &[String]) -> Vec<i64> {
+    let is_closed = |name: &str| closed.iter().any(|closed| closed == name);
+    let waits = |lane: &Lane| lane.limits.iter().filter_map(|limit| limit.key.dependency()).any(is_closed);
+    let lanes = dictionary.lanes_where(|lane| lane.namespace == namespace && waits(lane));
+    lanes.iter().map(|(id, _)| i64::from(*id)).collect()
 }
 
 /// By what a list is sorted.
@@ -307,11 +319,8 @@ impl Builder<'_> {
                     others.push(format!("(o.state = 4 and o.hold = 0 and coalesce(o.held_until, 0) <= {})", self.now))
                 }
                 (StateTest::Held, Half::Open) => {
-                    others.push(format!("(o.state = 5 or o.hold = 1 or coalesce(o.held_until, 0) > {})", self.now));
-                    let closed = self.question.closed_lanes();
-                    if !closed.is_empty() {
-                        others.push(format!("(o.state = 1 and {})", list("o.lane", closed.into_iter())));
-                    }
+                    let Question { dictionary, namespace, closed, query, .. } = self.question;
+                    others.push(held_now(dictionary, namespace, closed, query.now));
                 }
                 (StateTest::Recovered, Half::Done) => {
                     others.push("(o.state = 6 and o.first_failed_at is not null)".into());

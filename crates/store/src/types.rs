@@ -728,9 +728,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What is counted of open rows. A hold that is over is cleared by the step that it kept back.
-    pub(crate) const HELD: &str = "state = 5 or hold = 1 or held_until is not null";
-
     /// So many of a lane are in a state, and so many of those are held.
     pub(crate) fn add(&mut self, lane: Option<&Lane>, state: i16, count: i64, held: i64) -> Result<(), StoreError> {
         let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;

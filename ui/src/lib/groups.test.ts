@@ -25,7 +25,9 @@ it('says when a group comes back, and what keeps it', () => {
   const say = (...tasks: TaskLine[]) => groups(tasks).map((group) => nextSentence(group, now));
   expect(say(task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ next_retry_at: '2025-12-31T23:00:00.000Z' }))).toEqual(['A retry is due now.']);
-  expect(say(task(held))).toEqual(['Held by account acme: it is empty.']);
+  expect(say(task(held))).toEqual(['Held: account acme: it is empty.']);
+  expect(say(task({ state: 'pending', next_retry_at: null, blocked: 'its execution is paused' }))).toEqual(['Held: its execution is paused.']);
+  expect(say(task({ state: 'pending', next_retry_at: null }))).toEqual(['They run as soon as a worker takes them.']);
   expect(say(task(held), task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ state: 'dead', next_retry_at: null }))).toEqual(['None of them will be retried by itself.']);
 });

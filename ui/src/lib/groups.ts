@@ -35,7 +35,7 @@ export function groups(tasks: TaskLine[]): Group[] {
     group.tasks.push(task);
     group.runs += task.total_attempts;
     if (look === 'dead') group.dead += 1;
-    else if (look === 'held') {
+    else if (look === 'held' || task.blocked) {
       group.held += 1;
       group.heldBy ??= task.blocked ?? null;
     } else {
@@ -58,8 +58,8 @@ function begin(key: string, task: TaskLine, look: Look): Group {
 export function nextSentence(group: Group, now: number): string {
   const next = instant(group.next);
   if (next !== null) return next <= now ? 'A retry is due now.' : `Next retry ${relative(next, now)}.`;
-  if (group.held) return group.heldBy ? `Held by ${group.heldBy}.` : 'They are held.';
-  return 'None of them will be retried by itself.';
+  if (group.held) return group.heldBy ? `Held: ${group.heldBy}.` : 'They are held.';
+  return group.dead === group.tasks.length ? 'None of them will be retried by itself.' : 'They run as soon as a worker takes them.';
 }
 
 /** What became of tasks with one error. */

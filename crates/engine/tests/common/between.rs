@@ -358,8 +358,8 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.open_work(now)).await
     }
 
-    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
-        self.reads(self.truth.counts(namespace)).await
+    async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError> {
+        self.reads(self.truth.counts(namespace, now)).await
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {

@@ -474,7 +474,7 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
                 Err(error) => return Err(format!("a report on a fresh lease was refused: {error}")),
             }
         }
-        let counts = sim.truth.counts("default").await.map_err(|error| error.to_string())?.by_state;
+        let counts = sim.truth.counts("default", engine.now()).await.map_err(|error| error.to_string())?.by_state;
         if counts.keys().all(|state| state.is_terminal()) {
             return Ok(());
         }

@@ -29,7 +29,7 @@ stories! {
         let error = engine.submit(Submit { namespace: "default".into(), tasks, ..Submit::default() }).await.unwrap_err();
         assert_eq!(faults(&error), ["tasks[7].priority", "tasks[11].kind"]);
         assert!(lease(&engine, 100).await.is_empty(), "nothing was written");
-        assert!(engine.store().counts("default").await.unwrap().by_state.is_empty());
+        assert!(engine.store().counts("default", engine.now()).await.unwrap().by_state.is_empty());
     }
 
     fn every_bad_task_is_a_typed_error(place) {
@@ -63,7 +63,7 @@ stories! {
             let error = engine.submit(Submit::one("default", task)).await.unwrap_err();
             assert_eq!(faults(&error), [path]);
         }
-        assert!(engine.store().counts("default").await.unwrap().by_state.is_empty());
+        assert!(engine.store().counts("default", engine.now()).await.unwrap().by_state.is_empty());
     }
 
     fn a_bad_namespace_is_refused(place) {
@@ -145,7 +145,7 @@ stories! {
         let submit = Submit { namespace: "default".into(), tasks, execution: Some(ExecutionSpec::default()), ..Submit::default() };
         let error = engine.submit(submit).await.unwrap_err();
         assert!(error.to_string().contains("→"), "{error}");
-        assert!(engine.store().counts("default").await.unwrap().by_state.is_empty());
+        assert!(engine.store().counts("default", engine.now()).await.unwrap().by_state.is_empty());
     }
 
     fn a_bad_lease_request_is_refused(place) {

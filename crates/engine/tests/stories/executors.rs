@@ -129,7 +129,7 @@ stories! {
         let begun = Instant::now();
         let _executors = start(&engine, 1);
         until("all of them are done", || async {
-            let counts = engine.store().counts("default").await.expect("counts").by_state;
+            let counts = engine.store().counts("default", engine.now()).await.expect("counts").by_state;
             counts.get(&State::Succeeded) == Some(&40)
         })
         .await;

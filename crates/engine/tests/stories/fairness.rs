@@ -129,7 +129,7 @@ stories! {
             place.backend.word()
         );
         assert!(beside < alone.mul_f64(1.25) + Duration::from_secs(2), "{alone:?} alone, {beside:?} beside");
-        let counts = engine.store().counts("default").await.unwrap();
+        let counts = engine.store().counts("default", engine.now()).await.unwrap();
         assert!(counts.by_state.get(&comeback_core::State::Pending).is_some_and(|left| *left > 1_000), "a backlog is left");
     }
 }

@@ -62,7 +62,7 @@ const UPCOMING_PARAMETERS: &[Param] = &[
 ];
 
 async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let counts = app.counted.of(app.engine.store(), &caller.namespace).await?;
+    let counts = app.counted.of(app.engine.store(), &caller.namespace, app.engine.now()).await?;
     let next = next_of(&app, &caller.namespace).await?;
     let words = |counts: &BTreeMap<comeback_core::State, u64>| -> BTreeMap<&str, u64> {
         counts.iter().map(|(state, count)| (state.word(), *count)).collect()

@@ -305,7 +305,7 @@ cases! { "apply";
         let commits: Vec<Commit> =
             claimed.iter().map(|it| w.decide(&it.stored, End::Succeeded { result: None }).into()).collect();
         assert!(w.store.apply(&commits, None, w.now()).await.unwrap().iter().all(|it| *it == Applied::Done));
-        assert_eq!(w.store.counts("default").await.unwrap().by_state, [(State::Succeeded, 1_000)].into());
+        assert_eq!(w.store.counts("default", w.now()).await.unwrap().by_state, [(State::Succeeded, 1_000)].into());
     }
 
     /// R-I16: what a paused loop decided is refused in the same transaction.

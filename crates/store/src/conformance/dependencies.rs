@@ -138,6 +138,7 @@ cases! { "dependencies";
         let before = w.load(id).await;
         w.pass(1_000);
         assert_eq!(w.list("state:held").await, [id], "it is among what is held");
+        assert_eq!(w.store.counts("default", w.now()).await.unwrap().held, [(State::Pending, 1)].into());
         assert_eq!(w.list("state:held dependency:psp").await, [id]);
         assert_eq!(w.list("state:held dependency:other").await, []);
         assert_eq!(w.claim(10).await, []);

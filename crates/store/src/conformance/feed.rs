@@ -180,7 +180,7 @@ cases! { "feed";
             });
         }
         writers.join_all().await;
-        let counts = w.store.counts("default").await.unwrap().by_state;
+        let counts = w.store.counts("default", w.now()).await.unwrap().by_state;
         let (total, ended) = (counts.values().sum::<u64>(), counts[&State::Succeeded]);
         written.store(usize::try_from(total * 2 + ended * 3).unwrap(), Ordering::SeqCst);
         let seen = reader.await.unwrap();

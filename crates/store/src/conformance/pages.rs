@@ -96,6 +96,20 @@ fn expected(all: &[Listed], query: &ListQuery) -> Vec<TaskId> {
 }
 
 cases! { "pages";
+    /// Every number links to its rows, and is their number.
+    fn what_is_counted_as_held_is_what_the_list_has(w) {
+        crowd(&w).await;
+        for later in [0, 3_600_000] {
+            w.pass(later);
+            let Counts { by_state, held, .. } = w.store.counts("default", w.now()).await.unwrap();
+            let of = |state: State| held.get(&state).copied().unwrap_or(0);
+            assert_eq!(w.list("state:held").await.len() as u64, held.values().sum::<u64>(), "after {later}");
+            assert_eq!(w.list("state:held state:paused").await.len() as u64, of(State::Paused));
+            let retrying = by_state[&State::RetryPending] - of(State::RetryPending);
+            assert_eq!(w.list("state:retrying").await.len() as u64, retrying, "after {later}");
+        }
+    }
+
     /// The budget of the dashboard: a page is found through an index or among few, and is the same as if all had been looked at.
     fn a_page_is_the_same_whichever_way_it_is_found(w) {
         crowd(&w).await;

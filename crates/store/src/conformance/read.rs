@@ -100,10 +100,10 @@ cases! { "read";
         let mut other = w.new_task("a");
         other.task.lane = Arc::new(Lane { namespace: "other".into(), ..(*other.task.lane).clone() });
         w.submit(vec![other]).await;
-        let counts = w.store.counts("default").await.unwrap().by_state;
+        let counts = w.store.counts("default", w.now()).await.unwrap().by_state;
         assert_eq!(counts, [(State::Pending, 3), (State::Succeeded, 1)].into());
-        assert_eq!(w.store.counts("other").await.unwrap().by_state, [(State::Pending, 1)].into());
-        assert!(w.store.counts("nowhere").await.unwrap().by_state.is_empty());
+        assert_eq!(w.store.counts("other", w.now()).await.unwrap().by_state, [(State::Pending, 1)].into());
+        assert!(w.store.counts("nowhere", w.now()).await.unwrap().by_state.is_empty());
     }
 
     fn what_is_held_is_counted_apart(w) {
@@ -114,11 +114,11 @@ cases! { "read";
         };
         w.fail(&again(0).await.stored).await;
         w.submit_many("a", 2).await;
-        assert!(w.store.counts("default").await.unwrap().held.is_empty());
+        assert!(w.store.counts("default", w.now()).await.unwrap().held.is_empty());
         let paused = w.load(w.submit(vec![w.new_task("c")]).await[0]).await.task;
         w.apply(transition::pause(&paused, &Act::default(), w.now()).unwrap()).await;
         w.fail_held(&again(9).await.stored, 99_000).await;
-        let counts = w.store.counts("default").await.unwrap();
+        let counts = w.store.counts("default", w.now()).await.unwrap();
         assert_eq!(counts.held, [(State::Paused, 1), (State::RetryPending, 1)].into());
         assert_eq!(counts.by_state, [(State::Pending, 2), (State::Paused, 1), (State::RetryPending, 2)].into());
     }

@@ -309,6 +309,6 @@ cases! { "submit";
         let tasks: Vec<NewTask> = (0..10_000).map(|_| w.new_task("a")).collect();
         let answer = w.submit_one(w.submission(tasks)).await;
         assert_eq!(created(&answer).len(), 10_000);
-        assert_eq!(w.store.counts("default").await.unwrap().by_state[&State::Pending], 10_000);
+        assert_eq!(w.store.counts("default", w.now()).await.unwrap().by_state[&State::Pending], 10_000);
     }
 }

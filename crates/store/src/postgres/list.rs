@@ -1,6 +1,6 @@
 //! Lists: both halves asked with the same conditions, merged in the order that was asked for.
 
-use comeback_core::TaskId;
+use comeback_core::{TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -56,7 +56,7 @@ pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> 
         learn::refresh(&store.pools.learn, &store.dictionary).await?;
     }
     let mut found = Vec::new();
-    let closed = closed(store, namespace, query).await?;
+    let closed = closed_if_asked(store, namespace, query).await?;
     for half in [Half::Open, Half::Done] {
         let Some(plan) = question(store, namespace, query, half, &closed).plan() else { continue };
         for statements in rounds(store, plan).await? {
@@ -96,12 +96,14 @@ async fn rounds(store: &PostgresStore, plan: Plan) -> Result<Vec<Vec<Statement>>
     Ok(plan.rounds)
 }
 
-/// The dependencies that let nothing start, where that is asked for.
-async fn closed(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
-    if !query::asks_for_held(query) {
-        return Ok(Vec::new());
-    }
-    Ok(closed_names(&dependencies::page(store, namespace, "", MOST_CLOSED).await?, query.now))
+/// Nobody looks where that is not asked for.
+async fn closed_if_asked(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
+    if query::asks_for_held(query) { closed(store, namespace, query.now).await } else { Ok(Vec::new()) }
+}
+
+/// The dependencies that let nothing start.
+pub async fn closed(store: &PostgresStore, namespace: &str, now: Timestamp) -> Result<Vec<String>, StoreError> {
+    Ok(closed_names(&dependencies::page(store, namespace, "", MOST_CLOSED).await?, now))
 }
 
 /// The ids of all that match at one moment.
@@ -109,7 +111,7 @@ pub async fn matching(store: &PostgresStore, namespace: &str, query: &ListQuery)
     if store.dictionary.namespace(namespace).is_none() {
         learn::refresh(&store.pools.learn, &store.dictionary).await?;
     }
-    let closed = closed(store, namespace, query).await?;
+    let closed = closed_if_asked(store, namespace, query).await?;
     let mut client = store.reader().await?;
     // Both halves in one snapshot: a task that ends meanwhile is in one of them.
     let isolation = tokio_postgres::IsolationLevel::RepeatableRead;

@@ -51,6 +51,7 @@ use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
+use crate::query::held_now;
 use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
@@ -339,12 +340,14 @@ impl Store for PostgresStore {
         followers::delete(self, sort, namespace, name, audit).await
     }
 
-    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace, Counts::ALL).await.map_err(StoreError::of_a_read)
+    async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError> {
+        let closed = list::closed(self, namespace, now).await.map_err(StoreError::of_a_read)?;
+        let held = held_now(&self.dictionary, namespace, &closed, now);
+        read::counts(self, namespace, Counts::ALL, &held).await.map_err(StoreError::of_a_read)
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace, Counts::RETRIED).await.map_err(StoreError::of_a_read)
+        read::counts(self, namespace, Counts::RETRIED, "false").await.map_err(StoreError::of_a_read)
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

@@ -385,7 +385,7 @@ pub async fn runs_before(
     rows.iter().map(|row| read_history(&mut Reader::new(row))?.into_record()).collect()
 }
 
-pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<Counts, StoreError> {
+pub async fn counts(store: &PostgresStore, namespace: &str, of: &str, held: &str) -> Result<Counts, StoreError> {
     let lanes: Vec<i32> =
         store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
     let client = store.reader().await?;
@@ -394,9 +394,8 @@ pub async fn counts(store: &PostgresStore, namespace: &str, of: &str) -> Result<
         .query(
             &format!(
                 "select lane, state, count(*), count(*) filter (where {held})
-                   from task_open where lane = any($1) and {of} group by 1, 2
-                 union all select lane, state, count(*), 0 from task_done where lane = any($1) and {of} group by 1, 2",
-                held = Counts::HELD,
+                   from task_open o where lane = any($1) and {of} group by 1, 2
+                 union all select lane, state, count(*), 0 from task_done where lane = any($1) and {of} group by 1, 2"
             ),
             &[&lanes],
         )

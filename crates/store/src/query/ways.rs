@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use comeback_core::State;
 use comeback_core::filter::{Pattern, Sort, StateTest, Test, TextField, TimeField};
 
-use super::{Half, Question, Statement, Words, list};
+use super::{Half, Question, Statement, Words, closed_lanes, list};
 
 /// So many rows are looked at and sorted for a page without being noticed.
 pub const FEW: i64 = 5_000;
@@ -178,7 +178,9 @@ impl Question<'_> {
             (StateTest::Is(State::Claimed | State::Running), Half::Open) => Some(vec![LEASED, LEASELESS]),
             (StateTest::Is(State::RetryPending), Half::Open) => Some(vec![RETRIES, HELD]),
             (StateTest::Retrying, Half::Open) => Some(vec![RETRIES]),
-            (StateTest::Held, Half::Open) if self.closed_lanes().is_empty() => Some(vec![HELD]),
+            (StateTest::Held, Half::Open) if closed_lanes(self.dictionary, self.namespace, self.closed).is_empty() => {
+                Some(vec![HELD])
+            }
             (StateTest::Held, Half::Open) => Some(vec![HELD, READY]),
             (StateTest::Is(State::Paused), Half::Open) => Some(vec![HELD]),
             (StateTest::Is(State::Succeeded) | StateTest::Recovered, Half::Done) => None,

@@ -1,6 +1,6 @@
 //! Lists: both halves asked with the same conditions, merged in the order that was asked for.
 
-use comeback_core::TaskId;
+use comeback_core::{TaskId, Timestamp};
 use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
@@ -52,7 +52,7 @@ pub fn list(
     query: &ListQuery,
 ) -> Result<Listing, StoreError> {
     let mut found: Vec<(i64, Uuid, Listed)> = Vec::new();
-    let closed = closed(connection, namespace, query)?;
+    let closed = closed_if_asked(connection, namespace, query)?;
     for half in [Half::Open, Half::Done] {
         let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
         let Some(plan) = question.plan() else { continue };
@@ -80,12 +80,14 @@ fn rounds(connection: &Connection, plan: Plan) -> Result<Vec<Vec<Statement>>, St
     Ok(plan.rounds)
 }
 
-/// The dependencies that let nothing start, where that is asked for.
-fn closed(connection: &Connection, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
-    if !query::asks_for_held(query) {
-        return Ok(Vec::new());
-    }
-    Ok(closed_names(&dependencies::page(connection, namespace, "", MOST_CLOSED)?, query.now))
+/// Nobody looks where that is not asked for.
+fn closed_if_asked(connection: &Connection, namespace: &str, query: &ListQuery) -> Result<Vec<String>, StoreError> {
+    if query::asks_for_held(query) { closed(connection, namespace, query.now) } else { Ok(Vec::new()) }
+}
+
+/// The dependencies that let nothing start.
+pub fn closed(connection: &Connection, namespace: &str, now: Timestamp) -> Result<Vec<String>, StoreError> {
+    Ok(closed_names(&dependencies::page(connection, namespace, "", MOST_CLOSED)?, now))
 }
 
 /// The ids of all that match at one moment.
@@ -112,7 +114,7 @@ fn half_ids(
     query: &ListQuery,
 ) -> Result<Vec<TaskId>, StoreError> {
     let mut found = Vec::new();
-    let closed = closed(connection, namespace, query)?;
+    let closed = closed_if_asked(connection, namespace, query)?;
     for half in [Half::Open, Half::Done] {
         let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
         let Some(statement) = question.whole() else { continue };

@@ -47,6 +47,7 @@ use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
+use crate::query::held_now;
 use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
@@ -429,14 +430,22 @@ impl Store for SqliteStore {
         self.writer.run(move |tx| followers::delete(tx.connection, sort, &namespace, &name, audit.as_ref())).await
     }
 
-    async fn counts(&self, namespace: &str) -> Result<Counts, StoreError> {
+    async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::ALL)).await
+        let count = move |connection: &Connection, dictionary: &Dictionary| {
+            let closed = list::closed(connection, &namespace, now)?;
+            let held = held_now(dictionary, &namespace, &closed, now);
+            read::counts(connection, dictionary, &namespace, Counts::ALL, &held)
+        };
+        self.read(count).await
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| read::counts(connection, dictionary, &namespace, Counts::RETRIED)).await
+        self.read(move |connection, dictionary| {
+            read::counts(connection, dictionary, &namespace, Counts::RETRIED, "false")
+        })
+        .await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {

@@ -425,13 +425,14 @@ pub fn counts(
     dictionary: &Dictionary,
     namespace: &str,
     of: &str,
+    held: &str,
 ) -> Result<Counts, StoreError> {
     let mut counts = Counts::default();
     let lanes: Vec<String> =
         dictionary.lanes_where(|lane| lane.namespace == namespace).iter().map(|(id, _)| id.to_string()).collect();
-    for (table, held) in [("task_open", Counts::HELD), ("task_done", "false")] {
+    for (table, held) in [("task_open", held), ("task_done", "false")] {
         let sql = format!(
-            "select lane, state, count(*), count(*) filter (where {held}) from {table} where lane in ({}) and {of} group by 1, 2",
+            "select lane, state, count(*), count(*) filter (where {held}) from {table} o where lane in ({}) and {of} group by 1, 2",
             lanes.join(", ")
         );
         let mut statement = connection.prepare(&sql)?;

@@ -492,7 +492,7 @@ async fn size(
     let query = Query::read(query.as_deref(), SIZE_PARAMETERS)?;
     let wanted = query.text("status").unwrap_or("queued");
     states(wanted)?;
-    let counts = app.engine.store().counts(&caller.namespace).await?;
+    let counts = app.engine.store().counts(&caller.namespace, app.engine.now()).await?;
     let mut by_status: BTreeMap<&str, u64> = output::statuses().into_iter().map(|word| (word, 0)).collect();
     for (state, count) in &counts.by_state {
         *by_status.entry(output::status(*state)).or_default() += count;

@@ -134,7 +134,7 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
     let (mut pending, mut delayed, mut retries) = (0, 0, 0);
     let mut running: BTreeMap<String, u64> = BTreeMap::new();
     for namespace in &namespaces {
-        let counts = app.counted.of(store, namespace).await?;
+        let counts = app.counted.of(store, namespace, app.engine.now()).await?;
         for (kind, count) in &counts.running {
             *running.entry(kind.clone()).or_default() += count;
         }
