@@ -14053,6 +14053,7 @@ export interface operations {
                      *       "total": 0,
                      *       "open": 0,
                      *       "by_state": {},
+                     *       "held": {},
                      *       "next": {
                      *         "retry": "2026-11-15T13:39:18.932Z",
                      *         "start": "2026-11-15T13:39:18.932Z"
