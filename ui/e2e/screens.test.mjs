@@ -307,7 +307,7 @@ test('analytics name the hour in which far more failed, what has changed and wha
     await there.go('analytics?range=24h');
     await there.page.getByText('14 attempts failed, usually about 1').waitFor();
     await there.page.getByText('In the 24h before no attempt had ended').waitFor();
-    assert.match(await there.page.locator('.lead').innerText(), /0 retries: 0 useful and 0 wasted, 0c of \d+c/);
+    assert.match(await there.page.locator('.lead').innerText(), /0 retries: 0 useful and 0 wasted, which cost 0c of \d+c/);
     const { now } = await other.api.get('clock');
     await other.api.post('clock/advance', { by: '30h' });
     await there.page.reload();
