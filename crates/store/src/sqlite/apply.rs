@@ -193,7 +193,8 @@ struct LoneStatements<'a> {
 }
 
 impl LoneStatements<'_> {
-    /// The guarded row goes first, so there is nothing to take back when it has moved on.
+    /// The guarded row is looked at first, so there is nothing to take back when it has moved on; that of an ended task goes with the
+    /// others in `sweep`.
     fn apply(&mut self, tx: &mut Tx<'_>, it: &PreparedLone) -> Result<Applied, StoreError> {
         if self.ended.contains(&it.id) {
             return Ok(Applied::Stale);
