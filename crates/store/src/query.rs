@@ -27,7 +27,7 @@ pub enum Bind {
 }
 
 /// Where two databases say the same thing in different words.
-pub trait Words {
+pub trait Words: Sync {
     /// The mark of bind number `n`, from 1, as a 64-bit number, a text or an id.
     fn mark(&self, n: usize, bind: &Bind) -> String;
     fn label(&self, name_mark: &str) -> String;
@@ -38,6 +38,8 @@ pub trait Words {
     fn member(&self, json: &str, name: &str) -> String;
     /// A table under another name, to be read through this index.
     fn indexed(&self, table: &str, index: &str) -> String;
+    /// Joins the one row of a table that has the id of the row before it, which is never looked for the other way round.
+    fn looked_up(&self, table: &str, name: &str, before: &str) -> String;
 }
 
 /// Which half of the tasks a statement is about.
@@ -68,6 +70,9 @@ impl Statement {
     }
 }
 
+/// What is on a page, with its sort key and id.
+pub type Found = (i64, Uuid, Listed);
+
 /// A list that somebody asks for, of one half.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
@@ -76,6 +81,8 @@ pub struct Question<'a> {
     pub namespace: &'a str,
     pub query: &'a ListQuery,
     pub half: Half,
+    /// Where the page ends by what was found in the other half.
+    pub until: Option<ListCursor>,
     /// The dependencies that let nothing start.
     pub closed: &'a [String],
 }
@@ -113,14 +120,25 @@ impl Question<'_> {
             }
         }
         let key = Key::of(query.sort, half, way.due);
-        conditions.extend(query.after.and_then(|after| builder.beyond(after, &key)));
+        for (place, side) in [(query.after, Side::Beyond), (self.until, Side::Before)] {
+            match place.map_or(Truth::Always, |place| builder.place(place, side, &key)) {
+                Truth::Always => {}
+                Truth::Never => return None,
+                Truth::When(condition) => conditions.push(condition),
+            }
+        }
         let direction = if is_descending(query.sort) { "desc" } else { "asc" };
         let (order, key) = match key {
             Key::Id(key) => (format!("o.id {direction}"), key.to_owned()),
             Key::Same(key) => (format!("o.id {direction}"), key.to_string()),
             Key::Own(key) => (format!("{key} {direction}, o.id {direction}"), key),
         };
-        let from = way.tables(self.words, half);
+        let from = if self.is_of_bodies() && *way == Way::whole() {
+            // Only a planner that has counted can say from which side there is less to look at.
+            format!("{} o join task t on t.id = o.id", half.table())
+        } else {
+            way.tables(self.words, half)
+        };
         Some(Statement { from, condition: conditions.join(" and "), order, key, binds: builder.binds })
     }
 
@@ -210,22 +228,43 @@ impl AskedLane<'_> {
 }
 
 /// The first of what was found, and where to go on if there is more.
-pub fn page(mut found: Vec<(i64, Uuid, Listed)>, query: &ListQuery) -> Listing {
+pub fn page(mut found: Vec<Found>, query: &ListQuery) -> Listing {
     // A task that ended between the two looks is in both halves; the later look is right.
     let mut seen = HashSet::with_capacity(found.len());
     found.reverse();
     found.retain(|(_, id, _)| seen.insert(*id));
+    sort(&mut found, query.sort);
+    let more = found.len() > query.limit as usize;
+    found.truncate(query.limit as usize);
+    let next = found.last().filter(|_| more).map(|found| place(found, query.sort));
+    Listing { items: found.into_iter().map(|(_, _, item)| item).collect(), next }
+}
+
+/// The first that is on no page any more, where there are enough already: what comes after it in the other half need not be found.
+pub fn end_of_page(found: &mut [Found], query: &ListQuery) -> Option<ListCursor> {
+    sort(found, query.sort);
+    found.get(query.limit as usize).map(|found| place(found, query.sort))
+}
+
+fn sort(found: &mut [Found], sort: Sort) {
     found.sort_unstable_by(|a, b| {
-        let order = match query.sort {
+        let order = match sort {
             Sort::Submitted | Sort::SubmittedDesc => a.1.cmp(&b.1),
             _ => (a.0, a.1).cmp(&(b.0, b.1)),
         };
-        if is_descending(query.sort) { order.reverse() } else { order }
+        if is_descending(sort) { order.reverse() } else { order }
     });
-    let more = found.len() > query.limit as usize;
-    found.truncate(query.limit as usize);
-    let next = found.last().filter(|_| more).map(|(key, id, _)| ListCursor { sort: query.sort, key: *key, id: *id });
-    Listing { items: found.into_iter().map(|(_, _, item)| item).collect(), next }
+}
+
+fn place((key, id, _): &Found, sort: Sort) -> ListCursor {
+    ListCursor { sort, key: *key, id: *id }
+}
+
+/// A side of a place in the order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Beyond,
+    Before,
 }
 
 enum Truth {
@@ -247,18 +286,28 @@ impl Builder<'_> {
         mark
     }
 
-    /// What comes after a place in the order.
-    fn beyond(&mut self, after: ListCursor, key: &Key) -> Option<String> {
-        let sign = if is_descending(self.question.query.sort) { "<" } else { ">" };
-        match key {
-            Key::Same(key) if after.key < *key => None,
-            Key::Id(_) | Key::Same(_) => Some(format!("o.id {sign} {}", self.bind(Bind::Uuid(after.id)))),
-            Key::Own(key) => {
-                let key_mark = self.bind(Bind::Int(after.key));
-                let id_mark = self.bind(Bind::Uuid(after.id));
-                Some(format!("({key}, o.id) {sign} ({key_mark}, {id_mark})"))
-            }
+    /// What comes on this side of a place in the order.
+    fn place(&mut self, place: ListCursor, side: Side, key: &Key) -> Truth {
+        let sign = if is_descending(self.question.query.sort) == (side == Side::Beyond) { "<" } else { ">" };
+        if let Key::Same(key) = key
+            && place.key != *key
+        {
+            // Nothing that is the same for all is sorted downwards.
+            return if (place.key < *key) == (side == Side::Beyond) { Truth::Always } else { Truth::Never };
         }
+        Truth::When(match key {
+            // Said of both tables: whichever is walked along, the walk begins and ends there.
+            Key::Id(_) => {
+                let mark = self.bind(Bind::Uuid(place.id));
+                format!("o.id {sign} {mark} and t.id {sign} {mark}")
+            }
+            Key::Same(_) => format!("o.id {sign} {}", self.bind(Bind::Uuid(place.id))),
+            Key::Own(key) => {
+                let key_mark = self.bind(Bind::Int(place.key));
+                let id_mark = self.bind(Bind::Uuid(place.id));
+                format!("({key}, o.id) {sign} ({key_mark}, {id_mark})")
+            }
+        })
     }
 
     fn term(&mut self, term: &Term) -> Truth {

@@ -4,6 +4,7 @@ use comeback_core::Millis;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::status::all_held;
 use crate::args::{StatsArgs, Watch};
 use crate::failure::{Failure, code};
 use crate::output::{self, Table, View, instant};
@@ -76,7 +77,7 @@ async fn states(context: &Context, watch: &Watch) -> Result<u8, Failure> {
             table.rows.push(vec![output::state(&json!({"state": state})), count.to_string().into()]);
         }
         let count = |name: &str| output::grouped(stats[name].as_u64().unwrap_or(0));
-        let held: u64 = stats["held"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum();
+        let held = all_held(&stats);
         let held = if held > 0 { format!(", {} of them held", output::grouped(held)) } else { String::new() };
         let hint = format!("{} open{held}, {} in all", count("open"), count("total"));
         Ok(View::table(stats, table).with_hint(hint))

@@ -16,6 +16,7 @@ use crate::args::ServeArgs;
 use crate::failure::{Failure, code};
 use crate::output::{grouped, say, span};
 use crate::telemetry::Telemetry;
+use crate::watch::Interrupted;
 
 /// What a server has beside what every server has.
 pub struct Beside {
@@ -89,6 +90,7 @@ async fn open(
     telemetry: &Telemetry,
 ) -> Result<(), Failure> {
     let Door { place, listener, resumed, gate, serving, clock, instance } = door;
+    let mut interrupted = Interrupted::listen()?;
     let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
     let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests() };
@@ -99,7 +101,8 @@ async fn open(
     say!("  {resumed}");
     let (closing, grace) = (ending.clone(), beside.grace);
     let stopped = async move {
-        stop(grace).await;
+        interrupted.wait().await;
+        eprintln!("stopping: finishing what was begun (at most {} s)", grace.as_secs());
         closing.inspect(Ending::close);
     };
     let served = comeback_server::serve(app, listener, stopped, serving).await;
@@ -299,26 +302,6 @@ fn resumed(found: &OpenWork, now: Timestamp) -> String {
     let there = parts.into_iter().filter(|(count, _)| *count > 0);
     let words: Vec<String> = there.map(|(count, words)| format!("{} {words}", grouped(count))).collect();
     format!("resumed {}", words.join(", "))
-}
-
-/// SIGTERM, or Ctrl-C.
-async fn stop(grace: Duration) {
-    let interrupt = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    let terminate = async {
-        match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = interrupt => {}
-        () = terminate => {}
-    }
-    eprintln!("stopping: finishing what was begun (at most {} s)", grace.as_secs());
 }
 
 #[cfg(test)]

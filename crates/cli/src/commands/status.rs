@@ -31,7 +31,12 @@ async fn look(context: &Context) -> Result<View, Failure> {
         "healthy": concerns.is_empty(), "stats": stats, "paused_loops": paused, "stuck": stuck,
         "concerns": concerns.iter().map(|it| json!({"what": it.what, "do": it.remedy})).collect::<Vec<_>>(),
     }));
-    let count = |state: &str| output::grouped(stats["by_state"][state].as_u64().unwrap_or(0));
+    let held = |state: &str| stats["held"][state].as_u64().unwrap_or(0);
+    // What is held is counted once, as the dashboard does.
+    let count = |state: &str| match state {
+        "held" => output::grouped(all_held(&stats)),
+        _ => output::grouped(stats["by_state"][state].as_u64().unwrap_or(0).saturating_sub(held(state))),
+    };
     let servers = plural(output::items(&instances).count() as u64, "instance");
     let health = match concerns.is_empty() {
         true => Cell::painted("✓ healthy", Paint::Green),
@@ -47,7 +52,7 @@ async fn look(context: &Context) -> Result<View, Failure> {
         ("pending", "pending"),
         ("retrying", "retry_pending"),
         ("waiting", "waiting"),
-        ("paused", "paused"),
+        ("held", "held"),
     ]));
     view.line(line(&[("succeeded", "succeeded"), ("failed", "failed"), ("dead", "dead"), ("canceled", "canceled")]));
     if let Some(next) = next_due(&stats).filter(|next| *next >= now) {
@@ -58,6 +63,11 @@ async fn look(context: &Context) -> Result<View, Failure> {
     }
     view.code = if concerns.is_empty() { code::OK } else { code::ATTENTION };
     Ok(view)
+}
+
+/// How many are kept from running, in whatever state.
+pub fn all_held(stats: &Value) -> u64 {
+    stats["held"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
 /// The first time that anything is due.

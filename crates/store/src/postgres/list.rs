@@ -2,14 +2,13 @@
 
 use comeback_core::{TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
-use uuid::Uuid;
 
 use super::PostgresStore;
 use super::dependencies;
 use super::learn;
 use super::rows::{Reader, read_done, read_fixed, read_open};
 use crate::dependencies::{MOST_CLOSED, closed_names};
-use crate::query::{self, Bind, FEW, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
 use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
@@ -49,6 +48,10 @@ impl Words for PostgresWords {
     fn indexed(&self, table: &str, _: &str) -> String {
         table.to_owned()
     }
+
+    fn looked_up(&self, table: &str, name: &str, before: &str) -> String {
+        format!("cross join lateral (select * from {table} where id = {before}.id offset 0) {name}")
+    }
 }
 
 pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
@@ -58,7 +61,9 @@ pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> 
     let mut found = Vec::new();
     let closed = closed_if_asked(store, namespace, query).await?;
     for half in [Half::Open, Half::Done] {
-        let Some(plan) = question(store, namespace, query, half, &closed).plan() else { continue };
+        let until = query::end_of_page(&mut found, query);
+        let question = Question { until, ..question(store, namespace, query, half, &closed) };
+        let Some(plan) = question.plan() else { continue };
         for statements in rounds(store, plan).await? {
             let before = found.len();
             for statement in &statements {
@@ -79,7 +84,7 @@ pub(super) fn question<'a>(
     half: Half,
     closed: &'a [String],
 ) -> Question<'a> {
-    Question { words: &PostgresWords, dictionary: &store.dictionary, namespace, query, half, closed }
+    Question { words: &PostgresWords, dictionary: &store.dictionary, namespace, query, half, until: None, closed }
 }
 
 /// The short way where there is one.
@@ -146,7 +151,7 @@ async fn half_list(
     query: &ListQuery,
     half: Half,
     statement: &Statement,
-) -> Result<Vec<(i64, Uuid, Listed)>, StoreError> {
+) -> Result<Vec<Found>, StoreError> {
     let own = match half {
         Half::Open => columns("o", &OPEN_COLUMNS),
         Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),

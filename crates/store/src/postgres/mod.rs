@@ -43,6 +43,8 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
 use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::accounts::{Account, AccountChange, Closed};
@@ -107,6 +109,16 @@ impl PostgresStore {
 
     async fn reader(&self) -> Result<deadpool_postgres::Object, StoreError> {
         Ok(self.pools.read.get().await?)
+    }
+
+    /// What can only be said by reading a table from end to end.
+    async fn counted(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
+        let mut client = self.reader().await?;
+        let tx = client.transaction().await?;
+        tx.batch_execute(setup::WHOLE).await?;
+        let rows = tx.query(sql, parameters).await?;
+        tx.commit().await?;
+        Ok(rows)
     }
 }
 

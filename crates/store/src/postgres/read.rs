@@ -134,9 +134,8 @@ pub async fn retry_after(store: &PostgresStore, after: Timestamp) -> Result<Opti
 }
 
 pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
-    let client = store.reader().await?;
     let mut work = OpenWork::default();
-    for row in client.query(OpenWork::QUERY, &[&now.0]).await? {
+    for row in store.counted(OpenWork::QUERY, &[&now.0]).await? {
         let row = OpenWorkRow {
             state: row.get(0),
             hold: row.get(1),
@@ -388,19 +387,13 @@ pub async fn runs_before(
 pub async fn counts(store: &PostgresStore, namespace: &str, of: &str, held: &str) -> Result<Counts, StoreError> {
     let lanes: Vec<i32> =
         store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
-    let client = store.reader().await?;
     let mut counts = Counts::default();
-    let rows = client
-        .query(
-            &format!(
-                "select lane, state, count(*), count(*) filter (where {held})
-                   from task_open o where lane = any($1) and {of} group by 1, 2
-                 union all select lane, state, count(*), 0 from task_done where lane = any($1) and {of} group by 1, 2"
-            ),
-            &[&lanes],
-        )
-        .await?;
-    for row in rows {
+    let sql = format!(
+        "select lane, state, count(*), count(*) filter (where {held})
+           from task_open o where lane = any($1) and {of} group by 1, 2
+         union all select lane, state, count(*), 0 from task_done where lane = any($1) and {of} group by 1, 2"
+    );
+    for row in store.counted(&sql, &[&lanes]).await? {
         counts.add(store.dictionary.lane(row.get(0)).as_deref(), row.get(1), row.get(2), row.get(3))?;
     }
     Ok(counts)

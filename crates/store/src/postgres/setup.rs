@@ -77,8 +77,13 @@ pub const HOT: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=o
     -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_material=off -c jit=off \
     -c statement_timeout=15s -c lock_timeout=5s -c idle_in_transaction_session_timeout=5s";
 
-const COLD: &str = "-c jit=off -c statement_timeout=10s -c lock_timeout=2s \
+/// For everything that is read a page at a time: through indexes and by key, whatever a planner that has not counted yet would guess.
+const COLD: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
+    -c max_parallel_workers_per_gather=0 -c jit=off -c statement_timeout=10s -c lock_timeout=2s \
     -c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on";
+
+/// For what counts whole tables on such a connection.
+pub const WHOLE: &str = "set local enable_seqscan = on; set local max_parallel_workers_per_gather = 2";
 
 pub struct Pools {
     pub write: Pool,

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use comeback_core::State;
-use comeback_core::filter::{Pattern, Sort, StateTest, Test, TextField, TimeField};
+use comeback_core::filter::{NumberField, Pattern, Sort, StateTest, Test, TextField, TimeField};
 
 use super::{Half, Question, Statement, Words, closed_lanes, list};
 
@@ -82,8 +82,10 @@ impl Way {
 
     pub fn tables(&self, words: &dyn Words, half: Half) -> String {
         match self.index {
-            Some(TASK_LANE) => format!("{} join {} o on o.id = t.id", words.indexed("task t", TASK_LANE), half.table()),
-            _ => format!("{} join task t on t.id = o.id", self.table(words, half)),
+            Some(TASK_LANE) => {
+                format!("{} {}", words.indexed("task t", TASK_LANE), words.looked_up(half.table(), "o", "t"))
+            }
+            _ => format!("{} {}", self.table(words, half), words.looked_up("task", "t", "o")),
         }
     }
 
@@ -137,6 +139,24 @@ impl Question<'_> {
             Test::Execution(_) | Test::Fingerprint(_) => true,
             Test::Text { field: TextField::ExternalId, any } => any.iter().all(is_whole),
             _ => false,
+        })
+    }
+
+    /// Whether a term asks for what only bodies say.
+    pub(super) fn is_of_bodies(&self) -> bool {
+        self.query.filter.terms.iter().any(|term| match &term.test {
+            Test::Text { field, .. } => match field {
+                TextField::Name | TextField::Key | TextField::Account | TextField::ExternalId | TextField::Label(_) => {
+                    true
+                }
+                TextField::Kind | TextField::Queue | TextField::Dependency | TextField::Verdict | TextField::Worker => {
+                    false
+                }
+            },
+            Test::Number { field, .. } => matches!(field, NumberField::Priority),
+            Test::Time { field, .. } => matches!(field, TimeField::Submitted),
+            Test::Execution(_) | Test::Word(_) => true,
+            Test::State(_) | Test::Class(_) | Test::Fingerprint(_) => false,
         })
     }
 

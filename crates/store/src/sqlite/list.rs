@@ -8,7 +8,7 @@ use super::dependencies;
 use super::statements::{Reader, read_done, read_fixed, read_open, stored_done, stored_open};
 use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::dictionary::Dictionary;
-use crate::query::{self, Bind, FEW, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
 use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
@@ -43,6 +43,10 @@ impl Words for SqliteWords {
     fn indexed(&self, table: &str, index: &str) -> String {
         format!("{table} indexed by {index}")
     }
+
+    fn looked_up(&self, table: &str, name: &str, before: &str) -> String {
+        format!("cross join {table} {name} on {name}.id = {before}.id")
+    }
 }
 
 pub fn list(
@@ -51,10 +55,11 @@ pub fn list(
     namespace: &str,
     query: &ListQuery,
 ) -> Result<Listing, StoreError> {
-    let mut found: Vec<(i64, Uuid, Listed)> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     let closed = closed_if_asked(connection, namespace, query)?;
     for half in [Half::Open, Half::Done] {
-        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
+        let until = query::end_of_page(&mut found, query);
+        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, until, closed: &closed };
         let Some(plan) = question.plan() else { continue };
         for statements in rounds(connection, plan)? {
             let before = found.len();
@@ -116,7 +121,8 @@ fn half_ids(
     let mut found = Vec::new();
     let closed = closed_if_asked(connection, namespace, query)?;
     for half in [Half::Open, Half::Done] {
-        let question = Question { words: &SqliteWords, dictionary, namespace, query, half, closed: &closed };
+        let question =
+            Question { words: &SqliteWords, dictionary, namespace, query, half, until: None, closed: &closed };
         let Some(statement) = question.whole() else { continue };
         let Statement { from, condition, .. } = &statement;
         let sql = format!("select o.id from {from} where {condition} order by o.id limit {}", query.limit);
@@ -135,7 +141,7 @@ fn half_list(
     query: &ListQuery,
     half: Half,
     statement: &Statement,
-) -> Result<Vec<(i64, Uuid, Listed)>, StoreError> {
+) -> Result<Vec<Found>, StoreError> {
     let own = match half {
         Half::Open => columns("o", &OPEN_COLUMNS),
         Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),
