@@ -454,10 +454,18 @@ test('a policy is bound to a kind, and taken back', async () => {
   await line.waitFor({ state: 'detached' });
 });
 
-test('workers and servers are listed', async () => {
+test('workers and servers are listed, and one is drained', async () => {
   await tab.go('workers');
   await see('worker-1');
   await see('this one');
+  const line = tab.page.getByRole('table', { name: 'Workers' }).locator('tbody tr', { hasText: 'worker-1' });
+  await line.getByRole('button', { name: 'Drain' }).click();
+  await see('is given nothing more');
+  await line.getByText('drain').first().waitFor();
+  const { leases, draining } = await stage.api.post('leases', { worker: 'worker-1' });
+  assert.deepEqual([leases, draining], [[], true]);
+  await line.getByRole('button', { name: 'Undrain' }).click();
+  await line.getByText('takes work').waitFor();
 });
 
 test('a loop is paused for a while with a reason that every page shows', async () => {

@@ -75,6 +75,8 @@ words! {
         SubscriptionRedeliver = 114 "subscription.redeliver",
         AlertPut = 115 "alert.put",
         AlertDelete = 116 "alert.delete",
+        WorkerDrain = 130 "worker.drain",
+        WorkerUndrain = 131 "worker.undrain",
     }
 }
 

@@ -38,7 +38,7 @@ pub use serve::{ServeOptions, serve};
 use auth::Keys;
 use catalog::Catalog;
 use gate::Gate;
-use shared::{Bound, Instance, Instances, Shared, Workers};
+use shared::{Bound, Drained, Instance, Instances, Shared, Workers};
 use token::Tokens;
 use wire::task::Policies;
 
@@ -59,6 +59,7 @@ pub struct App {
     catalog: Arc<Catalog>,
     instances: Shared<Instances>,
     workers: Workers,
+    drained: Shared<Drained>,
     gate: Gate,
     counted: counted::Counted,
     /// Who is told of requests.
@@ -109,6 +110,8 @@ impl App {
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
         let bound = Arc::new(Shared::new("policies"));
         bound.refresh(&**engine.store()).await?;
+        let drained = Shared::new("drained_workers");
+        drained.refresh(&**engine.store()).await?;
         let policies = Arc::new(Policies::default());
         let catalog = Arc::new(Catalog::new(&engine, policies.clone(), bound.clone()));
         engine.read_workflows_with(catalog.clone());
@@ -124,6 +127,7 @@ impl App {
             catalog,
             instances: Shared::new("instances"),
             workers: Workers::default(),
+            drained,
             gate: Gate::new(gate),
             counted: counted::Counted::default(),
             requests,
@@ -165,7 +169,7 @@ impl App {
     }
 }
 
-/// Keys, policies and a time that another instance has changed are heard of within a second.
+/// Keys, policies, drained workers and a time that another instance has changed are heard of within a second.
 async fn follow(app: std::sync::Weak<App>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -174,6 +178,7 @@ async fn follow(app: std::sync::Weak<App>) {
         let heard = async {
             app.keys.refresh(store).await?;
             routes::clock::follow(&app).await?;
+            app.drained.refresh(store).await?;
             app.bound.refresh(store).await
         };
         if let Err(error) = heard.await {

@@ -100,6 +100,62 @@ pub type Instances = BTreeMap<String, Instance>;
 /// Policies by namespace and kind, as they were given: their text and their dialect.
 pub type Bound = BTreeMap<String, BTreeMap<String, (String, String)>>;
 
+/// Why a worker is given nothing more.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Drain {
+    pub at: i64,
+    pub by: Option<String>,
+    pub note: Option<String>,
+}
+
+/// Workers that are given nothing more, by namespace and name.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Drained(BTreeMap<String, BTreeMap<String, Drain>>);
+
+impl Drained {
+    /// So many in one namespace. What comes and goes under ever new names is forgotten after a week.
+    pub const MOST: usize = 1_000;
+    const KEPT: i64 = 7 * 86_400_000;
+
+    pub fn of(&self, namespace: &str) -> impl Iterator<Item = (&String, &Drain)> {
+        self.0.get(namespace).into_iter().flatten()
+    }
+
+    pub fn get(&self, namespace: &str, worker: &str) -> Option<&Drain> {
+        self.0.get(namespace)?.get(worker)
+    }
+
+    /// Nothing when there are too many; else how it is drained, and whether that is new.
+    pub fn add(
+        &mut self,
+        namespace: &str,
+        worker: &str,
+        drain: &Drain,
+        is_here: impl Fn(&str) -> bool,
+    ) -> Option<(Drain, bool)> {
+        let workers = self.0.entry(namespace.to_owned()).or_default();
+        if let Some(known) = workers.get(worker) {
+            return Some((known.clone(), false));
+        }
+        workers.retain(|name, it| it.at > drain.at - Drained::KEPT || is_here(name));
+        if workers.len() >= Drained::MOST {
+            return None;
+        }
+        workers.insert(worker.to_owned(), drain.clone());
+        Some((drain.clone(), true))
+    }
+
+    pub fn remove(&mut self, namespace: &str, worker: &str) -> Option<Drain> {
+        let workers = self.0.get_mut(namespace)?;
+        let removed = workers.remove(worker);
+        if workers.is_empty() {
+            self.0.remove(namespace);
+        }
+        removed
+    }
+}
+
 /// A worker that has asked for work.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
@@ -173,6 +229,21 @@ mod tests {
         let seen = workers.seen.lock();
         assert!(seen.len() <= MOST, "{}", seen.len());
         assert!(seen.contains_key(&("default".into(), format!("w{}", MOST * 2 - 1))), "the latest are kept");
+    }
+
+    #[test]
+    fn workers_that_were_drained_and_never_come_back_are_forgotten() {
+        let mut drained = Drained::default();
+        let at = |at: i64| Drain { at, by: None, note: None };
+        for n in 0..Drained::MOST {
+            assert!(drained.add("default", &format!("w{n}"), &at(0), |_| false).is_some());
+        }
+        assert_eq!(drained.add("default", "one more", &at(1), |_| false), None);
+        assert_eq!(drained.add("other", "one more", &at(1), |_| false), Some((at(1), true)), "a namespace of its own");
+        assert_eq!(drained.add("default", "w7", &at(1), |_| false), Some((at(0), false)), "it is so already");
+        let later = Drained::KEPT + 1;
+        assert_eq!(drained.add("default", "new", &at(later), |name| name == "w7"), Some((at(later), true)));
+        assert_eq!(drained.of("default").map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["new", "w7"]);
     }
 
     /// Knows whether it was read from the database or is a copy of what was read.

@@ -54,6 +54,58 @@ async fn whoever_is_silent_is_gone() {
     assert_eq!(names(&one, "/admin/workers", "name").await, ["ours"]);
 }
 
+/// It ends what it has; no instance gives it more, before and after a restart, until somebody takes that back.
+#[tokio::test]
+async fn a_drained_worker_keeps_what_it_has_and_is_given_nothing_more() {
+    let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+    let clock = VirtualClock::new(Timestamp(1_800_000_000_000));
+    let one = instance("one", store.clone(), clock.clone()).await;
+    let tasks = json!({"tasks": [{"kind": "k"}, {"kind": "k"}, {"kind": "k"}]});
+    send(&one, "POST", "/tasks", tasks).await;
+    let ask = |worker: &str| json!({"worker": worker, "limit": 1});
+    let (_, first) = send(&one, "POST", "/leases", ask("w")).await;
+    assert_eq!((first["leases"].as_array().map(Vec::len), &first["draining"]), (Some(1), &Value::Null));
+
+    let (status, drained) = send(&one, "POST", "/admin/workers/w/drain", json!({"note": "new machine"})).await;
+    let since = "2027-01-15T08:00:00.000Z";
+    let told = json!({"name": "w", "draining": true, "draining_since": since, "drained_by": null, "note": "new machine"});
+    assert_eq!((status, &drained), (200, &told));
+    clock.advance(Millis::from_secs(1));
+    let (_, again) = send(&one, "POST", "/admin/workers/w/drain", json!({})).await;
+    assert_eq!(again, told, "it is so already");
+    let nothing = json!({"leases": [], "draining": true});
+    assert_eq!(send(&one, "POST", "/leases", ask("w")).await, (200, nothing.clone()));
+
+    let other = instance("other", store.clone(), clock.clone()).await;
+    assert_eq!(send(&other, "POST", "/leases", ask("w")).await, (200, nothing));
+    let (_, theirs) = send(&other, "POST", "/leases", ask("v")).await;
+    assert_eq!(theirs["leases"].as_array().map(Vec::len), Some(1), "others go on");
+    let report = json!({"reports": [{"lease": first["leases"][0]["lease"], "outcome": "succeeded"}]});
+    let (_, reported) = send(&other, "POST", "/leases/report", report).await;
+    assert_eq!(reported["reports"][0]["state"], "succeeded", "{reported}");
+
+    let (_, undrained) = send(&other, "POST", "/admin/workers/w/undrain", json!({})).await;
+    assert_eq!(undrained["draining"], false);
+    let (_, listed) = send(&one, "GET", "/admin/workers", Value::Null).await;
+    assert_eq!(listed["items"].as_array().expect("workers").iter().filter(|it| it["draining"] == true).count(), 0);
+    let (_, last) = send(&one, "POST", "/leases", ask("w")).await;
+    assert_eq!(last["leases"].as_array().map(Vec::len), Some(1), "{last}");
+
+    send(&one, "POST", "/admin/workers/nobody/drain", json!({})).await;
+    let (_, listed) = send(&one, "GET", "/admin/workers", Value::Null).await;
+    let nobody = listed["items"].as_array().and_then(|items| items.iter().find(|it| it["name"] == "nobody"));
+    assert_eq!(nobody.map(|it| (&it["draining"], &it["instance"])), Some((&true.into(), &Value::Null)));
+    let (_, audit) = send(&one, "GET", "/admin/audit?act=worker", Value::Null).await;
+    let did: Vec<_> = audit["items"].as_array().expect("acts").iter().map(|it| (&it["action"], &it["subject"])).collect();
+    let act = |action: &str, subject: &str| (Value::from(action), Value::from(subject));
+    let expected = [act("worker.drain", "nobody"), act("worker.undrain", "w"), act("worker.drain", "w")];
+    assert_eq!(did, expected.each_ref().map(|(action, subject)| (action, subject)));
+    for (name, body, field) in [("w%00", json!({}), "name"), ("w", json!({"note": 1}), "note"), ("w", json!({"why": ""}), "why")] {
+        let (status, problem) = send(&one, "POST", &format!("/admin/workers/{name}/drain"), body).await;
+        assert_eq!((status, &problem["errors"][0]["path"]), (400, &field.into()), "{problem}");
+    }
+}
+
 /// S2-113, S2-116: every loop by its name, and every sort of work by the name that job schedulers have for it.
 #[tokio::test]
 async fn loops_are_listed_and_paused_by_the_sort_of_their_work() {

@@ -208,7 +208,7 @@ pub enum Command {
     Account(AccountCommand),
     /// List what was done from outside, and by whom
     Audit(AuditArgs),
-    /// List who asks for work
+    /// List who asks for work, and drain one
     #[command(subcommand)]
     Worker(WorkerCommand),
     /// Create, list and revoke API keys

@@ -119,6 +119,19 @@ pub enum WorkerCommand {
         #[command(flatten)]
         watch: Watch,
     },
+    /// Give a worker nothing more; what it has it keeps
+    Drain {
+        /// As worker list shows it
+        name: String,
+        /// Why, for the list and the audit
+        #[arg(long)]
+        note: Option<String>,
+    },
+    /// Give a drained worker work again
+    Undrain {
+        /// As worker list shows it
+        name: String,
+    },
 }
 
 #[derive(Subcommand)]

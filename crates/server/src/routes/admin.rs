@@ -20,27 +20,11 @@ use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
-use crate::shared::Seen;
 use crate::wire::{self, Span};
 
 pub fn lines() -> Vec<Line> {
     use schema::{count, flag, id, instant, list, named, nullable, object, page, text};
     let loop_page = || page(named("Loop"));
-    let worker = object([
-        ("name", text()),
-        ("instance", text()),
-        ("queues", list(text())),
-        ("kinds", list(text())),
-        ("leased_total", count()),
-        ("last_seen_at", instant()),
-    ]);
-    let instance = object([
-        ("id", text()),
-        ("self", schema::about(flag(), "Whether it is the one that answers.")),
-        ("version", text()),
-        ("started_at", instant()),
-        ("last_seen_at", instant()),
-    ]);
     let stuck_task = object([
         ("id", id()),
         ("kind", text()),
@@ -126,10 +110,6 @@ pub fn lines() -> Vec<Line> {
                 .once()
                 .answers(loop_page()),
         ),
-        line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
-            .doc(Doc::new("listWorkers").answers(page(worker))),
-        line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
-            .doc(Doc::new("listInstances").answers(page(instance))),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
             .doc(Doc::new("listStuckTasks").answers(page(stuck_task.clone()))),
         line(Method::POST, "/api/v1/admin/tasks/stuck", Need::Read, "The same list", post(stuck_by_post)).doc(
@@ -468,58 +448,6 @@ async fn resume_types(
 ) -> Result<Json<Value>, Problem> {
     let given: SomeTypesIn = wire::read(&body)?;
     resume_all(&app, &caller, loops_of(&given.types)?, given.note, once, &body).await
-}
-
-/// Those who ask this instance, and those whom others told of.
-async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    app.instances.refresh(&**app.engine.store()).await?;
-    let own = app.workers.latest(app.engine.now().0);
-    let mut seen: Vec<(String, Seen)> = own.into_iter().map(|seen| (app.instance.clone(), seen)).collect();
-    let now = app.engine.now();
-    for (instance, it) in app.instances.get() {
-        if instance == app.instance || it.is_gone(now) {
-            continue;
-        }
-        seen.extend(it.workers.into_iter().map(|seen| (instance.clone(), seen)));
-    }
-    seen.retain(|(_, seen)| seen.namespace == caller.namespace);
-    seen.sort_by(|(a, x), (b, y)| (&x.name, a).cmp(&(&y.name, b)));
-    let items: Vec<Value> = seen
-        .into_iter()
-        .map(|(instance, seen)| {
-            json!({
-                "name": seen.name,
-                "instance": instance,
-                "queues": seen.queues,
-                "kinds": seen.kinds,
-                "leased_total": seen.leased,
-                "last_seen_at": comeback_core::Timestamp(seen.at).to_rfc3339(),
-            })
-        })
-        .collect();
-    Ok(Json(json!({"items": items, "next_cursor": null})))
-}
-
-async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
-    app.instances.refresh(&**app.engine.store()).await?;
-    let at = |ms: i64| comeback_core::Timestamp(ms).to_rfc3339();
-    let now = app.engine.now();
-    let items: Vec<Value> = app
-        .instances
-        .get()
-        .into_iter()
-        .filter(|(id, it)| *id == app.instance || !it.is_gone(now))
-        .map(|(id, it)| {
-            json!({
-                "id": id,
-                "self": id == app.instance,
-                "version": it.version,
-                "started_at": at(it.started_at),
-                "last_seen_at": at(it.seen_at),
-            })
-        })
-        .collect();
-    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 /// Runs that are shown, and how many of all namespaces are looked at for them.

@@ -36,7 +36,10 @@ pub fn lines() -> Vec<Line> {
     vec![
         line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).doc(
             Doc::new("leaseTasks")
-                .about("The best tasks first: by priority, then by age. An empty list when nothing came in time.")
+                .about(
+                    "The best tasks first: by priority, then by age. An empty list when nothing came in time, and for a worker that is \
+                     drained, which is told so.",
+                )
                 .needs::<LeaseIn>()
                 .example(asking)
                 .answers(schema::named("Leases")),
@@ -89,12 +92,22 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     };
     let now = app.engine.now().0;
     app.workers.saw(&namespace, &worker, &request.queues, &request.kinds, leased.len() as u64, now);
-    let out = LeasesOut { leases: leased.iter().map(|it| LeaseOut::of(it, &app.tokens, &namespace)).collect() };
-    written(&out)
+    let leases = leased.iter().map(|it| LeaseOut::of(it, &app.tokens, &namespace)).collect();
+    written(&LeasesOut { leases, draining: is_drained(&app, &request) })
+}
+
+/// Whether somebody wants this worker to come to an end with what it has.
+fn is_drained(app: &App, request: &LeaseRequest) -> bool {
+    app.drained.look(|drained| drained.get(&request.namespace, &request.worker).is_some())
 }
 
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
 pub async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
+    if is_drained(app, &request) {
+        // As long as it would have waited for work: whoever asks again at once would ask for ever.
+        tokio::time::sleep(request.wait).await;
+        return Ok(Vec::new());
+    }
     let (tell, told) = tokio::sync::oneshot::channel();
     let engine = app.engine.clone();
     tokio::spawn(async move {

@@ -23,6 +23,7 @@ mod schedules;
 mod stats;
 mod subscriptions;
 mod tasks;
+mod workers;
 mod workflow_acts;
 mod workflows;
 
@@ -120,6 +121,7 @@ fn lines() -> Vec<Line> {
             stats::lines(),
             clock::lines(),
             admin::lines(),
+            workers::lines(),
             cleanup::lines(),
             audit::lines(),
             keys::lines(),

@@ -54,6 +54,8 @@ pub const LONGEST_WAIT: Millis = Millis::from_secs(60);
 #[derive(Serialize)]
 pub struct LeasesOut<'a> {
     pub leases: Vec<LeaseOut<'a>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
 }
 
 #[derive(Serialize)]

@@ -97,7 +97,13 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
         ("Rule", rule()),
-        ("Leases", object([("leases", list(lease()))])),
+        (
+            "Leases",
+            partial(
+                &["leases"],
+                [("leases", list(lease())), ("draining", about(flag(), "Given to a worker that is drained."))],
+            ),
+        ),
         (
             "Heartbeats",
             object([(
