@@ -87,6 +87,10 @@ impl Dictionary {
         self.inner.read().namespaces.get(name).copied()
     }
 
+    pub fn namespace_count(&self) -> usize {
+        self.inner.read().namespaces.len()
+    }
+
     pub fn namespace_name(&self, id: i32) -> Option<Arc<str>> {
         self.inner.read().namespace_names.get(&id).cloned()
     }

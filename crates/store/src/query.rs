@@ -87,6 +87,9 @@ pub struct Question<'a> {
     pub closed: &'a [String],
 }
 
+/// So many lanes are named to tell the tasks of a namespace from others.
+const MOST_LANES: usize = 1_000;
+
 /// Whether somebody asks for what is held, which dependencies have a say in.
 pub fn asks_for_held(query: &ListQuery) -> bool {
     let is_held = |test: &StateTest| *test == StateTest::Held;
@@ -143,11 +146,16 @@ impl Question<'_> {
     }
 
     /// Kinds, queues and dependencies are in the dictionary: which lanes they mean is known before the question is asked. Nothing
-    /// where no term is about them.
+    /// where no term is about them, and neither the namespace.
     fn lanes(&self) -> Option<Vec<i64>> {
         let terms = self.query.filter.terms.iter().filter(|term| !term.negated);
         let asked: Vec<_> = terms.filter_map(|term| asked_lane(&term.test)).collect();
-        (!asked.is_empty()).then(|| self.lanes_that(|lane| asked.iter().all(|asked| asked.is_of(lane))))
+        if asked.is_empty() && self.dictionary.namespace_count() == 1 {
+            return None;
+        }
+        let lanes = self.lanes_that(|lane| asked.iter().all(|asked| asked.is_of(lane)));
+        // So that a few are found among a million of others; a namespace of so many lanes is not small.
+        (!asked.is_empty() || lanes.len() <= MOST_LANES).then_some(lanes)
     }
 
     fn lanes_that(&self, wanted: impl Fn(&Lane) -> bool) -> Vec<i64> {

@@ -10,6 +10,7 @@ use comeback_core::filter::{Sort, Subject};
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 use serde_json::json;
+use std::sync::Arc;
 
 /// Tasks in all states, due at all times and held for all reasons, among more of one kind than are looked at for a page.
 async fn crowd(w: &World) {
@@ -44,6 +45,11 @@ async fn crowd(w: &World) {
     let task = w.load(alone[1]).await.task;
     w.apply(transition::pause(&task, &Act::default(), w.now()).unwrap()).await;
     w.submit((0..6).map(|n| w.delayed_task("late", 60_000 + n * 1_000)).collect()).await;
+    for _ in 0..6 {
+        let mut foreign = w.new_task("other");
+        foreign.task.lane = Arc::new(Lane { namespace: "elsewhere".into(), ..(*foreign.task.lane).clone() });
+        w.submit_one(w.submission(vec![foreign])).await;
+    }
     w.pass(1);
     let many = (0..=FEW).map(|_| w.new_task("many")).collect();
     assert!(matches!(w.submit_one(w.submission(many)).await, Submitted::Created(_)));
@@ -113,6 +119,7 @@ cases! { "pages";
     /// The budget of the dashboard: a page is found through an index or among few, and is the same as if all had been looked at.
     fn a_page_is_the_same_whichever_way_it_is_found(w) {
         crowd(&w).await;
+        assert_eq!(w.store.list("elsewhere", &w.query("")).await.unwrap().items.len(), 6, "few beside many");
         let all = everything(&w).await;
         let filters = [
             "", "state:queued", "state:active", "state:retrying", "state:held", "state:pending,paused", "state:retrying,held,failed,dead",

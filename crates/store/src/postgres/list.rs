@@ -55,9 +55,7 @@ impl Words for PostgresWords {
 }
 
 pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
-    if store.dictionary.namespace(namespace).is_none() {
-        learn::refresh(&store.pools.learn, &store.dictionary).await?;
-    }
+    know_lanes(store, namespace).await?;
     let mut found = Vec::new();
     let closed = closed_if_asked(store, namespace, query).await?;
     for half in [Half::Open, Half::Done] {
@@ -75,6 +73,14 @@ pub async fn list(store: &PostgresStore, namespace: &str, query: &ListQuery) -> 
         }
     }
     Ok(query::page(found, query))
+}
+
+/// Which lanes are meant is said by what is known here: what another instance has just added is looked up first.
+async fn know_lanes(store: &PostgresStore, namespace: &str) -> Result<(), StoreError> {
+    if !learn::has_grown(store).await? && store.dictionary.namespace(namespace).is_none() {
+        learn::refresh(&store.pools.learn, &store.dictionary).await?;
+    }
+    Ok(())
 }
 
 pub(super) fn question<'a>(
@@ -113,9 +119,7 @@ pub async fn closed(store: &PostgresStore, namespace: &str, now: Timestamp) -> R
 
 /// The ids of all that match at one moment.
 pub async fn matching(store: &PostgresStore, namespace: &str, query: &ListQuery) -> Result<Vec<TaskId>, StoreError> {
-    if store.dictionary.namespace(namespace).is_none() {
-        learn::refresh(&store.pools.learn, &store.dictionary).await?;
-    }
+    know_lanes(store, namespace).await?;
     let closed = closed_if_asked(store, namespace, query).await?;
     let mut client = store.reader().await?;
     // Both halves in one snapshot: a task that ends meanwhile is in one of them.
