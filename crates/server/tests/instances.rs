@@ -68,7 +68,8 @@ async fn a_drained_worker_keeps_what_it_has_and_is_given_nothing_more() {
 
     let (status, drained) = send(&one, "POST", "/admin/workers/w/drain", json!({"note": "new machine"})).await;
     let since = "2027-01-15T08:00:00.000Z";
-    let told = json!({"name": "w", "draining": true, "draining_since": since, "drained_by": null, "note": "new machine"});
+    let told =
+        json!({"name": "w", "draining": true, "draining_since": since, "drained_by": null, "note": "new machine"});
     assert_eq!((status, &drained), (200, &told));
     clock.advance(Millis::from_secs(1));
     let (_, again) = send(&one, "POST", "/admin/workers/w/drain", json!({})).await;
@@ -96,11 +97,13 @@ async fn a_drained_worker_keeps_what_it_has_and_is_given_nothing_more() {
     let nobody = listed["items"].as_array().and_then(|items| items.iter().find(|it| it["name"] == "nobody"));
     assert_eq!(nobody.map(|it| (&it["draining"], &it["instance"])), Some((&true.into(), &Value::Null)));
     let (_, audit) = send(&one, "GET", "/admin/audit?act=worker", Value::Null).await;
-    let did: Vec<_> = audit["items"].as_array().expect("acts").iter().map(|it| (&it["action"], &it["subject"])).collect();
+    let did: Vec<_> = audit["items"].as_array().expect("acts").iter().map(|it| (&it["act"], &it["subject"])).collect();
     let act = |action: &str, subject: &str| (Value::from(action), Value::from(subject));
     let expected = [act("worker.drain", "nobody"), act("worker.undrain", "w"), act("worker.drain", "w")];
     assert_eq!(did, expected.each_ref().map(|(action, subject)| (action, subject)));
-    for (name, body, field) in [("w%00", json!({}), "name"), ("w", json!({"note": 1}), "note"), ("w", json!({"why": ""}), "why")] {
+    for (name, body, field) in
+        [("w%00", json!({}), "name"), ("w", json!({"note": 1}), "note"), ("w", json!({"why": ""}), "why")]
+    {
         let (status, problem) = send(&one, "POST", &format!("/admin/workers/{name}/drain"), body).await;
         assert_eq!((status, &problem["errors"][0]["path"]), (400, &field.into()), "{problem}");
     }

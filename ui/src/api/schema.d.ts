@@ -383,7 +383,7 @@ export interface paths {
         put?: never;
         /**
          * Lease tasks, waiting for them if need be
-         * @description The best tasks first: by priority, then by age. An empty list when nothing came in time.
+         * @description The best tasks first: by priority, then by age. An empty list when nothing came in time, and for a worker that is drained, which is told so.
          */
         post: operations["leaseTasks"];
         delete?: never;
@@ -1694,40 +1694,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/admin/workers": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Workers that ask for work, by instance */
-        get: operations["listWorkers"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/admin/instances": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Servers on this database */
-        get: operations["listInstances"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/admin/tasks/stuck": {
         parameters: {
             query?: never;
@@ -1780,6 +1746,77 @@ export interface paths {
          * @description Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that would be retried now; each is guarded by its version. Nothing of it happens by itself.
          */
         post: operations["repairFailedTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/workers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Workers that ask for work, by instance */
+        get: operations["listWorkers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/workers/{name}/drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain a worker
+         * @description It keeps what it has and is given nothing more, on every instance and through restarts, until somebody takes that back. Its leases say `draining`, so it can end by itself.
+         */
+        post: operations["drainWorker"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/workers/{name}/undrain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give it work again */
+        post: operations["undrainWorker"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/instances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Servers on this database */
+        get: operations["listInstances"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2490,7 +2527,7 @@ export interface components {
             /** @description Nothing where it concerns all of them. */
             namespace: string | null;
             /** @enum {string} */
-            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete";
+            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "worker.drain" | "worker.undrain";
             /** @description The id or the name of what it was done to. */
             subject: string;
             /** @description Who it was, as they say; else their key. */
@@ -3086,6 +3123,9 @@ export interface components {
             path: string;
             before: unknown;
             after: unknown;
+        };
+        DrainWorker: {
+            note?: components["schemas"]["Note"] | null;
         };
         /**
          * @description Seconds as a number, or a span in words, or ISO 8601.
@@ -3731,6 +3771,8 @@ export interface components {
                     traceparent: string | null;
                 };
             }[];
+            /** @description Given to a worker that is drained. */
+            draining?: boolean;
         };
         LogEvent: {
             type: components["schemas"]["EventType"];
@@ -14615,123 +14657,6 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
-    listWorkers: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
-                "Comeback-Namespace"?: components["parameters"]["Namespace"];
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Workers that ask for work, by instance */
-            200: {
-                headers: {
-                    "x-request-id": components["headers"]["RequestId"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "items": [
-                     *         {
-                     *           "name": "text",
-                     *           "instance": "server-1",
-                     *           "queues": [
-                     *             "default"
-                     *           ],
-                     *           "kinds": [
-                     *             "email.send"
-                     *           ],
-                     *           "leased_total": 0,
-                     *           "last_seen_at": "2026-11-15T13:39:18.932Z"
-                     *         }
-                     *       ],
-                     *       "next_cursor": "text"
-                     *     }
-                     */
-                    "application/json": {
-                        items: {
-                            name: string;
-                            instance: string;
-                            queues: string[];
-                            kinds: string[];
-                            leased_total: number;
-                            last_seen_at: components["schemas"]["Instant"];
-                        }[];
-                        next_cursor: string | null;
-                    };
-                };
-            };
-            400: components["responses"]["BadRequestOrValidationFailed"];
-            401: components["responses"]["Unauthorized"];
-            403: components["responses"]["Forbidden"];
-            408: components["responses"]["TooSlow"];
-            413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["Internal"];
-            503: components["responses"]["OverloadedOrUnavailable"];
-        };
-    };
-    listInstances: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
-                "Comeback-Namespace"?: components["parameters"]["Namespace"];
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Servers on this database */
-            200: {
-                headers: {
-                    "x-request-id": components["headers"]["RequestId"];
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "items": [
-                     *         {
-                     *           "id": "text",
-                     *           "self": false,
-                     *           "version": "0.1.0",
-                     *           "started_at": "2026-11-15T13:39:18.932Z",
-                     *           "last_seen_at": "2026-11-15T13:39:18.932Z"
-                     *         }
-                     *       ],
-                     *       "next_cursor": "text"
-                     *     }
-                     */
-                    "application/json": {
-                        items: {
-                            id: string;
-                            /** @description Whether it is the one that answers. */
-                            self: boolean;
-                            version: string;
-                            started_at: components["schemas"]["Instant"];
-                            last_seen_at: components["schemas"]["Instant"];
-                        }[];
-                        next_cursor: string | null;
-                    };
-                };
-            };
-            400: components["responses"]["BadRequestOrValidationFailed"];
-            401: components["responses"]["Unauthorized"];
-            403: components["responses"]["Forbidden"];
-            408: components["responses"]["TooSlow"];
-            413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["Internal"];
-            503: components["responses"]["OverloadedOrUnavailable"];
-        };
-    };
     listStuckTasks: {
         parameters: {
             query?: never;
@@ -14997,6 +14922,251 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listWorkers: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Workers that ask for work, by instance */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "instance": "server-1",
+                     *           "queues": [
+                     *             "default"
+                     *           ],
+                     *           "kinds": [
+                     *             "email.send"
+                     *           ],
+                     *           "leased_total": 0,
+                     *           "last_seen_at": "2026-11-15T13:39:18.932Z",
+                     *           "draining": false,
+                     *           "draining_since": "2026-11-15T13:39:18.932Z",
+                     *           "drained_by": "text",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            name: string;
+                            /** @description Nothing where one that is drained has not asked for an hour. */
+                            instance: string | null;
+                            queues: string[];
+                            kinds: string[];
+                            leased_total: number;
+                            last_seen_at: components["schemas"]["Instant"] | null;
+                            /** @description Whether it is given nothing more. */
+                            draining: boolean;
+                            draining_since: components["schemas"]["Instant"] | null;
+                            drained_by: string | null;
+                            note: string | null;
+                        }[];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    drainWorker: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                name: components["schemas"]["LoopName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DrainWorker"];
+            };
+        };
+        responses: {
+            /** @description Drain a worker */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "draining": false,
+                     *       "draining_since": "2026-11-15T13:39:18.932Z",
+                     *       "drained_by": "text",
+                     *       "note": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        name: string;
+                        /** @description Whether it is given nothing more. */
+                        draining: boolean;
+                        draining_since: components["schemas"]["Instant"] | null;
+                        drained_by: string | null;
+                        note: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    undrainWorker: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
+                name: components["schemas"]["LoopName"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DrainWorker"];
+            };
+        };
+        responses: {
+            /** @description Give it work again */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "draining": false,
+                     *       "draining_since": "2026-11-15T13:39:18.932Z",
+                     *       "drained_by": "text",
+                     *       "note": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        name: string;
+                        /** @description Whether it is given nothing more. */
+                        draining: boolean;
+                        draining_since: components["schemas"]["Instant"] | null;
+                        drained_by: string | null;
+                        note: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listInstances: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Servers on this database */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "text",
+                     *           "self": false,
+                     *           "version": "0.1.0",
+                     *           "started_at": "2026-11-15T13:39:18.932Z",
+                     *           "last_seen_at": "2026-11-15T13:39:18.932Z"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            id: string;
+                            /** @description Whether it is the one that answers. */
+                            self: boolean;
+                            version: string;
+                            started_at: components["schemas"]["Instant"];
+                            last_seen_at: components["schemas"]["Instant"];
+                        }[];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];

@@ -25,7 +25,7 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<u8, Failur
 }
 
 async fn act(context: &Context, name: &str, act: &str, body: &Value) -> Result<Value, Failure> {
-    context.client.post(&format!("/api/v1/admin/workers/{}/{act}", super::escaped(name)), body).await
+    Ok(context.client.post(&format!("/api/v1/admin/workers/{}/{act}", super::escaped(name)), body).await?)
 }
 
 async fn list(context: &Context) -> Result<View, Failure> {
@@ -39,7 +39,7 @@ async fn list(context: &Context) -> Result<View, Failure> {
         };
         let state = match it["draining"] == true {
             true => Cell::painted("⏸ draining", Paint::Magenta),
-            false => Cell::painted("▶ asks", Paint::Blue),
+            false => Cell::painted("▶ takes work", Paint::Blue),
         };
         table.rows.push(vec![
             output::text(it, "name").into(),

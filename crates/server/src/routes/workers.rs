@@ -94,9 +94,8 @@ async fn all_seen(app: &App, namespace: &str) -> Result<Vec<(String, Seen)>, Pro
 async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let seen = all_seen(&app, &caller.namespace).await?;
     app.drained.refresh(&**app.engine.store()).await?;
-    let drained: BTreeMap<String, Drain> = app
-        .drained
-        .look(|all| all.of(&caller.namespace).map(|(name, drain)| (name.clone(), drain.clone())).collect());
+    let drained: BTreeMap<String, Drain> =
+        app.drained.look(|all| all.of(&caller.namespace).map(|(name, drain)| (name.clone(), drain.clone())).collect());
     let mut items = Vec::with_capacity(seen.len());
     for (name, drain) in &drained {
         if !seen.iter().any(|(_, seen)| seen.name == *name) {

@@ -592,6 +592,11 @@ async fn administration(world: &World) {
     while !seen().await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    for example in examples("drainWorker") {
+        world.post("drainWorker", "nobody", example).await;
+    }
+    world.get("listWorkers", "").await;
+    world.post("undrainWorker", "nobody", json!({})).await;
     world.submit(json!({"kind": "lost"})).await;
     world.lease().await;
     world.pass(120_000);
@@ -711,6 +716,8 @@ async fn repetitions(world: &World) {
         ("resumeLoop", "reap", "{}", "{ }"),
         ("pauseWork", "", first, other),
         ("resumeWork", "", first, other),
+        ("drainWorker", "w", first, other),
+        ("undrainWorker", "w", first, other),
         ("reapStuckTasks", "", "{}", "{ }"),
         ("repairFailedTasks", "", first, other),
         ("cleanUp", "", r#"{"older_than": "3650d"}"#, r#"{"older_than": "3651d"}"#),

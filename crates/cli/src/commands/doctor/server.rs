@@ -174,10 +174,14 @@ async fn work(client: &Client, stats: &Value, chart: &mut Chart) {
     }
     let pending = stats["by_state"]["pending"].as_u64().unwrap_or(0);
     let Ok(workers) = client.get("/api/v1/admin/workers").await else { return };
-    let seen = output::items(&workers).filter_map(|it| instant(&it["last_seen_at"]));
-    let lively = seen.filter(|at| now.since(*at) <= SILENCE).count() as u64;
-    if pending > 0 && lively == 0 {
-        let wait = if pending == 1 { "waits" } else { "wait" };
+    let is_lively = |it: &&Value| instant(&it["last_seen_at"]).is_some_and(|at| now.since(at) <= SILENCE);
+    let lively = output::items(&workers).filter(is_lively).count() as u64;
+    let drained = output::items(&workers).filter(is_lively).filter(|it| it["draining"] == true).count() as u64;
+    let wait = if pending == 1 { "waits" } else { "wait" };
+    if pending > 0 && lively > 0 && lively == drained {
+        let words = format!("{} {wait}, and whoever asks for work is drained", plural(pending, "task"));
+        chart.look("workers", words, "comeback worker list, comeback worker undrain NAME");
+    } else if pending > 0 && lively == 0 {
         let words = format!("{} {wait}, and nobody asked for work in the last minute", plural(pending, "task"));
         chart.look("workers", words, "start a worker, or look at its log");
     } else if lively == 0 {
