@@ -16,6 +16,8 @@ export function subjectPage({ act, subject }: Pick<ActLine, 'act' | 'subject'>):
       return `workflows/${subject.split('/').map(encodeURIComponent).join('/')}`;
     case 'schedule':
       return 'schedules';
+    case 'worker':
+      return 'workers';
     case 'rule':
       return 'guards/rules';
     case 'dependency':
