@@ -154,7 +154,7 @@ async fn drain_one(
         let change = |all: &mut Drained| all.add(&namespace, &worker, &drain, is_here);
         let noted = |added: &Option<_>| matches!(added, Some((_, true))).then(|| entry.clone());
         match here.drained.change_noted(&**here.engine.store(), change, noted).await? {
-            Some(_) => Ok(now_of(&here, &namespace, &worker)),
+            Some((drain, _)) => Ok(Json(shown(&worker, Some(&drain), json!({})))),
             None => Err(Invalid::one("name", format!("{} are drained, which is the most", Drained::MOST)).into()),
         }
     };
@@ -176,7 +176,7 @@ async fn undrain(
         let change = |all: &mut Drained| all.remove(&namespace, &worker);
         let noted = |removed: &Option<Drain>| removed.as_ref().map(|_| entry.clone());
         here.drained.change_noted(&**here.engine.store(), change, noted).await?;
-        Ok(now_of(&here, &namespace, &worker))
+        Ok(Json(shown(&worker, None, json!({}))))
     };
     let (there, namespace) = (app.clone(), caller.namespace.clone());
     once.guard(&app, &caller.namespace, &body, act, async move { Ok(now_of(&there, &namespace, &name)) }).await
