@@ -39,6 +39,8 @@ test(`${ALL.length} ways to smuggle a script are all shown as text`, async () =>
   }
   await api.post('tasks', { execution: { name: ALL[0] }, tasks: [{ key: ALL[1], kind: 'evil.step', name: ALL[2] }, { key: 'b', kind: 'evil.step', needs: [ALL[1]] }] });
   await api.post('admin/loops/prune/pause', { note: ALL[0], duration: '1h' });
+  await api.post('leases', { worker: ALL[0], kinds: ['none'] });
+  await api.post(`admin/workers/${encodeURIComponent(ALL[0])}/drain`, { note: ALL[1] });
   await api.put('rules/evil', { match: { queue: ALL[3] }, max_running: 1 }).catch((error) => assert.equal(error.status, 400));
   await api.put('dependencies/evil', { breaker: {} });
   await api.post('dependencies/evil/open', { for: '1h', note: ALL[0] });

@@ -92,19 +92,27 @@ async fn a_drained_worker_keeps_what_it_has_and_is_given_nothing_more() {
     let (_, last) = send(&one, "POST", "/leases", ask("w")).await;
     assert_eq!(last["leases"].as_array().map(Vec::len), Some(1), "{last}");
 
-    send(&one, "POST", "/admin/workers/nobody/drain", json!({})).await;
+    send(&one, "POST", "/admin/workers/w/drain", json!({})).await;
+    clock.advance(Millis::from_secs(3_660));
     let (_, listed) = send(&one, "GET", "/admin/workers", Value::Null).await;
-    let nobody = listed["items"].as_array().and_then(|items| items.iter().find(|it| it["name"] == "nobody"));
-    assert_eq!(nobody.map(|it| (&it["draining"], &it["instance"])), Some((&true.into(), &Value::Null)));
+    let gone: Vec<_> = listed["items"].as_array().expect("workers").iter().collect();
+    assert_eq!(gone.len(), 1, "whoever is drained is listed until that is taken back: {listed}");
+    assert_eq!(
+        (&gone[0]["name"], &gone[0]["draining"], &gone[0]["instance"]),
+        (&"w".into(), &true.into(), &Value::Null)
+    );
+    assert_eq!(send(&one, "POST", "/admin/workers/w/undrain", json!({})).await.0, 200);
+    for verb in ["drain", "undrain"] {
+        let (status, problem) = send(&one, "POST", &format!("/admin/workers/w/{verb}"), json!({})).await;
+        assert_eq!((status, &problem["type"]), (404, &"not-found".into()), "nobody is called so any more: {problem}");
+    }
     let (_, audit) = send(&one, "GET", "/admin/audit?act=worker", Value::Null).await;
     let did: Vec<_> = audit["items"].as_array().expect("acts").iter().map(|it| (&it["act"], &it["subject"])).collect();
     let act = |action: &str, subject: &str| (Value::from(action), Value::from(subject));
-    let expected = [act("worker.drain", "nobody"), act("worker.undrain", "w"), act("worker.drain", "w")];
+    let expected = ["worker.undrain", "worker.drain", "worker.undrain", "worker.drain"].map(|it| act(it, "w"));
     assert_eq!(did, expected.each_ref().map(|(action, subject)| (action, subject)));
-    for (name, body, field) in
-        [("w%00", json!({}), "name"), ("w", json!({"note": 1}), "note"), ("w", json!({"why": ""}), "why")]
-    {
-        let (status, problem) = send(&one, "POST", &format!("/admin/workers/{name}/drain"), body).await;
+    for (body, field) in [(json!({"note": 1}), "note"), (json!({"why": ""}), "why")] {
+        let (status, problem) = send(&one, "POST", "/admin/workers/w/drain", body).await;
         assert_eq!((status, &problem["errors"][0]["path"]), (400, &field.into()), "{problem}");
     }
 }

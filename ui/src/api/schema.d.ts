@@ -15048,6 +15048,7 @@ export interface operations {
             400: components["responses"]["BadRequestOrValidationFailed"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
@@ -15107,6 +15108,7 @@ export interface operations {
             400: components["responses"]["BadRequestOrValidationFailed"];
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];

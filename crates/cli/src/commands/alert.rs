@@ -3,9 +3,9 @@
 use comeback_core::Millis;
 use serde_json::{Value, json};
 
-use super::Context;
+use super::{Context, unknown};
 use crate::args::{AlertArgs, AlertCommand};
-use crate::failure::{Failure, code};
+use crate::failure::Failure;
 use crate::output::{self, Cell, Paint, Table, View, instant};
 use crate::watch;
 
@@ -30,7 +30,7 @@ pub async fn run(context: &Context, command: AlertCommand) -> Result<u8, Failure
         }
         AlertCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
         AlertCommand::Get { name } => {
-            show(context, client.get(&at(&name)).await.map_err(|error| unknown(&name, error))?).await
+            show(context, client.get(&at(&name)).await.map_err(|error| unknown("alert", &name, error))?).await
         }
         AlertCommand::Backtest { name, what, within } => {
             let asked = match &name {
@@ -40,21 +40,13 @@ pub async fn run(context: &Context, command: AlertCommand) -> Result<u8, Failure
             let found = client
                 .post(&format!("{ALL}/backtest"), &asked)
                 .await
-                .map_err(|error| unknown(name.as_deref().unwrap_or_default(), error))?;
+                .map_err(|error| unknown("alert", name.as_deref().unwrap_or_default(), error))?;
             backtest(context, found).await
         }
         AlertCommand::Delete { name } => {
-            let gone = client.delete(&at(&name)).await.map_err(|error| unknown(&name, error))?;
+            let gone = client.delete(&at(&name)).await.map_err(|error| unknown("alert", &name, error))?;
             View::said(gone, format!("{name} is deleted")).print(&context.out)
         }
-    }
-}
-
-fn unknown(name: &str, error: comeback_client::Error) -> Failure {
-    let is_none = |problem: &comeback_client::Problem| problem.kind == "not-found" && problem.detail.contains("alert");
-    match error.problem().is_some_and(is_none) {
-        true => Failure::new(code::NOT_FOUND, format!("there is no alert `{name}`")).remedy("comeback alert list"),
-        false => error.into(),
     }
 }
 

@@ -136,6 +136,16 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
     }
 }
 
+/// What to say where the server knows no thing of this sort under a name.
+fn unknown(what: &str, name: &str, error: comeback_client::Error) -> Failure {
+    let is_none = |problem: &comeback_client::Problem| problem.kind == "not-found" && problem.detail.contains(what);
+    match error.problem().is_some_and(is_none) {
+        true => Failure::new(code::NOT_FOUND, format!("there is no {what} `{name}`"))
+            .remedy(format!("comeback {what} list")),
+        false => error.into(),
+    }
+}
+
 /// A name as a part of an address.
 pub fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);

@@ -5,8 +5,8 @@ use comeback_core::{Millis, Timestamp};
 use comeback_engine::{Clock, SystemClock};
 use serde_json::{Value, json};
 
-use super::Context;
 use super::workflow::read;
+use super::{Context, unknown};
 use crate::args::{PutScheduleArgs, ScheduleCommand, TimesArgs};
 use crate::failure::{Failure, code};
 use crate::output::{self, Cell, Output, Paint, Table, View, instant};
@@ -40,20 +40,20 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
         }
         ScheduleCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
         ScheduleCommand::Show { name } => {
-            show(context, client.get(&at(&name)).await.map_err(|error| unknown(&name, error))?).await
+            show(context, client.get(&at(&name)).await.map_err(|error| unknown("schedule", &name, error))?).await
         }
         ScheduleCommand::Pause { name, note } => {
             let paused = client
                 .post(&format!("{}/pause", at(&name)), &json!({"note": note}))
                 .await
-                .map_err(|error| unknown(&name, error))?;
+                .map_err(|error| unknown("schedule", &name, error))?;
             View::said(paused, format!("{name} is paused: comeback schedule resume {name}")).print(&context.out)
         }
         ScheduleCommand::Resume { name } => {
             let resumed = client
                 .post(&format!("{}/resume", at(&name)), &json!({}))
                 .await
-                .map_err(|error| unknown(&name, error))?;
+                .map_err(|error| unknown("schedule", &name, error))?;
             let words = match instant(&resumed["next"][0]) {
                 Some(next) => format!("{name} fires {}", context.out.at(next, context.now().await?)),
                 None => format!("{name} is over"),
@@ -64,7 +64,7 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
             let run = client
                 .post(&format!("{}/trigger", at(&name)), &json!({}))
                 .await
-                .map_err(|error| unknown(&name, error))?;
+                .map_err(|error| unknown("schedule", &name, error))?;
             let words = format!("{name} was fired by hand: {}", started(&run));
             View::said(run, words).print(&context.out)
         }
@@ -74,21 +74,10 @@ async fn online(context: &Context, command: ScheduleCommand) -> Result<u8, Failu
             heard(context, told)
         }
         ScheduleCommand::Delete { name } => {
-            let gone = client.delete(&at(&name)).await.map_err(|error| unknown(&name, error))?;
+            let gone = client.delete(&at(&name)).await.map_err(|error| unknown("schedule", &name, error))?;
             View::said(gone, format!("{name} is deleted")).print(&context.out)
         }
         ScheduleCommand::Next { .. } => Ok(0),
-    }
-}
-
-fn unknown(name: &str, error: comeback_client::Error) -> Failure {
-    let is_none =
-        |problem: &comeback_client::Problem| problem.kind == "not-found" && problem.detail.contains("schedule");
-    match error.problem().is_some_and(is_none) {
-        true => {
-            Failure::new(code::NOT_FOUND, format!("there is no schedule `{name}`")).remedy("comeback schedule list")
-        }
-        false => error.into(),
     }
 }
 

@@ -25,7 +25,8 @@ pub async fn run(context: &Context, command: WorkerCommand) -> Result<u8, Failur
 }
 
 async fn act(context: &Context, name: &str, act: &str, body: &Value) -> Result<Value, Failure> {
-    Ok(context.client.post(&format!("/api/v1/admin/workers/{}/{act}", super::escaped(name)), body).await?)
+    let done = context.client.post(&format!("/api/v1/admin/workers/{}/{act}", super::escaped(name)), body).await;
+    done.map_err(|error| super::unknown("worker", name, error))
 }
 
 async fn list(context: &Context) -> Result<View, Failure> {

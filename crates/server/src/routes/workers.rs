@@ -65,10 +65,11 @@ pub fn lines() -> Vec<Line> {
                 .takes::<DrainIn>()
                 .example(json!({"note": "the machine is replaced"}))
                 .once()
-                .answers(drained()),
+                .answers(drained())
+                .problems(&["not-found"]),
         ),
         line(Method::POST, "/api/v1/admin/workers/{name}/undrain", Need::Operate, "Give it work again", post(undrain))
-            .doc(Doc::new("undrainWorker").takes::<DrainIn>().once().answers(drained())),
+            .doc(Doc::new("undrainWorker").takes::<DrainIn>().once().answers(drained()).problems(&["not-found"])),
         line(Method::GET, "/api/v1/admin/instances", Need::Read, "Servers on this database", get(instances))
             .doc(Doc::new("listInstances").answers(page(instance))),
     ]
@@ -144,10 +145,10 @@ async fn drain_one(
     once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let by = act_on(&app, &caller, &name, &body)?;
+    let by = act_of(&app, &caller, &body)?;
+    let seen = known(&app, &caller.namespace, &name).await?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
     let act = async move {
-        let seen = all_seen(&here, &namespace).await?;
         let is_here = |name: &str| seen.iter().any(|(_, seen)| seen.name == name);
         let entry = here.engine.entry(Did::WorkerDrain, &worker, &by).within(&namespace);
         let drain = Drain { at: here.engine.now().0, by: by.by, note: by.note };
@@ -169,7 +170,8 @@ async fn undrain(
     once: Once,
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
-    let by = act_on(&app, &caller, &name, &body)?;
+    let by = act_of(&app, &caller, &body)?;
+    known(&app, &caller.namespace, &name).await?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
     let act = async move {
         let entry = here.engine.entry(Did::WorkerUndrain, &worker, &by).within(&namespace);
@@ -182,14 +184,22 @@ async fn undrain(
     once.guard(&app, &caller.namespace, &body, act, async move { Ok(now_of(&there, &namespace, &name)) }).await
 }
 
-/// Who does it and why; refused where that or the name of the worker cannot be kept.
-fn act_on(app: &App, caller: &Caller, name: &str, body: &Bytes) -> Result<Act, Problem> {
+/// Who does it and why; refused where that cannot be kept.
+fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Act, Problem> {
     let act = caller.act(None, wire::read::<DrainIn>(body)?.note);
-    let limits = &app.engine.config().limits;
-    limits.check_act(&act)?;
-    let mut faults = Invalid::default();
-    limits.check_name("name", name, &mut faults);
-    faults.or(act).map_err(Problem::from)
+    app.engine.config().limits.check_act(&act)?;
+    Ok(act)
+}
+
+/// Everybody who is there. A name that nobody has is a slip of the pen: it would be drained and nothing would come of it.
+async fn known(app: &App, namespace: &str, name: &str) -> Result<Vec<(String, Seen)>, Problem> {
+    let seen = all_seen(app, namespace).await?;
+    app.drained.refresh(&**app.engine.store()).await?;
+    let is_drained = app.drained.look(|all| all.get(namespace, name).is_some());
+    if is_drained || seen.iter().any(|(_, seen)| seen.name == name) {
+        return Ok(seen);
+    }
+    Err(Problem::not_found("worker"))
 }
 
 fn now_of(app: &App, namespace: &str, name: &str) -> Json<Value> {

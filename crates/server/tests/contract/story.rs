@@ -592,13 +592,14 @@ async fn administration(world: &World) {
     while !seen().await {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    for example in examples("drainWorker") {
-        world.post("drainWorker", "nobody", example).await;
-    }
-    world.get("listWorkers", "").await;
-    world.post("undrainWorker", "nobody", json!({})).await;
     world.submit(json!({"kind": "lost"})).await;
     world.lease().await;
+    for example in examples("drainWorker") {
+        world.post("drainWorker", "w", example).await;
+    }
+    world.post("leaseTasks", "", json!({"worker": "w"})).await;
+    world.get("listWorkers", "").await;
+    world.post("undrainWorker", "w", json!({})).await;
     world.pass(120_000);
     let stuck = world.get("listStuckTasks", "").await;
     assert_eq!(world.post("listStuckTasksByPost", "", json!({})).await, stuck, "X2-9");
