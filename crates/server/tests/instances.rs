@@ -76,6 +76,7 @@ async fn a_drained_worker_keeps_what_it_has_and_is_given_nothing_more() {
     assert_eq!(again, told, "it is so already");
     let nothing = json!({"leases": [], "draining": true});
     assert_eq!(send(&one, "POST", "/leases", ask("w")).await, (200, nothing.clone()));
+    assert_eq!(send(&one, "POST", "/leases", json!({"worker": "w", "limit": 0})).await.0, 400, "and refused as before");
 
     let other = instance("other", store.clone(), clock.clone()).await;
     assert_eq!(send(&other, "POST", "/leases", ask("w")).await, (200, nothing));

@@ -146,7 +146,7 @@ impl Question<'_> {
     }
 
     /// Kinds, queues and dependencies are in the dictionary: which lanes they mean is known before the question is asked. Nothing
-    /// where no term is about them, and neither the namespace.
+    /// where neither a term nor the namespace leaves any of them out.
     fn lanes(&self) -> Option<Vec<i64>> {
         let terms = self.query.filter.terms.iter().filter(|term| !term.negated);
         let asked: Vec<_> = terms.filter_map(|term| asked_lane(&term.test)).collect();

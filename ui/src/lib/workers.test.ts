@@ -12,9 +12,11 @@ test('a worker that polls is heard of every minute', () => {
 });
 
 test('a worker is drained when it holds nothing any more', () => {
-  expect(standing({ ...seen(1), draining: true }, 2, NOW, 1)).toBe('draining');
-  expect(standing({ ...seen(500), draining: true }, 0, NOW, 1)).toBe('drained');
-  expect(standing({ ...seen(500), draining: false }, 1, NOW, 1)).toBe('takes work');
-  expect(standing({ ...seen(1), draining: false }, 0, NOW, 1)).toBe('takes work');
-  expect(standing({ ...seen(500), draining: false }, 0, NOW, 1)).toBe('silent');
+  const holds = (count: number, more = false) => ({ count, more });
+  expect(standing({ ...seen(1), draining: true }, holds(2), NOW, 1)).toBe('draining');
+  expect(standing({ ...seen(500), draining: true }, holds(0), NOW, 1)).toBe('drained');
+  expect(standing({ ...seen(500), draining: true }, holds(0, true), NOW, 1)).toBe('draining');
+  expect(standing({ ...seen(500), draining: false }, holds(1), NOW, 1)).toBe('takes work');
+  expect(standing({ ...seen(1), draining: false }, holds(0), NOW, 1)).toBe('takes work');
+  expect(standing({ ...seen(500), draining: false }, holds(0), NOW, 1)).toBe('silent');
 });

@@ -10,9 +10,16 @@ export function asksStill(worker: Pick<Worker, 'last_seen_at'>, now: number, rat
   return worker.last_seen_at !== null && now - Date.parse(worker.last_seen_at) < SILENCE * Math.max(1, rate / 10);
 }
 
-/** A word for the list. One that holds nothing any more can be stopped. */
-export function standing(worker: Pick<Worker, 'last_seen_at' | 'draining'>, holds: number, now: number, rate: number): 'draining' | 'drained' | 'takes work' | 'silent' {
-  if (worker.draining) return holds > 0 ? 'draining' : 'drained';
+/** What a worker holds, as far as it was counted. */
+export interface Held {
+  count: number;
+  /** There may be more. */
+  more: boolean;
+}
+
+/** A word for the list. Only of one that holds nothing for certain it is said that it can be stopped. */
+export function standing(worker: Pick<Worker, 'last_seen_at' | 'draining'>, { count, more }: Held, now: number, rate: number): 'draining' | 'drained' | 'takes work' | 'silent' {
+  if (worker.draining) return count > 0 || more ? 'draining' : 'drained';
   // Whoever is busy with all it can do asks for no more.
-  return holds > 0 || asksStill(worker, now, rate) ? 'takes work' : 'silent';
+  return count > 0 || asksStill(worker, now, rate) ? 'takes work' : 'silent';
 }

@@ -3,6 +3,8 @@
 mod database;
 mod server;
 
+pub use server::SILENCE;
+
 use serde_json::json;
 
 use crate::args::DoctorArgs;

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::Context;
+use super::doctor::SILENCE;
 use crate::args::WorkerCommand;
 use crate::failure::Failure;
-use crate::output::{self, Cell, Paint, Table, View};
+use crate::output::{self, Cell, Paint, Table, View, instant};
 use crate::watch;
 
 pub async fn run(context: &Context, command: WorkerCommand) -> Result<u8, Failure> {
@@ -38,9 +39,11 @@ async fn list(context: &Context) -> Result<View, Failure> {
             let words: Vec<&str> = it[name].as_array().into_iter().flatten().filter_map(|word| word.as_str()).collect();
             if words.is_empty() { none.to_owned() } else { words.join(",") }
         };
-        let state = match it["draining"] == true {
-            true => Cell::painted("⏸ draining", Paint::Magenta),
-            false => Cell::painted("▶ takes work", Paint::Blue),
+        let asks_still = instant(&it["last_seen_at"]).is_some_and(|at| now.since(at) <= SILENCE);
+        let state = match (it["draining"] == true, asks_still) {
+            (true, _) => Cell::painted("⏸ draining", Paint::Magenta),
+            (false, true) => Cell::painted("▶ takes work", Paint::Blue),
+            (false, false) => "– silent".into(),
         };
         table.rows.push(vec![
             output::text(it, "name").into(),

@@ -119,6 +119,12 @@ impl Engine {
         }
     }
 
+    /// For whoever answers in place of the engine: what could not be asked of it is refused there too.
+    pub fn check_lease(&self, request: &LeaseRequest) -> Result<(), CommandError> {
+        self.core.check_lease(request)?;
+        Ok(())
+    }
+
     async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
         let now = self.core.clock.now();
         self.core.asked_at.store(now.0, Ordering::Relaxed);

@@ -104,6 +104,7 @@ fn is_drained(app: &App, request: &LeaseRequest) -> bool {
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
 pub async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
     if is_drained(app, &request) {
+        app.engine.check_lease(&request)?;
         // As long as it would have waited for work: whoever asks again at once would ask for ever.
         tokio::time::sleep(request.wait).await;
         return Ok(Vec::new());

@@ -16,7 +16,7 @@ const OURS: &str = env!("CARGO_PKG_VERSION");
 /// Clocks that are further apart than this make times hard to read.
 const SKEW: Millis = Millis::from_secs(2);
 /// Workers ask at least this often when there is nothing to do.
-const SILENCE: Millis = Millis::from_secs(60);
+pub const SILENCE: Millis = Millis::from_secs(60);
 
 pub async fn look(settings: &Settings, chart: &mut Chart) {
     let client = match Client::new(settings.server()) {
