@@ -53,7 +53,7 @@ pub struct Face {
 }
 
 impl Face {
-    fn of(kind: &str, failure: &Failure) -> Face {
+    pub fn of(kind: &str, failure: &Failure) -> Face {
         Face {
             kind: kind.to_owned(),
             title: normalise(&failure.message),

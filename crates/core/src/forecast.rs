@@ -69,15 +69,31 @@ pub fn of_policy(
 ) -> Forecast {
     let task = Task::new(id, Arc::new(Lane::default()), now);
     let snapshot = Snapshot { task, policy, policy_id: None, limits, guard: GuardView::default() };
-    play(&snapshot, failures, RunTimes::default(), now, at_most)
+    play(&snapshot, one_by_one(failures), RunTimes::default(), now, at_most)
 }
 
 /// Assumes that every attempt from here on fails in the same way as `failure`.
 pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
-    play(snapshot, &[failure.clone().into()], runs, now, at_most)
+    play(snapshot, one_by_one(&[failure.clone().into()]), runs, now, at_most)
 }
 
-fn play(snapshot: &Snapshot, failures: &[Assumed], runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
+/// The first attempt fails like the first of them, and so on; the last one repeats.
+fn one_by_one(failures: &[Assumed]) -> impl Fn(usize, Timestamp) -> Option<(Millis, End)> {
+    |nth, _| {
+        let assumed = failures.get(nth).or_else(|| failures.last())?;
+        Some((assumed.after, End::Failed(assumed.failure.clone())))
+    }
+}
+
+/// Goes on until the task is over or the world has no answer. `world`: how long the nth attempt from here runs, which begins at an
+/// instant, and how it ends.
+pub(crate) fn play(
+    snapshot: &Snapshot,
+    world: impl Fn(usize, Timestamp) -> Option<(Millis, End)>,
+    runs: RunTimes,
+    now: Timestamp,
+    at_most: usize,
+) -> Forecast {
     let mut forecast = Forecast { attempts: Vec::new(), gives_up_at: None, then: None };
     let mut future = snapshot.clone();
     let mut clock = now;
@@ -131,11 +147,10 @@ fn play(snapshot: &Snapshot, failures: &[Assumed], runs: RunTimes, now: Timestam
             }
         }
         running = false;
-        let Some(assumed) = failures.get(ended).or_else(|| failures.last()) else { return forecast };
+        let Some((after, end)) = world(ended, clock) else { return forecast };
         ended += 1;
-        clock = clock + assumed.after;
-        let end = Outcome { speaker: Speaker::Anyone, end: End::Failed(assumed.failure.clone()) };
-        match decide(&future, &end, clock) {
+        clock = clock + after;
+        match decide(&future, &Outcome { speaker: Speaker::Anyone, end }, clock) {
             Err(_) => return forecast,
             Ok(change) => {
                 let (after, record) = change.into_parts();

@@ -12,6 +12,7 @@ pub mod admission;
 pub mod alert;
 pub mod audit;
 pub mod backoff;
+pub mod backtest;
 pub mod budget;
 pub mod decide;
 pub mod dependency;

@@ -1,5 +1,6 @@
 //! One program for all these tests: linked one by one they take longer than they run.
 
+mod backtest;
 mod common;
 mod decide;
 mod forecast;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::common::*;
 
-fn any_policy() -> impl Strategy<Value = Value> {
+pub fn any_policy() -> impl Strategy<Value = Value> {
     let strategy = prop_oneof![
         Just(json!({"strategy": "immediate"})),
         (0..100_000_u64).prop_map(|ms| json!({"strategy": "fixed", "delay_ms": ms})),

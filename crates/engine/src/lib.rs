@@ -48,6 +48,7 @@ use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError, Unfunded};
 pub use changes::{DependencyChange, Heard};
 pub use clock::{Clock, ScaledClock, Step, SystemClock, VirtualClock};
 pub use comeback_store as store;
+pub use commands::backtest::{Cohort, MOST_LIVES, Tested, USUAL_LIVES};
 pub use commands::bulk::{Bulk, OperationView, Preview, Which};
 pub use commands::change::Deed;
 pub use commands::cleanup::Cleanup;

@@ -305,6 +305,12 @@ impl Dictionary {
         (!is_known).then_some(news)
     }
 
+    /// The same for a policy alone.
+    pub fn news_of(&self, policy: &Arc<Policy>) -> Option<News> {
+        let is_new = self.policy_id(policy).is_none();
+        is_new.then(|| News { policies: vec![PolicyText::of(policy)], ..News::default() })
+    }
+
     pub fn policy(&self, id: i32) -> Option<Arc<Policy>> {
         self.inner.read().policies_by_id.get(&id).cloned()
     }

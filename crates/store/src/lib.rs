@@ -134,8 +134,9 @@ pub trait Store: Send + Sync {
     /// One task with everything that is known of it.
     async fn task(&self, namespace: &str, id: TaskId) -> Result<Option<TaskView>, StoreError>;
 
-    /// What a task is labelled with and how urgent it is, in place of what was said before. Nothing where its labels are no longer
-    /// those that the change names, or where it has ended and cannot be more urgent.
+    /// What a task is labelled with, how urgent it is and how it is retried, in place of what was said before. Nothing where its labels
+    /// are no longer those that the change names, or where it has ended and cannot be more urgent. Another policy begins to count its
+    /// rules anew.
     async fn describe(
         &self,
         id: TaskId,

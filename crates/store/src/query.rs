@@ -380,7 +380,7 @@ impl Builder<'_> {
                     others.push(held_now(dictionary, namespace, closed, query.now));
                 }
                 (StateTest::Recovered, Half::Done) => {
-                    others.push("(o.state = 6 and o.first_failed_at is not null)".into());
+                    others.push("(o.state = 6 and o.run > 1)".into());
                 }
                 _ => {}
             }

@@ -237,6 +237,8 @@ pub struct Description {
     /// As they were, and as they are from now on.
     pub labels: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
     pub priority: Option<i16>,
+    /// The policy from the next verdict on, or that there is none.
+    pub retry: Option<Option<Arc<Policy>>>,
 }
 
 /// A task that was just leased, with what its worker needs.

@@ -166,6 +166,10 @@ impl Client {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
+    pub async fn patch<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
+        self.send(self.request(Method::PATCH, path).json(body)).await
+    }
+
     /// A document that is not JSON, or not always.
     pub async fn put_yaml(&self, path: &str, text: &str) -> Result<Value, Error> {
         let request = self.request(Method::PUT, path).header("content-type", "application/yaml");

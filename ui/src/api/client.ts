@@ -56,7 +56,7 @@ export async function ask<T>(method: string, path: string, { query, body, signal
   const sent = headers();
   if (body !== undefined) sent['content-type'] = 'application/json';
   // An act that is asked again by a click too many happens once.
-  if (method === 'POST' && !['policies/simulate', 'alerts/backtest'].includes(path)) sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  if (method === 'POST' && !['policies/simulate', 'policies/backtest', 'alerts/backtest'].includes(path)) sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
   let answer: Response;
   try {
     answer = await fetch(address(path, query), {
@@ -97,6 +97,7 @@ function parse<T>(text: string): T {
 export const get = <T>(path: string, query?: Query, signal?: AbortSignal) => ask<T>('GET', path, { query, signal });
 export const post = <T>(path: string, body: unknown = {}) => ask<T>('POST', path, { body });
 export const put = <T>(path: string, body: unknown) => ask<T>('PUT', path, { body });
+export const patch = <T>(path: string, body: unknown) => ask<T>('PATCH', path, { body });
 export const remove = (path: string) => ask<void>('DELETE', path);
 
 /** A name as a part of an address. */

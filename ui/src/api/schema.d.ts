@@ -176,8 +176,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Say how a hook's task ended, how far it has come, or what its labels and priority are
-         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels may be given to any task, whoever runs it, and a priority to any that is open.
+         * Say how a hook's task ended, how far it has come, or what its labels, priority and policy are
+         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever runs it, and a priority to any that is open. A policy holds from its next failure on, or from its next retry by hand where it is over; when it is due next stays as it is.
          */
         patch: operations["settleTask"];
         trace?: never;
@@ -484,6 +484,26 @@ export interface paths {
         put?: never;
         /** How a policy is read, and when it would retry */
         post: operations["simulatePolicy"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/policies/backtest": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * What a policy would have made of recorded failures
+         * @description Tasks that failed at least once are played again under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all else the record says nothing, which is counted as `unknown`. Nothing is changed.
+         */
+        post: operations["backtestPolicy"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2633,6 +2653,22 @@ export interface components {
             } | null;
             result: unknown;
         };
+        BacktestArm: {
+            recovered: number;
+            /** @description Over without success, or left to a person. */
+            given_up: number;
+            open: number;
+            retries: number;
+            /** @description Retries that failed. */
+            wasted: number;
+            /** @description What the retries cost, where they cost something. */
+            cost: number;
+            /** @description Half of those that recovered did within this, from their first failure. */
+            recovery_p50_ms: number | null;
+            recovery_p95_ms: number | null;
+            /** @description Retries that began within one minute, at most. */
+            peak_per_minute: number;
+        };
         /** @description The body is not JSON, or the address cannot be read. Correct the request. */
         BadRequest: {
             /** @constant */
@@ -4301,6 +4337,79 @@ export interface components {
             deadline?: "soft" | "hard";
             reset_counters_on_retry?: boolean;
         };
+        PolicyBacktest: {
+            /** @description `false` means that nothing is retried. */
+            policy: components["schemas"]["Policy"] | false;
+            words: string[];
+            since: components["schemas"]["Instant"];
+            until: components["schemas"]["Instant"];
+            /** @description Whether all that failed was played; if not, those that changed last were. */
+            complete: boolean;
+            /** @description Those that failed at least once. */
+            tasks: number;
+            /** @description Those that recovered only because somebody retried them. */
+            by_hand: number;
+            /** @description Those that the candidate is not known to bring back, and that it would try at times of which the record says nothing: up to so many more may recover. */
+            unknown: number;
+            /** @description Those that recovered, and that the candidate would have given up before. */
+            lost: {
+                count: number;
+                /** @description Up to 20 of them. */
+                first: components["schemas"]["Id"][];
+            };
+            /** @description Those that did not come back by themselves, and would have. */
+            won: {
+                count: number;
+                /** @description Up to 20 of them. */
+                first: components["schemas"]["Id"][];
+            };
+            attempts: {
+                number: number;
+                recorded: {
+                    tried: number;
+                    succeeded: number;
+                };
+                candidate: {
+                    tried: number;
+                    succeeded: number;
+                };
+            }[];
+            bucket_ms: number;
+            /** @description Retries by the time at which they began. */
+            load: {
+                at: components["schemas"]["Instant"];
+                recorded: number;
+                candidate: number;
+            }[];
+            /** @description By the error that each began with, the most frequent first. */
+            errors: {
+                fingerprint: string;
+                kind: string;
+                title: string;
+                type: string | null;
+                code: string | null;
+                status: number | null;
+                tasks: number;
+                unknown: number;
+                recorded: components["schemas"]["BacktestArm"];
+                candidate: components["schemas"]["BacktestArm"];
+            }[];
+            recorded: components["schemas"]["BacktestArm"];
+            candidate: components["schemas"]["BacktestArm"];
+        };
+        PolicyBacktestRequest: {
+            policy: components["schemas"]["RetryPolicy"];
+            dialect?: components["schemas"]["Dialect"] | null;
+            /** @description Of which tasks; of all where nothing is said. */
+            filter?: string | null;
+            /** @description Of those that changed within this time; 7 days where nothing is said. */
+            within?: components["schemas"]["Duration"] | null;
+            /**
+             * Format: int32
+             * @description How many tasks at most, of those that changed last; 1000 where nothing is said.
+             */
+            limit?: number | null;
+        };
         PolicyBinding: {
             policy: components["schemas"]["RetryPolicy"];
             dialect?: components["schemas"]["Dialect"] | null;
@@ -4952,6 +5061,10 @@ export interface components {
              * @description Higher ones are leased first.
              */
             priority?: number | null;
+            /** @description How it is retried from its next failure on. */
+            retry?: components["schemas"]["RetryPolicy"];
+            /** @description Of `retry`. */
+            dialect?: components["schemas"]["Dialect"] | null;
         };
         /** @enum {string} */
         SettleStatus: "succeeded" | "failed";
@@ -7270,7 +7383,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Say how a hook's task ended, how far it has come, or what its labels and priority are */
+            /** @description Say how a hook's task ended, how far it has come, or what its labels, priority and policy are */
             200: {
                 headers: {
                     "x-request-id": components["headers"]["RequestId"];
@@ -8798,6 +8911,150 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Simulation"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    backtestPolicy: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PolicyBacktestRequest"];
+            };
+        };
+        responses: {
+            /** @description What a policy would have made of recorded failures */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "policy": {
+                     *         "max_retries": 0,
+                     *         "strategy": "immediate",
+                     *         "jitter": "none"
+                     *       },
+                     *       "words": [
+                     *         "text"
+                     *       ],
+                     *       "since": "2026-11-15T13:39:18.932Z",
+                     *       "until": "2026-11-15T13:39:18.932Z",
+                     *       "complete": false,
+                     *       "tasks": 0,
+                     *       "by_hand": 0,
+                     *       "unknown": 0,
+                     *       "lost": {
+                     *         "count": 0,
+                     *         "first": [
+                     *           "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *         ]
+                     *       },
+                     *       "won": {
+                     *         "count": 0,
+                     *         "first": [
+                     *           "01a1df6f-0287-7000-8004-c3db98790bca"
+                     *         ]
+                     *       },
+                     *       "attempts": [
+                     *         {
+                     *           "number": 1,
+                     *           "recorded": {
+                     *             "tried": 0,
+                     *             "succeeded": 0
+                     *           },
+                     *           "candidate": {
+                     *             "tried": 0,
+                     *             "succeeded": 0
+                     *           }
+                     *         }
+                     *       ],
+                     *       "bucket_ms": 0,
+                     *       "load": [
+                     *         {
+                     *           "at": "2026-11-15T13:39:18.932Z",
+                     *           "recorded": 0,
+                     *           "candidate": 0
+                     *         }
+                     *       ],
+                     *       "errors": [
+                     *         {
+                     *           "fingerprint": "text",
+                     *           "kind": "email.send",
+                     *           "title": "What sort of problem it is",
+                     *           "type": "text",
+                     *           "code": "text",
+                     *           "status": 0,
+                     *           "tasks": 0,
+                     *           "unknown": 0,
+                     *           "recorded": {
+                     *             "recovered": 0,
+                     *             "given_up": 0,
+                     *             "open": 0,
+                     *             "retries": 0,
+                     *             "wasted": 0,
+                     *             "cost": 0,
+                     *             "recovery_p50_ms": 0,
+                     *             "recovery_p95_ms": 0,
+                     *             "peak_per_minute": 0
+                     *           },
+                     *           "candidate": {
+                     *             "recovered": 0,
+                     *             "given_up": 0,
+                     *             "open": 0,
+                     *             "retries": 0,
+                     *             "wasted": 0,
+                     *             "cost": 0,
+                     *             "recovery_p50_ms": 0,
+                     *             "recovery_p95_ms": 0,
+                     *             "peak_per_minute": 0
+                     *           }
+                     *         }
+                     *       ],
+                     *       "recorded": {
+                     *         "recovered": 0,
+                     *         "given_up": 0,
+                     *         "open": 0,
+                     *         "retries": 0,
+                     *         "wasted": 0,
+                     *         "cost": 0,
+                     *         "recovery_p50_ms": 0,
+                     *         "recovery_p95_ms": 0,
+                     *         "peak_per_minute": 0
+                     *       },
+                     *       "candidate": {
+                     *         "recovered": 0,
+                     *         "given_up": 0,
+                     *         "open": 0,
+                     *         "retries": 0,
+                     *         "wasted": 0,
+                     *         "cost": 0,
+                     *         "recovery_p50_ms": 0,
+                     *         "recovery_p95_ms": 0,
+                     *         "peak_per_minute": 0
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["PolicyBacktest"];
                 };
             };
             400: components["responses"]["BadRequestOrValidationFailed"];
@@ -15008,8 +15265,8 @@ export interface operations {
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
-                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
-                name: components["schemas"]["LoopName"];
+                /** @description The name of a worker. */
+                name: components["schemas"]["Name"];
             };
             cookie?: never;
         };
@@ -15068,8 +15325,8 @@ export interface operations {
                 "Comeback-Namespace"?: components["parameters"]["Namespace"];
             };
             path: {
-                /** @description The name of a loop; `promote` stands for both `retries` and `starts`. */
-                name: components["schemas"]["LoopName"];
+                /** @description The name of a worker. */
+                name: components["schemas"]["Name"];
             };
             cookie?: never;
         };

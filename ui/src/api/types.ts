@@ -49,6 +49,7 @@ export type Schedule = Schemas['Schedule'];
 export type Rule = Schemas['Rule'];
 export type BoundPolicy = Schemas['BoundPolicy'];
 export type Simulation = Schemas['Simulation'];
+export type PolicyBacktest = Schemas['PolicyBacktest'];
 export type WorkflowLine = Schemas['WorkflowLine'];
 export type Workflow = Schemas['Workflow'];
 export type WorkflowDiff = Schemas['WorkflowDiff'];

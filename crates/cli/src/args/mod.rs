@@ -29,7 +29,9 @@ pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use subscription::{SubscribeArgs, SubscriptionCommand};
-pub use work::{EnqueueArgs, Many, OneOrMany, OperationCommand, PolicyCommand, RunArgs, TailArgs, TaskCommand};
+pub use work::{
+    BacktestArgs, EnqueueArgs, Many, OneOrMany, OperationCommand, PolicyCommand, RunArgs, TailArgs, TaskCommand,
+};
 
 use crate::output::TimeFormat;
 

@@ -195,6 +195,20 @@ pub enum TaskCommand {
         #[command(flatten)]
         note: Note,
     },
+    /// Say otherwise how it is retried, how urgent it is, or what it is labelled with
+    Edit {
+        #[command(flatten)]
+        id: TaskId,
+        /// How it is retried from its next failure on: exp(60s, x2, max 1h, 5 retries), or JSON
+        #[arg(long, value_name = "POLICY", required_unless_present_any = ["priority", "labels"])]
+        retry: Option<String>,
+        /// Higher goes first
+        #[arg(long, allow_hyphen_values = true)]
+        priority: Option<i16>,
+        /// A label, or one to take away; may be said again
+        #[arg(long = "label", value_name = "NAME[=VALUE]")]
+        labels: Vec<String>,
+    },
     /// Move the due time by a span from now
     Snooze {
         #[command(flatten)]
@@ -264,4 +278,20 @@ pub enum PolicyCommand {
     },
     /// What is allowed in it and seldom meant; exits 8 when there is something
     Lint(PolicyArgs),
+    /// What it would have made of the failures that the server has recorded
+    Backtest(BacktestArgs),
+}
+
+#[derive(Args)]
+pub struct BacktestArgs {
+    #[command(flatten)]
+    pub policy: PolicyArgs,
+    /// Of which tasks: comeback help filters
+    pub filter: Vec<String>,
+    /// Of those that changed within this time
+    #[arg(long, value_name = "SPAN", default_value = "7d")]
+    pub within: String,
+    /// How many tasks at most, of those that changed last
+    #[arg(long, value_name = "NUMBER")]
+    pub limit: Option<u32>,
 }

@@ -216,3 +216,57 @@ async fn counts(client: &Client) -> String {
         count("dead")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    async fn over(client: &Client, task: Value) -> Value {
+        let answer = client.submit(&task).await.expect("submitted");
+        let id = answer["tasks"][0]["id"].as_str().expect("an id").to_owned();
+        for _ in 0..1_000 {
+            let task = client.task(&id).await.expect("shown");
+            if !task["ended_at"].is_null() {
+                return task;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{task} does not end");
+    }
+
+    /// As the button of the dashboard does it: a task like any other, taken by the demo's own worker.
+    #[tokio::test]
+    async fn a_task_takes_the_bank_down_and_brings_it_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = Data { path: folder.path().join("demo.db"), temporary: None };
+        let args = DemoArgs {
+            listen: "127.0.0.1:0".into(),
+            keep: None,
+            seed: Some(7),
+            speed: 60.0,
+            seconds: None,
+            no_open: true,
+        };
+        let demo = Demo::start(&args, &data).await.expect("it starts");
+        let (client, fault, outage) = (demo.client.clone(), Fault::default(), Outage::default());
+        let working = tokio::spawn(workload::worker(&client, &fault, &outage).run(demo.stopped()));
+        let bank = |payload: Value| over(&client, json!({"kind": "demo.bank", "payload": payload}));
+        // The third attempt is the first that the bank takes, and the last that there is.
+        let charge = || over(&client, json!({"kind": "payments.charge", "retry": "fixed(1s, 2 retries)"}));
+
+        let told = bank(json!({"down": true})).await;
+        assert_eq!(told["result"]["down"], true, "{told}");
+        let charged = charge().await;
+        assert_eq!((&charged["state"], &charged["total_attempts"]), (&json!("dead"), &json!(3)), "{charged}");
+
+        let told = bank(json!({"down": false})).await;
+        assert_eq!(told["result"]["down"], false, "{told}");
+        let charged = charge().await;
+        assert_eq!((&charged["state"], &charged["total_attempts"]), (&json!("succeeded"), &json!(3)), "{charged}");
+
+        assert_eq!(bank(json!({"up": true})).await["state"], "failed");
+        demo.stop(working).await;
+    }
+}

@@ -113,7 +113,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Schedule(command) => schedule::run(context, &out(), command).await,
         Command::Alert(command) => alert::run(&context()?, command).await,
         Command::Subscription(command) => subscription::run(&context()?, command).await,
-        Command::Policy(command) => policy::run(&out(), command),
+        Command::Policy(command) => policy::run(context, &out(), command).await,
         Command::Rule(command) => rules::run(&context()?, command).await,
         Command::Dependency(command) => dependencies::run(&context()?, command).await,
         Command::Stats(args) => numbers::stats(&context()?, args).await,

@@ -1,4 +1,6 @@
-//! Policies: read here, without a server, by the same core.
+//! Policies: read here, without a server, by the same core; only what it has recorded is the server's to tell.
+
+mod backtest;
 
 use std::sync::Arc;
 
@@ -9,16 +11,21 @@ use comeback_core::{
 use comeback_engine::{Clock, SystemClock};
 use serde_json::json;
 
-use super::typed_policy;
+use super::{Context, typed_policy};
 use crate::args::PolicyCommand;
 use crate::failure::{Failure, code};
 use crate::output::{Cell, Output, Paint, View, span};
 
-pub fn run(out: &Output, command: PolicyCommand) -> Result<u8, Failure> {
+pub async fn run(
+    context: impl Fn() -> Result<Context, Failure>,
+    out: &Output,
+    command: PolicyCommand,
+) -> Result<u8, Failure> {
     let view = match command {
         PolicyCommand::Explain(args) => explained(read(&args.policy, &args.dialect)?.as_ref()),
         PolicyCommand::Simulate { policy, seed } => simulated(read(&policy.policy, &policy.dialect)?, seed),
         PolicyCommand::Lint(args) => linted(read(&args.policy, &args.dialect)?.as_ref(), out),
+        PolicyCommand::Backtest(args) => return backtest::run(&context()?, args).await,
     };
     view.print(out)
 }

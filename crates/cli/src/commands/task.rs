@@ -5,7 +5,7 @@ use std::time::Duration;
 use comeback_core::{Millis, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Context, operations};
+use super::{Context, operations, typed_policy};
 use crate::args::{OneOrMany, TaskCommand, Watch};
 use crate::failure::{Failure, code};
 use crate::output::{self, Cell, Output, Table, View, instant, say, soon, span};
@@ -35,9 +35,33 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
         TaskCommand::Cancel { which, note } => one_or_many(context, which, "cancel", json!({"note": note.note})).await,
         TaskCommand::Pause { which, note } => one_or_many(context, which, "pause", json!({"note": note.note})).await,
         TaskCommand::Resume { which, note } => one_or_many(context, which, "resume", json!({"note": note.note})).await,
+        TaskCommand::Edit { id, retry, priority, labels } => edit(context, &id.id, retry, priority, &labels).await,
         TaskCommand::Snooze { id, span } => act(context, &id.id, "snooze", json!({"delay": span})).await,
         TaskCommand::Reschedule { id, at } => act(context, &id.id, "reschedule", json!({"at": at})).await,
     }
+}
+
+async fn edit(
+    context: &Context,
+    id: &str,
+    retry: Option<String>,
+    priority: Option<i16>,
+    labels: &[String],
+) -> Result<u8, Failure> {
+    let id = context.resolve(id).await?;
+    let mut body = json!({});
+    if let Some(retry) = retry {
+        body["retry"] = typed_policy(&retry);
+    }
+    if let Some(priority) = priority {
+        body["priority"] = priority.into();
+    }
+    for label in labels {
+        let (name, value) = label.split_once('=').map_or((label.as_str(), None), |(name, value)| (name, Some(value)));
+        body["labels"][name] = value.into();
+    }
+    let changed = context.client.patch(&format!("/api/v1/tasks/{id}"), &body).await?;
+    detail(&changed["task"], context.now().await?, &context.out).print(&context.out)
 }
 
 type Query = Vec<(&'static str, String)>;

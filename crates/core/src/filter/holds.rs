@@ -63,7 +63,7 @@ impl Subject<'_> {
             StateTest::Is(state) => task.state == state,
             StateTest::Retrying => task.state == State::RetryPending && !is_held,
             StateTest::Held => task.state.is_open() && (task.state == State::Paused || is_held),
-            StateTest::Recovered => task.state == State::Succeeded && task.first_failed_at.is_some(),
+            StateTest::Recovered => task.state == State::Succeeded && task.run > 1,
         }
     }
 

@@ -1,9 +1,10 @@
-//! Describe: a task gets other labels, or becomes more or less urgent.
+//! Describe: a task gets other labels, becomes more or less urgent, or is retried otherwise.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Speaker, TaskId};
+use comeback_core::{Audit, Did, Invalid, Policy, Speaker, TaskId};
 use comeback_store::Description;
 use serde_json::json;
 
@@ -11,11 +12,13 @@ use crate::spec::priority_fault;
 use crate::{CommandError, Engine};
 
 /// What is said of a task otherwise than before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Describe {
     /// Those that are named get this value, or are taken away; the others stay.
     pub labels: BTreeMap<String, Option<String>>,
     pub priority: Option<i16>,
+    /// From its next failure on, or from its next retry by hand where it is over. When it is due next stays as it is.
+    pub retry: Option<Option<Arc<Policy>>>,
 }
 
 impl Describe {
@@ -41,7 +44,8 @@ impl Engine {
             return Err(Invalid::one("priority", fault).into());
         }
         for _ in 0..TRIES {
-            let seen = self.find(namespace, task).await?.task;
+            let stored = self.find(namespace, task).await?;
+            let (seen, policy) = (stored.task, stored.policy);
             if !seen.is_meant_by(fence) {
                 return Err(CommandError::LeaseLost);
             }
@@ -54,16 +58,24 @@ impl Engine {
             let change = Description {
                 labels: (before != after).then(|| (before.clone(), after.clone())),
                 priority: wanted.priority.filter(|priority| *priority != seen.priority),
+                retry: wanted.retry.clone().filter(|retry| *retry != policy),
             };
             if change == Description::default() {
                 return Ok(());
             }
             let now = self.now();
+            let told = |labels: &BTreeMap<String, String>, priority: i16, policy: &Option<Arc<Policy>>| {
+                let mut facts = json!({"labels": labels, "priority": priority});
+                if change.retry.is_some() {
+                    facts["retry"] = policy.as_ref().map_or(json!(false), |policy| policy.to_json());
+                }
+                Some(facts)
+            };
             let entry = Audit::new(self.core.ids.act(now), now, Did::TaskDescribe, task.to_string(), act)
                 .within(namespace)
                 .changed(
-                    Some(json!({"labels": before, "priority": seen.priority})),
-                    Some(json!({"labels": after, "priority": wanted.priority.unwrap_or(seen.priority)})),
+                    told(&before, seen.priority, &policy),
+                    told(&after, wanted.priority.unwrap_or(seen.priority), wanted.retry.as_ref().unwrap_or(&policy)),
                 );
             if self.core.store.describe(task, &change, Some(&entry), now).await? {
                 self.core.freed(&seen.lane);

@@ -4,6 +4,7 @@ pub mod accounts;
 pub mod act;
 pub mod alert;
 pub mod audit;
+pub mod backtest;
 pub mod bulk;
 pub mod change;
 pub mod cleanup;

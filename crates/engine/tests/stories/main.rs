@@ -1,6 +1,7 @@
 //! The engine as its callers meet it, on both databases: stories, races and long times.
 
 mod alerts;
+mod backtest;
 mod bad_input;
 #[path = "../common/between.rs"]
 mod between;
@@ -67,8 +68,8 @@ fn main() {
         ("dependencies", dependencies::STORIES),
         ("operators", operators::STORIES),
         ("numbers", numbers::STORIES),
+        ("backtest", backtest::STORIES),
         ("fairness", fairness::STORIES),
-        ("operators", operators::STORIES),
         ("bulk", bulk::STORIES),
         ("long", long::STORIES),
         ("lively", lively::STORIES),

@@ -1,11 +1,13 @@
 //! Who looks after tasks by hand: what they do is written down with what it did.
 
+use std::sync::Arc;
+
 use comeback_core::admission::Rule;
 use comeback_core::budget::Budget;
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Millis, State, TaskId};
+use comeback_core::{Audit, Did, Millis, Speaker, State, TaskId};
 use comeback_engine::store::{AccountChange, AuditQuery, Loop};
-use comeback_engine::{CommandError, Engine, Leased, ManualRetry, Moment, Submit, TaskSpec};
+use comeback_engine::{CommandError, Describe, Engine, Leased, ManualRetry, Moment, Submit, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::stories;
@@ -45,6 +47,42 @@ async fn dead(engine: &Engine) -> TaskId {
 }
 
 stories! {
+    /// What it was told to wait for stays; the next verdict is by the new policy, whose rules count anew, and so it is forecast.
+    fn a_task_that_waits_is_given_another_policy(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("a", json!("fixed(7d, 3 retries)"))).await;
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        let due = engine.task("default", id).await.unwrap().stored.task.next_retry_at;
+        let give = async |retry: Option<Value>| {
+            let retry = Some(retry.map(|value| Arc::new(policy(value))));
+            let wanted = Describe { retry, ..Describe::default() };
+            engine.describe("default", id, Speaker::Anyone, &wanted, &ana()).await.unwrap();
+        };
+        give(Some(json!("fixed(10s, 2 retries)"))).await;
+        give(Some(json!("fixed(10s, 2 retries)"))).await;
+        assert_eq!(deeds(&engine).await, [Did::TaskDescribe], "the second changed nothing");
+        let told = acts(&engine).await.remove(0);
+        assert_eq!(told.before.unwrap()["retry"]["max_retries"], 3);
+        assert_eq!(told.after.unwrap()["retry"]["max_retries"], 2);
+        assert_eq!(engine.task("default", id).await.unwrap().stored.task.next_retry_at, due);
+        let coming = engine.forecast("default", id, 10).await.unwrap();
+        assert_eq!(coming.attempts.len(), 2, "{coming:?}");
+        place.pass(7 * 24 * 3_600_000);
+        engine.tick().await.unwrap();
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        let task = engine.task("default", id).await.unwrap().stored.task;
+        assert_eq!(task.next_retry_at, Some(place.now() + Millis(10_000)));
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        assert_eq!(state(&engine, id).await, State::Dead);
+        // One that is over begins with it when somebody retries it.
+        give(None).await;
+        engine.retry("default", id, retry_of(ana())).await.unwrap();
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        assert_eq!(state(&engine, id).await, State::Failed, "nothing is retried without a policy");
+    }
+
     /// R-S24: each act leaves exactly one row, with who, why, and what it was before and after.
     fn every_act_on_a_task_is_written_down_once(place) {
         let engine = place.engine().await;

@@ -1,4 +1,4 @@
-//! Policies: how one is read, in words, and what it would do.
+//! Policies: how one is read, in words, what it would do, and what it would have done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,10 @@ use axum::http::{Method, StatusCode};
 use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
+use comeback_core::filter::Filter;
 use comeback_core::forecast::Assumed;
 use comeback_core::{Did, Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
+use comeback_engine::{Cohort, MOST_LIVES, USUAL_LIVES};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -36,6 +38,18 @@ pub fn lines() -> Vec<Line> {
                 .example(example)
                 .example(json!({"policy": {"maxAttempts": 3, "waitDuration": 5000}, "dialect": "workflow"}))
                 .answers(schema::named("Simulation")),
+        ),
+        line(Method::POST, "/api/v1/policies/backtest", Need::Read, "What a policy would have made of recorded failures", post(backtest)).doc(
+            Doc::new("backtestPolicy")
+                .about(
+                    "Tasks that failed at least once are played again under this policy by the same engine, at the times that it would have \
+                     chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all \
+                     else the record says nothing, which is counted as `unknown`. Nothing is changed.",
+                )
+                .needs::<BacktestIn>()
+                .example(json!({"policy": "exp(60s, x2, max 1h, 3 retries)", "filter": "kind:payments.charge", "within": "7d"}))
+                .example(json!({"policy": false, "limit": 100}))
+                .answers(schema::named("PolicyBacktest")),
         ),
         line(Method::GET, "/api/v1/policies", Need::Read, "Policies that are bound to kinds", get(list))
             .doc(Doc::new("listPolicies").answers(schema::page(bound()))),
@@ -95,8 +109,7 @@ const MOST_SIMULATED: usize = 1_000;
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
     let given: SimulateIn = wire::read(&body)?;
     let limits = app.engine.config().policy_limits;
-    let read = dialect::parse(&given.policy, task::read_dialect(given.dialect.as_deref())?, &limits);
-    let policy = read.map_err(|faults| faults.under("policy"))?.map(Arc::new);
+    let policy = read_policy(&app, &given.policy, given.dialect.as_deref())?;
     let mut faults = Invalid::default();
     if given.failures.len() > MOST_FAILURES {
         faults.push("failures", format!("at most {MOST_FAILURES} are allowed"));
@@ -131,6 +144,54 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     shown["words"] = json!(explain::policy(policy.as_deref()));
     shown["now"] = now.to_rfc3339().into();
     Ok(Json(shown))
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = PolicyBacktestRequest)]
+struct BacktestIn {
+    #[schema(value_type = stands_for::RetryPolicy)]
+    policy: Value,
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
+    dialect: Option<String>,
+    /// Of which tasks; of all where nothing is said.
+    #[serde(default)]
+    filter: Option<String>,
+    /// Of those that changed within this time; 7 days where nothing is said.
+    #[serde(default)]
+    within: Option<Span>,
+    /// How many tasks at most, of those that changed last; 1000 where nothing is said.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 5000)]
+    limit: Option<u32>,
+}
+
+async fn backtest(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let given: BacktestIn = wire::read(&body)?;
+    let policy = read_policy(&app, &given.policy, given.dialect.as_deref())?;
+    let most = given.limit.unwrap_or(USUAL_LIVES);
+    if !(1..=MOST_LIVES).contains(&most) {
+        return Err(Invalid::one("limit", format!("must be between 1 and {MOST_LIVES}")).into());
+    }
+    let filter = Filter::parse(given.filter.as_deref().unwrap_or_default(), app.engine.now())
+        .map_err(|error| Problem::from(Invalid::one("filter", &error.message)).with("position", error.position))?;
+    let within = given.within.map_or(Millis::from_days(7), |Span(span)| span);
+    let tested = app.engine.backtest(&caller.namespace, &Cohort { filter, within, most }, policy.clone()).await?;
+    let mut shown = wire::backtest::shown(&tested);
+    shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());
+    shown["words"] = json!(explain::policy(policy.as_deref()));
+    Ok(Json(shown))
+}
+
+/// Nothing where it says that nothing is retried.
+fn read_policy(app: &App, given: &Value, dialect: Option<&str>) -> Result<Option<Arc<Policy>>, Problem> {
+    let read = dialect::parse(given, task::read_dialect(dialect)?, &app.engine.config().policy_limits);
+    Ok(read.map_err(|faults| faults.under("policy"))?.map(Arc::new))
 }
 
 #[derive(Deserialize, ToSchema)]

@@ -42,7 +42,7 @@ pub fn lines() -> Vec<Line> {
             Method::PATCH,
             "/api/v1/tasks/{id}",
             Need::Submit,
-            "Say how a hook's task ended, how far it has come, or what its labels and priority are",
+            "Say how a hook's task ended, how far it has come, or what its labels, priority and policy are",
             axum::routing::patch(settle),
         )
         .doc(settle_doc()),
@@ -133,13 +133,15 @@ fn settle_doc() -> Doc {
     Doc::new("settleTask")
         .about(
             "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. \
-             Counts are added to what was counted before, and are a sign of life. Labels may be given to any task, whoever runs it, and a \
-             priority to any that is open.",
+             Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever \
+             runs it, and a priority to any that is open. A policy holds from its next failure on, or from its next retry by hand where it is \
+             over; when it is due next stays as it is.",
         )
         .needs::<SettleIn>()
         .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
         .example(json!({"run": 1, "expected_count": 200, "success": 40}))
         .example(json!({"labels": {"tenant": "acme", "draft": null}, "priority": 5}))
+        .example(json!({"retry": "exp(60s, x2, max 1h, 5 retries)"}))
         .answers(schema::object([("task", schema::named("Task"))]))
         .problems(&["not-found", "lease-lost", "task-canceled", "wrong-state", "conflict"])
 }
@@ -611,6 +613,14 @@ struct SettleIn {
     /// Higher ones are leased first.
     #[serde(default)]
     priority: Option<i16>,
+    /// How it is retried from its next failure on.
+    #[serde(default)]
+    #[schema(value_type = stands_for::RetryPolicy, required = false)]
+    retry: Option<Raw>,
+    /// Of `retry`.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Dialect>)]
+    dialect: Option<String>,
 }
 
 impl SettleIn {
@@ -650,9 +660,12 @@ async fn settle(
     let id = task_id(&id)?;
     let mut given: SettleIn = wire::read(&body)?;
     let (end, counted, fence) = (given.end()?, given.counted(id), given.fence());
-    let described = Describe { labels: given.labels, priority: given.priority };
+    let dialect = shape::read_dialect(given.dialect.as_deref())?;
+    let read = |Raw(text): Raw| app.policies.read(text.get(), dialect, &app.engine.config().policy_limits);
+    let retry = given.retry.map(read).transpose().map_err(|faults| faults.under("retry"))?;
+    let described = Describe { labels: given.labels, priority: given.priority, retry };
     if end.is_none() && counted.is_none() && described.is_nothing() {
-        let what = "say how it ended, what was counted, or which labels and priority it should have";
+        let what = "say how it ended, what was counted, or which labels, priority and policy it should have";
         return Err(Invalid::one("status", what).into());
     }
     // Before its run ends, and so that it is refused whole where that run is over already.

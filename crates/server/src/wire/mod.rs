@@ -1,6 +1,7 @@
 //! The shapes on the wire: what is read, checked by path, and what is written. No rule about tasks is here.
 
 pub mod alert;
+pub mod backtest;
 pub mod event;
 pub mod execution;
 pub mod lease;

@@ -642,5 +642,12 @@ fn rest() -> Vec<Bad> {
         one("simulatePolicy", json!({"policy": true, "limit": 1_001}), "limit"),
         one("simulatePolicy", json!({"policy": true, "seed": -1}), "seed"),
         one("simulatePolicy", json!({"policy": true, "error": 7}), "error"),
+        one("settleTask", json!({"retry": "exp(now)"}), "retry"),
+        one("settleTask", json!({"retry": true, "dialect": "klingon"}), "dialect"),
+        one("backtestPolicy", json!({"policy": "exp(now)"}), "policy"),
+        one("backtestPolicy", json!({"policy": true, "filter": "state:nonsense"}), "filter"),
+        one("backtestPolicy", json!({"policy": true, "within": -1}), "within"),
+        one("backtestPolicy", json!({"policy": true, "limit": 0}), "limit"),
+        one("backtestPolicy", json!({"policy": true, "limit": 5_001}), "limit"),
     ]
 }

@@ -64,6 +64,7 @@ fn bases() -> Vec<Base> {
         base("settleTask", with_error(json!({"status": "failed"})), "/error", "ErrorFields", "error."),
         base("simulatePolicy", with_error(json!({"policy": true})), "/error", "ErrorFields", "error."),
         base("simulatePolicy", json!({"policy": true}), "", "SimulationRequest", ""),
+        base("backtestPolicy", json!({"policy": true}), "", "PolicyBacktestRequest", ""),
         base(
             "simulatePolicy",
             json!({"policy": true, "failures": [{"after": 1}]}),

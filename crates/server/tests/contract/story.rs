@@ -413,6 +413,8 @@ async fn described(world: &World, hook: &str) {
     let task = &world.post("settleTask", hook, json!({"labels": {"n": null}})).await["task"];
     assert_eq!(task["labels"], json!({"tenant": "acme"}));
     let plain = world.submit(json!({"kind": "described"})).await;
+    let given = world.post("settleTask", &plain, json!({"retry": {"maxAttempts": 4}, "dialect": "workflow"})).await;
+    assert_eq!(given["task"]["retry"]["max_retries"], 4, "{given}");
     world.post("settleTask", &plain, json!({"labels": {"a": "b"}, "priority": -3})).await;
     let long = Some(json!({"labels": {"a": "b".repeat(300)}}).to_string());
     assert_eq!(world.bad("settleTask", Ask { part: &plain, body: long, ..Ask::default() }).await, "validation-failed");
@@ -424,7 +426,7 @@ async fn described(world: &World, hook: &str) {
 }
 
 async fn policies(world: &World) {
-    for operation in ["simulatePolicy", "bindPolicy"] {
+    for operation in ["simulatePolicy", "backtestPolicy", "bindPolicy"] {
         for example in examples(operation) {
             world.post(operation, "email.send", example).await;
         }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use comeback_core::*;
 use serde_json::json;
@@ -48,9 +49,29 @@ cases! { "describe";
         w.fail(&claimed.stored).await;
         let id = claimed.stored.task.id;
         let label = Some((labels(&[]), labels(&[("seen", "yes")])));
-        assert!(!describe(&w, id, Description { priority: Some(1), labels: label.clone() }).await);
+        let urgent = Description { priority: Some(1), labels: label.clone(), ..Description::default() };
+        assert!(!describe(&w, id, urgent).await);
         assert_eq!(w.store.task("default", id).await.unwrap().unwrap().body.labels, labels(&[]), "nothing was written");
-        assert!(describe(&w, id, Description { priority: None, labels: label }).await);
+        assert!(describe(&w, id, Description { labels: label, ..Description::default() }).await);
+    }
+
+    /// Open or over, it has the policy that it was given last, in whichever way it is read.
+    fn a_task_is_given_another_policy(w) {
+        let claimed = w.running(w.new_task("a")).await;
+        let id = claimed.stored.task.id;
+        let with = |retry: Option<Arc<Policy>>| Description { retry: Some(retry), ..Description::default() };
+        let wanted = |value: serde_json::Value| dialect::parse(&value, Dialect::Native, &PolicyLimits::default()).unwrap().map(Arc::new);
+        let (often, seldom) = (wanted(json!("fixed(7s, 9 retries)")), wanted(json!("fixed(7d, 1 retries)")));
+        assert!(describe(&w, id, with(often.clone())).await);
+        let open = w.load(id).await;
+        assert_eq!((open.policy, open.task.version), (often, claimed.stored.task.version + 1));
+        assert_eq!(w.store.task("default", id).await.unwrap().unwrap().stored.policy, wanted(json!("fixed(7s, 9 retries)")));
+        assert!(describe(&w, id, with(None)).await);
+        assert_eq!(w.load(id).await.policy, None);
+        w.fail(&w.load(id).await).await;
+        assert!(w.load(id).await.task.state.is_terminal());
+        assert!(describe(&w, id, with(seldom.clone())).await);
+        assert_eq!(w.load(id).await.policy, seldom);
     }
 
     /// A rule counts by label: who gets another one counts elsewhere.

@@ -1,10 +1,10 @@
-//! What is said of a task otherwise than before: its labels and how urgent it is.
+//! What is said of a task otherwise than before: its labels, how urgent it is, and how it is retried.
 
 use comeback_core::{Audit, TaskId, Timestamp};
 
-use super::{PostgresStore, audit};
+use super::{PostgresStore, audit, learn};
 use crate::StoreError;
-use crate::row::{labels_from_json, labels_to_json};
+use crate::row::{corrupt, labels_from_json, labels_to_json};
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
 
@@ -15,6 +15,9 @@ pub async fn describe(
     entry: Option<&Audit>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
+    if let Some(Some(policy)) = &change.retry {
+        learn::learn(store, store.dictionary.news_of(policy)).await?;
+    }
     if !write(store, id, change, entry, now).await? {
         return Ok(false);
     }
@@ -40,6 +43,16 @@ async fn write(
             return Ok(false);
         }
         tx.execute("update task set priority = $2 where id = $1", &[&id.0, &priority]).await?;
+    }
+    if let Some(policy) = &change.retry {
+        let known = |policy| store.dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
+        let policy = policy.as_ref().map(known).transpose()?;
+        let sql = "update task_open set policy = $2, rule_counts = null, version = version + 1, updated_at = greatest($3, updated_at)
+             where id = $1";
+        tx.execute(sql, &[&id.0, &policy, &now.0]).await?;
+        for table in ["task_done", "task"] {
+            tx.execute(&format!("update {table} set policy = $2 where id = $1"), &[&id.0, &policy]).await?;
+        }
     }
     if let Some((before, after)) = &change.labels {
         let row = tx.query_opt("select labels::text from task where id = $1 for update", &[&id.0]).await?;

@@ -8,10 +8,10 @@ use tokio_postgres::Row;
 
 use super::PostgresStore;
 use crate::StoreError;
-use crate::dictionary::{Dictionary, LimitsText};
+use crate::dictionary::{Dictionary, LimitsText, News};
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::rules::RULED_FROM;
-use crate::types::{Stored, Submission};
+use crate::types::Stored;
 
 /// Reads the namespaces and lanes that other instances may have added. The tables are small and only grow. Policies may be many:
 /// each is read when somebody first speaks of it.
@@ -91,10 +91,10 @@ pub async fn has_grown(store: &PostgresStore) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// Gives numbers to what is new in these submissions, before anything refers to them.
-pub async fn learn(store: &PostgresStore, submissions: &[Submission]) -> Result<(), StoreError> {
+/// Gives numbers to what is new, before anything refers to it.
+pub async fn learn(store: &PostgresStore, news: Option<News>) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
-    let Some(news) = dictionary.news(submissions) else { return Ok(()) };
+    let Some(news) = news else { return Ok(()) };
     let mut client = store.writer().await?;
     for name in &news.namespaces {
         client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&name]).await?;

@@ -90,7 +90,7 @@ pub async fn submit(
     loop {
         let book = store.dictionary.rules();
         let placed = book.place(submissions);
-        learn::learn(store, &placed).await?;
+        learn::learn(store, store.dictionary.news(&placed)).await?;
         if let Some(answers) = submit_placed(store, &placed, book.generation, now).await? {
             return Ok(answers);
         }

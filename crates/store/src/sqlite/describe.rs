@@ -1,12 +1,12 @@
-//! What is said of a task otherwise than before: its labels and how urgent it is.
+//! What is said of a task otherwise than before: its labels, how urgent it is, and how it is retried.
 
 use comeback_core::{Audit, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::writer::Tx;
-use super::{SqliteStore, audit};
+use super::{SqliteStore, audit, submit};
 use crate::StoreError;
-use crate::row::labels_to_json;
+use crate::row::{corrupt, labels_to_json};
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
 
@@ -17,6 +17,9 @@ pub async fn describe(
     entry: Option<&Audit>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
+    if let Some(Some(policy)) = &change.retry {
+        submit::learn(store, store.dictionary.news_of(policy)).await?;
+    }
     let (wanted, entry) = (change.clone(), entry.cloned());
     let described = store.writer.run(move |tx| write(tx, id, &wanted, entry.as_ref(), now)).await?;
     if described && change.labels.is_some() {
@@ -42,6 +45,16 @@ fn write(
             "update task_open set prio = ?2, version = version + 1, updated_at = max(?3, updated_at) where id = ?1";
         connection.prepare_cached(sql)?.execute((key, -priority, now.0))?;
         connection.prepare_cached("update task set priority = ?2 where id = ?1")?.execute((key, priority))?;
+    }
+    if let Some(policy) = &change.retry {
+        let known = |policy| tx.dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
+        let policy = policy.as_ref().map(known).transpose()?;
+        let sql = "update task_open set policy = ?2, rule_counts = null, version = version + 1, updated_at = max(?3, updated_at)
+             where id = ?1";
+        connection.prepare_cached(sql)?.execute((key, policy, now.0))?;
+        for table in ["task_done", "task"] {
+            connection.execute(&format!("update {table} set policy = ?2 where id = ?1"), (key, policy))?;
+        }
     }
     if let Some((_, labels)) = &change.labels {
         let sql = "update task set labels = ?2 where id = ?1";

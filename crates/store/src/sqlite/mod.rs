@@ -138,7 +138,7 @@ impl Store for SqliteStore {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(submissions).into_owned();
-            submit::learn(self, &placed).await?;
+            submit::learn(self, self.dictionary.news(&placed)).await?;
             let submitted = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
                 true => submit::submit(tx, &placed, now).map(Some),
                 // A rule has changed since we looked where they belong.
@@ -189,7 +189,7 @@ impl Store for SqliteStore {
     ) -> Result<Applied, StoreError> {
         let book = self.dictionary.rules();
         let spawn = book.place(std::slice::from_ref(spawn)).into_owned();
-        submit::learn(self, &spawn).await?;
+        submit::learn(self, self.dictionary.news(&spawn)).await?;
         make_way(self, std::slice::from_ref(commit)).await?;
         let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
         let moved_on = move |tx: &writer::Tx<'_>| tx.dictionary.rules().generation != book.generation;
@@ -406,7 +406,7 @@ impl Store for SqliteStore {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
-            submit::learn(self, &placed).await?;
+            submit::learn(self, self.dictionary.news(&placed)).await?;
             let (follower, audit) = (follower.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
                 true => followers::put(tx, &follower, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),

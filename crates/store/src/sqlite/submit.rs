@@ -11,7 +11,7 @@ use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
 use super::{SqliteStore, accounts};
 use crate::accounts::Moves;
-use crate::dictionary::{Dictionary, LimitsText, PolicyText};
+use crate::dictionary::{Dictionary, LimitsText, News, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
@@ -19,9 +19,9 @@ use crate::types::*;
 use crate::{ListQuery, StoreError};
 
 /// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
-pub async fn learn(store: &SqliteStore, submissions: &[Submission]) -> Result<(), StoreError> {
+pub async fn learn(store: &SqliteStore, news: Option<News>) -> Result<(), StoreError> {
     let dictionary = &store.dictionary;
-    let Some(news) = dictionary.news(submissions) else { return Ok(()) };
+    let Some(news) = news else { return Ok(()) };
     let learnt = store
         .writer
         .run(move |tx| {

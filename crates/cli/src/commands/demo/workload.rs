@@ -90,17 +90,25 @@ impl Outage {
     }
 }
 
-/// An outage of the bank, turned on and off by whoever watches.
+/// An outage of the bank, turned on and off by whoever watches: with a key here, or with a task from anywhere.
 #[derive(Clone, Default)]
 pub struct Fault(Arc<AtomicBool>);
+
+const BACK: &str = "the bank is back: watch what comes back with it";
 
 impl Fault {
     /// What that means, in words.
     pub fn flip(&self) -> &'static str {
         match self.0.fetch_xor(true, Ordering::SeqCst) {
             false => "the bank is down: every payments.charge fails until you press f again",
-            true => "the bank is back: watch what comes back with it",
+            true => BACK,
         }
+    }
+
+    /// The same for whoever knows which of the two it should be.
+    fn set(&self, down: bool) -> &'static str {
+        self.0.store(down, Ordering::SeqCst);
+        if down { "the bank is down: every payments.charge fails until you bring it back" } else { BACK }
     }
 
     fn is_on(&self) -> bool {
@@ -114,7 +122,7 @@ fn unavailable() -> Outcome {
 
 pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
     let fine = |_: Task| async { Outcome::succeeded(Value::Null) };
-    let (fault, outage) = (fault.clone(), outage.clone());
+    let (fault, told, outage) = (fault.clone(), fault.clone(), outage.clone());
     Worker::new(client.clone(), "demo")
         .concurrency(32)
         // In the time of the demo; it passes in two seconds of ours.
@@ -154,6 +162,17 @@ pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
         })
         .handle("thumbnail.make", |_| async {
             Outcome::failed_with(json!({"type": "OutOfMemory", "message": "the picture is too large"}))
+        })
+        // How the dashboard does what f does: `{"down": true}`.
+        .handle("demo.bank", move |task: Task| {
+            let down = task.payload["down"].as_bool();
+            let said = down.map(|down| told.set(down));
+            async move {
+                match said {
+                    Some(said) => Outcome::succeeded(json!({"down": down, "said": said})),
+                    None => Outcome::failed_with(json!({"class": "final", "message": "`down` is true or false"})),
+                }
+            }
         })
         .handle("order.reserve", fine)
         .handle("order.ship", fine)

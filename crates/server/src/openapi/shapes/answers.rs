@@ -205,7 +205,7 @@ fn one_of(names: &[&str]) -> Value {
     }
 }
 
-fn policy_or_none() -> Value {
+pub fn policy_or_none() -> Value {
     about(any_of([named("Policy"), constant(false)]), "`false` means that nothing is retried.")
 }
 

@@ -3,6 +3,7 @@
 
 mod alert;
 mod answers;
+mod backtest;
 mod dependency;
 mod flow;
 mod input;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         operation::all(),
         subscription::all(),
         alert::all(),
+        backtest::all(),
     ];
     own.into_iter().chain([crate::compat::shapes()]).flatten().collect()
 }
@@ -71,6 +73,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "name" if path.contains("/schedules/") => {
             ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }
+        "name" if path.contains("/workers/") => ("The name of a worker.", like(named("Name"), json!(["worker-1"]))),
         "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
         _ => ("", text()),
     }

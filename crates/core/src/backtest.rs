@@ -1,0 +1,346 @@
+//! What another policy would have made of failures that were recorded.
+//!
+//! Each life is played again through `decide` itself, at the times that the other policy would have chosen. What the world answered is
+//! taken from the record: an attempt succeeds from the instant on at which one did succeed, and fails before it as the recorded
+//! attempt before it failed. About everything else the record is silent; that is counted as unknown, not guessed, and what is still to
+//! come is left open.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::decide::{End, Snapshot};
+use crate::error_group::{Face, Reclassified};
+use crate::event::{AttemptOutcome, Record};
+use crate::failure::{Failure, Trigger};
+use crate::fingerprint::fingerprint;
+use crate::forecast::{Forecast, RunTimes, play};
+use crate::guard::GuardView;
+use crate::id::TaskId;
+use crate::policy::{Policy, PolicyLimits};
+use crate::stats::bucket;
+use crate::task::{Lane, State, Task};
+use crate::time::{Millis, Timestamp};
+
+/// A task that went wrong at least once, as far as it was recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Life {
+    pub id: TaskId,
+    pub lane: Arc<Lane>,
+    ending: Ending,
+    /// When it is over whatever the policy says.
+    pub expires_at: Option<Timestamp>,
+    /// What each retry of it costs.
+    pub cost: u32,
+    /// Those that came to an end of their own, oldest first, from the first that went wrong.
+    runs: Vec<Run>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Run {
+    due_at: Timestamp,
+    started_at: Timestamp,
+    ended_at: Timestamp,
+    cycle: u32,
+    /// Nothing where it succeeded.
+    trouble: Option<Trouble>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Trouble {
+    lost: Option<Trigger>,
+    failure: Failure,
+}
+
+impl Trouble {
+    fn end(&self) -> End {
+        match self.lost {
+            Some(trigger) => End::Lost(trigger),
+            None => End::Failed(self.failure.clone()),
+        }
+    }
+}
+
+/// A retry that came this much after its time came at its time: somebody had to notice it and to take it.
+const AT_ITS_TIME: Millis = Millis::from_secs(10);
+
+impl Life {
+    /// From the records of a task, oldest first; nothing where no run of it went wrong.
+    pub fn of(task: &Task, cost: u32, records: &[Record]) -> Option<Life> {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut planned = None;
+        for record in records {
+            let Some(outcome) = record.outcome else { continue };
+            let started_at = record.started_at.unwrap_or(record.at);
+            let ready_at = record.ready_at.unwrap_or(started_at);
+            let due_at =
+                planned.filter(|at| ready_at.since(*at) <= AT_ITS_TIME).map_or(ready_at, |at| ready_at.min(at));
+            planned = record.decision.as_ref().and_then(|decision| decision.next_retry_at);
+            let trouble = match outcome {
+                AttemptOutcome::Succeeded => None,
+                AttemptOutcome::Failed | AttemptOutcome::Throttled => {
+                    Some(Trouble { lost: None, failure: record.failure.clone().unwrap_or_default() })
+                }
+                AttemptOutcome::Lost => {
+                    let failure = record.failure.clone().unwrap_or_default();
+                    Some(Trouble {
+                        lost: Some(failure.trigger).filter(|it| it.is_loss()).or(Some(Trigger::LeaseExpired)),
+                        failure,
+                    })
+                }
+                // Neither good nor bad: the world was not asked.
+                AttemptOutcome::Snoozed | AttemptOutcome::Released | AttemptOutcome::Canceled => continue,
+            };
+            if runs.is_empty() && trouble.is_none() {
+                return None;
+            }
+            runs.push(Run { due_at, started_at, ended_at: record.at, cycle: record.cycle, trouble });
+        }
+        let ending = match task.state {
+            State::Succeeded => Ending::Recovered,
+            state if state.is_terminal() || task.parked => Ending::GaveUp,
+            _ => Ending::Open,
+        };
+        let (id, lane, expires_at) = (task.id, task.lane.clone(), task.expires_at);
+        (!runs.is_empty()).then_some(Life { id, lane, ending, expires_at, cost, runs })
+    }
+
+    /// The error it began with.
+    fn error(&self) -> Option<&Failure> {
+        self.runs.first()?.trouble.as_ref().map(|trouble| &trouble.failure)
+    }
+
+    fn success(&self) -> Option<&Run> {
+        self.runs.iter().find(|run| run.trouble.is_none())
+    }
+
+    /// The last instant at which it is known to have failed, before it succeeded.
+    fn last_trouble(&self) -> Timestamp {
+        let bad = self.runs.iter().take_while(|run| run.trouble.is_some()).last();
+        bad.map_or(Timestamp::MAX, |run| run.due_at)
+    }
+
+    fn began(&self) -> Timestamp {
+        self.runs.first().map_or(Timestamp::MAX, |run| run.due_at)
+    }
+
+    fn first_failed_at(&self) -> Timestamp {
+        self.runs.first().map_or(Timestamp::MAX, |run| run.ended_at)
+    }
+
+    /// How an attempt at an instant ends, and how long after it.
+    fn answer(&self, at: Timestamp) -> Option<(Millis, End)> {
+        let took = |run: &Run| run.ended_at.since(run.due_at);
+        if let Some(run) = self.success().filter(|run| at >= run.due_at) {
+            return Some((took(run), End::Succeeded { result: None }));
+        }
+        let before = self.runs.iter().take_while(|run| run.trouble.is_some() && run.due_at <= at).last();
+        let run = before.or(self.runs.first())?;
+        Some((took(run), run.trouble.as_ref()?.end()))
+    }
+
+    fn as_recorded(&self) -> Course {
+        let retries: Vec<Timestamp> = self.runs.iter().skip(1).map(|run| run.started_at).collect();
+        let recovered_at = self.success().map(|run| run.ended_at).filter(|_| self.ending == Ending::Recovered);
+        Course { retries, recovered_at, ending: self.ending }
+    }
+
+    fn by_hand(&self) -> bool {
+        self.ending == Ending::Recovered && self.success().is_some_and(|run| run.cycle > 0)
+    }
+
+    fn under(&self, terms: &Terms, until: Timestamp) -> Course {
+        let mut task = Task::new(self.id, self.lane.clone(), self.began());
+        task.expires_at = self.expires_at;
+        let guard = GuardView { reclassified: terms.reclassified.clone(), ..GuardView::default() };
+        let snapshot = Snapshot { task, policy: terms.policy.clone(), policy_id: None, limits: terms.limits, guard };
+        // What is healthy is taken to stay so; how an attempt would fail that is still to come nobody knows.
+        let is_known = |at: Timestamp, end: &End| at <= until || matches!(end, End::Succeeded { .. });
+        let world = |_, at| self.answer(at).filter(|(_, end)| is_known(at, end));
+        Course::of(&play(&snapshot, world, RunTimes::default(), self.began(), MOST_ATTEMPTS))
+    }
+}
+
+/// Attempts of one life that are played.
+const MOST_ATTEMPTS: usize = 1_000;
+
+/// What is tried in place of what was.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// Nothing: never retried.
+    pub policy: Option<Arc<Policy>>,
+    pub limits: PolicyLimits,
+    /// What people said that errors are stands above any policy.
+    pub reclassified: Option<Reclassified>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Recovered,
+    /// Over without success, or left to a person.
+    GaveUp,
+    /// Not over yet.
+    Open,
+}
+
+/// How a life went from its first failure on.
+#[derive(Clone, Debug, PartialEq)]
+struct Course {
+    /// When each retry began.
+    retries: Vec<Timestamp>,
+    recovered_at: Option<Timestamp>,
+    ending: Ending,
+}
+
+impl Course {
+    fn of(played: &Forecast) -> Course {
+        let ending = match played.then {
+            Some((State::Succeeded, _)) => Ending::Recovered,
+            Some(_) => Ending::GaveUp,
+            None => Ending::Open,
+        };
+        let recovered_at = played.gives_up_at.filter(|_| ending == Ending::Recovered);
+        // The last one of a life that is not over is still to come.
+        let begun = played.attempts.len() - usize::from(ending == Ending::Open && !played.attempts.is_empty());
+        let retries = played.attempts.iter().take(begun).skip(1).map(|coming| coming.at).collect();
+        Course { retries, recovered_at, ending }
+    }
+
+    fn recovered(&self) -> bool {
+        self.ending == Ending::Recovered
+    }
+
+    fn wasted(&self) -> usize {
+        self.retries.len() - usize::from(self.recovered() && !self.retries.is_empty())
+    }
+}
+
+/// What lives came to, all together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arm {
+    pub recovered: u64,
+    pub gave_up: u64,
+    pub open: u64,
+    pub retries: u64,
+    /// Retries that failed.
+    pub wasted: u64,
+    pub cost: u64,
+    /// From the first failure to the success: of half of those that recovered, and of 19 in 20.
+    pub recovery_p50: Option<Millis>,
+    pub recovery_p95: Option<Millis>,
+    /// Retries that began within one minute, at most.
+    pub peak_per_minute: u64,
+    /// By the number of the attempt, from 2: how many there were, and how many of them succeeded.
+    pub attempts: BTreeMap<u32, (u64, u64)>,
+    /// Retries by the time they began.
+    pub load: BTreeMap<Timestamp, u64>,
+    took: Vec<Millis>,
+    by_minute: BTreeMap<Timestamp, u64>,
+}
+
+const MINUTE: Millis = Millis::from_secs(60);
+
+impl Arm {
+    fn add(&mut self, life: &Life, course: &Course, fine: Millis) {
+        match course.ending {
+            Ending::Recovered => self.recovered += 1,
+            Ending::GaveUp => self.gave_up += 1,
+            Ending::Open => self.open += 1,
+        }
+        self.retries += course.retries.len() as u64;
+        self.wasted += course.wasted() as u64;
+        self.cost += course.retries.len() as u64 * u64::from(life.cost);
+        self.took.extend(course.recovered_at.map(|at| at.since(life.first_failed_at())));
+        for (number, at) in (2..).zip(&course.retries) {
+            *self.by_minute.entry(bucket(*at, MINUTE)).or_default() += 1;
+            *self.load.entry(bucket(*at, fine)).or_default() += 1;
+            let (tried, succeeded) = self.attempts.entry(number).or_default();
+            *tried += 1;
+            *succeeded += u64::from(course.recovered() && number as usize == course.retries.len() + 1);
+        }
+    }
+
+    fn finish(&mut self) {
+        self.took.sort_unstable();
+        let at = |share: f64| {
+            let place = (self.took.len() as f64 * share).ceil() as usize;
+            self.took.get(place.saturating_sub(1)).copied()
+        };
+        (self.recovery_p50, self.recovery_p95) = (at(0.5), at(0.95));
+        self.peak_per_minute = self.by_minute.values().copied().max().unwrap_or(0);
+    }
+}
+
+/// Lives that began with the same error.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OfError {
+    pub face: Face,
+    pub tasks: u64,
+    pub recorded: Arm,
+    pub candidate: Arm,
+    pub unknown: u64,
+}
+
+impl OfError {
+    fn of(face: Face) -> OfError {
+        OfError { face, ..OfError::default() }
+    }
+}
+
+/// How a policy compares with what happened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Backtest {
+    pub tasks: u64,
+    pub recorded: Arm,
+    pub candidate: Arm,
+    /// Those that recovered only because a person retried them.
+    pub by_hand: u64,
+    /// Those that the candidate is not known to bring back, and that it would try at times about which the record is silent.
+    pub unknown: u64,
+    /// Those that recovered, and that the candidate would have given up before.
+    pub lost: Vec<TaskId>,
+    /// Those that came back by hand only, or not at all, and that the candidate would have brought back by itself.
+    pub won: Vec<TaskId>,
+    /// By the fingerprint of the first error.
+    pub errors: BTreeMap<i64, OfError>,
+}
+
+/// Plays all lives again, as far as the record says how. `fine`: how fine the load over time is told.
+pub fn backtest<'a>(
+    lives: impl IntoIterator<Item = &'a Life>,
+    terms: &Terms,
+    until: Timestamp,
+    fine: Millis,
+) -> Backtest {
+    let mut test = Backtest::default();
+    for life in lives {
+        let recorded = life.as_recorded();
+        let candidate = life.under(terms, until);
+        let is_silent = !candidate.recovered() && candidate.retries.iter().any(|at| *at > life.last_trouble());
+        test.tasks += 1;
+        test.by_hand += u64::from(life.by_hand());
+        test.unknown += u64::from(is_silent);
+        match (recorded.recovered(), candidate.recovered()) {
+            (true, false) if candidate.ending == Ending::GaveUp && !is_silent => test.lost.push(life.id),
+            (true, true) if life.by_hand() => test.won.push(life.id),
+            (false, true) => test.won.push(life.id),
+            _ => {}
+        }
+        test.recorded.add(life, &recorded, fine);
+        test.candidate.add(life, &candidate, fine);
+        let Some(error) = life.error() else { continue };
+        let kind = &life.lane.kind;
+        let of_error =
+            test.errors.entry(fingerprint(kind, error)).or_insert_with(|| OfError::of(Face::of(kind, error)));
+        of_error.tasks += 1;
+        of_error.unknown += u64::from(is_silent);
+        of_error.recorded.add(life, &recorded, fine);
+        of_error.candidate.add(life, &candidate, fine);
+    }
+    test.recorded.finish();
+    test.candidate.finish();
+    for of_error in test.errors.values_mut() {
+        of_error.recorded.finish();
+        of_error.candidate.finish();
+    }
+    test
+}
