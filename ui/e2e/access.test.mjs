@@ -22,7 +22,7 @@ before(async () => {
   while (!group) group = (await stage.api.get('errors?limit=1')).items[0]?.fingerprint;
   screens = [
     '', 'tasks?q=', 'tasks?q=kind:nothing', `t/${ids.retrying}`, `t/${ids.final}`, `t/${ids.recovered}`, 'executions', `x/${ids.execution}`,
-    `x/${ids.execution}?view=gantt`, `x/${ids.execution}?view=list`, `x/${ids.execution}?view=events`, 'workflows', 'workflows/etl/nightly', 'upcoming', 'errors', 'errors?state=', `e/${group}`, 'analytics', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers',
+    `x/${ids.execution}?view=gantt`, `x/${ids.execution}?view=list`, `x/${ids.execution}?view=events`, 'workflows', 'workflows/etl/nightly', 'upcoming', 'upcoming?range=30d', 'errors', 'errors?state=', `e/${group}`, 'analytics', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers',
     'playground', 'admin', 'admin/audit', 'admin/operations', 'admin/alerts', 'admin/subscriptions', 'admin/stuck', 'admin/policies', 'admin/keys',
   ];
 });

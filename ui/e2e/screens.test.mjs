@@ -1,9 +1,11 @@
 // What each screen is for, done by hand in a real browser.
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
-import { readFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { fill, openPage, openServer, openStage } from './stage.mjs';
+import { clientOf, fill, openPage, openServer, openStage, startServer } from './stage.mjs';
 
 let stage, ids, tab;
 
@@ -530,6 +532,40 @@ test('the playground asks the server what a policy means, in every dialect', asy
   await tab.page.getByRole('alert').waitFor();
 });
 
+test('the playground holds a policy against what really failed, and it can be used from there', async () => {
+  await tab.go(`playground?policy=${encodeURIComponent('fixed(10m, 3 retries)')}&q=${encodeURIComponent('kind:report.export')}`);
+  const card = tab.page.getByRole('region', { name: 'On your own failures' });
+  // It came back at once; ten minutes later it would have too.
+  await card.getByText('1 of 1 task would have come back, as it did, with as many retries (1).').waitFor();
+  await tab.page.locator('textarea').fill('false');
+  await card.getByText('0 of 1 task would have come back; 1 did, with 0 retries in place of 1 (−100 %).').waitFor();
+  await card.getByText('came back and would have been given up before').waitFor();
+  await tab.page.locator('textarea').fill('fixed(10m, 3 retries)');
+  await card.getByRole('button', { name: 'Use it for report.export' }).click();
+  await see('New tasks of report.export are retried so');
+  assert.equal((await stage.api.get('policies/report.export')).policy.max_retries, 3);
+  await undo('New tasks of report.export are retried so');
+  await see('report.export has no policy of its own any more');
+  await card.getByRole('combobox', { name: 'Filter' }).fill('state:nonsense');
+  await tab.page.keyboard.press('Enter');
+  await card.getByRole('alert').waitFor();
+});
+
+test('a task that waits is given another policy, and that can be undone', async () => {
+  await tab.go(`t/${ids.long}`);
+  await press('Policy');
+  await tab.page.getByRole('button', { name: 'Another policy…' }).click();
+  const dialog = tab.page.getByRole('dialog');
+  await dialog.locator('textarea').fill('fixed(1d, 5 retries)');
+  await dialog.getByText('6 executions: 1 first try + 5 retries').waitFor();
+  await dialog.getByRole('button', { name: 'Give it this policy' }).click();
+  await see('is retried so from its next failure on');
+  assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 5);
+  await undo('is retried so from its next failure on');
+  await see('is retried as before');
+  assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 2);
+});
+
 test('keys lead everywhere, and the palette finds a task', async () => {
   await tab.go('');
   await see('Overview');
@@ -560,4 +596,124 @@ test('a key lists all that can be done to a task, and why not', async () => {
   await tab.page.keyboard.press('.');
   await tab.page.keyboard.press('c');
   await see('cancel: 1 task done');
+});
+
+test('the demo has a guide that is ticked by doing, and a server has none', async () => {
+  await tab.go('');
+  await tab.page.locator('dt', { hasText: 'Servers' }).waitFor();
+  assert.equal(await tab.page.getByText('Five things to try').count(), 0);
+
+  const folder = await mkdtemp(join(tmpdir(), 'comeback-guide-'));
+  const demo = await startServer(['demo', '--listen', '127.0.0.1:0', '--no-open'], folder);
+  const own = await openPage({ url: demo.url, browser: stage.browser });
+  const step = (n) => own.page.locator('ol > li').nth(n - 1);
+  const done = (n) => step(n).getByText(/^Done/).waitFor();
+  try {
+    await own.go('');
+    await own.page.getByText('0 of 5 done').waitFor();
+    // One that waits for days: it fails still when somebody comes to press the button.
+    const api = clientOf(demo.url);
+    let failing;
+    while (!failing) [failing] = (await api.get('tasks?q=kind:kyc.recheck state:retrying&limit=1')).items;
+    await step(1).locator(`a[href="t/${failing.id}"]`).click();
+    await own.page.locator('button:not([aria-disabled=true])', { hasText: 'Retry now' }).click();
+    await own.page.getByText('is tried again').waitFor();
+    await own.go('');
+    await done(1);
+    await done(2);
+    await step(3).getByRole('button', { name: 'Take the bank down' }).click();
+    await own.page.getByText('the bank is down').waitFor();
+    await step(3).getByRole('button', { name: 'Bring it back' }).click();
+    await done(3);
+    await done(4);
+    assert.match(await own.page.locator('.command code').innerText(), new RegExp(`^comeback run --server ${demo.url} --retry `));
+    await api.submit({ kind: 'my.own' });
+    await own.page.getByText('All five are done').waitFor();
+    await own.page.getByRole('button', { name: 'Close', exact: true }).click();
+    await own.go('');
+    await own.page.locator('dt', { hasText: 'Servers' }).waitFor();
+    assert.equal(await own.page.getByText('Five things to try').count(), 0);
+    assert.deepEqual(own.trouble, []);
+  } finally {
+    await own.close();
+    await demo.stop();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test('the line of a task is looked at from near, and says what it leaves out', async () => {
+  const [id] = await stage.api.submit({ kind: 'zoom.in', retry: 'schedule(10m, 7d, 14d)' });
+  await stage.api.fail('zoom.in', { status: 503, message: '503 Service Unavailable' });
+  await tab.go(`t/${id}`);
+  const picture = tab.page.getByRole('img', { name: /Timeline/ });
+  await press('1h');
+  await tab.page.waitForURL(/zoom=1h/);
+  await picture.getByText(/^2 later, gives up .* → dead$/).waitFor();
+  assert.equal(await picture.locator('.to-come').count(), 1);
+  await tab.page.reload();
+  await tab.page.getByRole('button', { name: '1h', pressed: true }).waitFor();
+  await press('14d');
+  await picture.getByText(/^1 later, gives up/).waitFor();
+  await press('fit');
+  await picture.locator('.end-label').waitFor();
+  assert.equal(await picture.locator('.to-come').count(), 3);
+  assert.doesNotMatch(tab.page.url(), /zoom/);
+  assert.doesNotMatch(await text('.answers'), /\d{4}-\d\d-\d\dT/);
+});
+
+test('the next attempt is dragged to another time, and stays when it is let go before now', async () => {
+  const [id] = await stage.api.submit({ kind: 'drag.me', retry: 'fixed(1h, 3 retries)' });
+  await stage.api.fail('drag.me', { status: 503, message: '503 Service Unavailable' });
+  await tab.go(`t/${id}`);
+  const { mouse, keyboard } = tab.page;
+  const [diamond, sign, dialog] = ['svg .moves', 'svg .hand', 'dialog'].map((it) => tab.page.locator(it));
+  const drag = async (by) => {
+    await diamond.waitFor();
+    const { x, y, width, height } = await diamond.boundingBox();
+    await mouse.move(x + width / 2, y + height / 2);
+    await mouse.down();
+    await mouse.move(x + width / 2 + by, y + height / 2, { steps: 5 });
+    await sign.waitFor();
+  };
+  await drag(60);
+  assert.match(await sign.locator('text').textContent(), /, in [1-3]h/);
+  await keyboard.press('Escape');
+  await sign.waitFor({ state: 'detached' });
+  await mouse.up();
+  await drag(-800);
+  await sign.getByText('let go to leave it as it is').waitFor();
+  await mouse.up();
+  assert.equal(await dialog.count(), 0);
+  await drag(60);
+  await mouse.up();
+  const when = Date.parse(await dialog.getByLabel(/How long from now/).inputValue());
+  assert.ok(when > Date.now() + 3_600_000, new Date(when));
+  await dialog.getByRole('button', { name: 'Reschedule' }).click();
+  await see('has a new time');
+  assert.equal(Date.parse((await stage.api.get(`tasks/${id}`)).next_retry_at), when);
+  await stage.api.post(`tasks/${id}/cancel`);
+});
+
+test('loops say how often they look, when they did and what they moved', async () => {
+  await tab.go('admin/loops');
+  const cell = (name, column) => tab.page.locator('tbody tr', { hasText: name }).locator(`[data-column=${column}]`).innerText();
+  await see('makes tasks ready whose retry is due');
+  assert.match(await cell('whose retry is due', 'every'), /^[\d.]+(ms|s|m)$/);
+  assert.match(await cell('whose retry is due', 'looked'), /^(now|\d+\w+ ago)$/);
+  assert.match(await cell('whose first start is due', 'moved'), /^[\d,]+$/);
+  assert.equal(await cell('calls whoever starts tasks elsewhere', 'every'), 'when asked');
+});
+
+test('thirty days are a calendar whose days lead to their tasks', async () => {
+  const noon = new Date(Date.now() + 9 * 86_400_000);
+  noon.setHours(12, 0, 0, 0);
+  await stage.api.submit({ kind: 'at.noon', delay: `${Math.round((noon - Date.now()) / 1_000)}s` });
+  await tab.go('upcoming?range=30d');
+  const name = `${noon.toLocaleDateString('en-GB', { weekday: 'long' })} ${noon.getDate()} ${noon.toLocaleDateString('en-GB', { month: 'long' })}: 1 task due`;
+  await tab.page.getByRole('link', { name }).click();
+  assert.equal(await tab.page.locator('td[aria-current=date]').count(), 1);
+  await see('Due in the chosen stretch');
+  await tab.page.locator('a.day.chosen', { hasText: name }).waitFor();
+  await see('at.noon');
+  assert.equal(await tab.page.getByRole('table', { name: 'Tasks that are due' }).locator('tbody tr').count(), 1);
 });

@@ -4,6 +4,7 @@ import { part, post, Problem } from '../api/client';
 import type { Task } from '../api/types';
 import { toasts } from '../shell/toasts.svelte';
 import type { Act } from './states';
+import { readTime, type Zone } from './time';
 import { count, short } from './words';
 
 export interface Details {
@@ -25,6 +26,12 @@ const DONE: Record<Act, string> = {
 
 export function bodyOf(details: Details): Record<string, unknown> {
   return Object.fromEntries(Object.entries(details).filter(([, value]) => value !== undefined && value !== '' && value !== false));
+}
+
+/** When, as somebody typed it: an instant, or a while from now. Whatever is neither the server explains. */
+export function moment(text: string, zone: Zone): Pick<Details, 'at' | 'delay'> {
+  const at = readTime(text, zone);
+  return at === null ? { delay: text.trim().replace(/^in\s+/, '') } : { at: new Date(at).toISOString() };
 }
 
 /** What takes an act back, where something does: a cancelled task, say, stays cancelled. */

@@ -30,6 +30,8 @@ it('says when a group comes back, and what keeps it', () => {
   expect(say(task({ state: 'pending', next_retry_at: null }))).toEqual(['They run as soon as a worker takes them.']);
   expect(say(task(held), task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ state: 'dead', next_retry_at: null }))).toEqual(['None of them will be retried by itself.']);
+  const [until] = groups([task({ ...held, blocked: 'held by breaker psp until 2026-01-01T00:05:00.000Z' })]);
+  expect(until && nextSentence(until, now, 'utc')).toBe('Held: held by breaker psp until 00:05:00.');
 });
 
 it('gives a percentage only where there are enough cases', () => {

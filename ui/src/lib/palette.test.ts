@@ -45,6 +45,10 @@ describe.each(THEMES.map((name, i) => [name, i] as const))('in the %s theme', (n
     }
   });
 
+  it('numbers can be read on every heat', () => {
+    for (const i of [0, 1, 2, 3, 4, 5]) expect(contrast(colour(`on-heat-${i}`, theme), colour(`heat-${i}`, theme)), `heat ${i}`).toBeGreaterThanOrEqual(4.5);
+  });
+
   it('heat grows steadily', () => {
     const light = [0, 1, 2, 3, 4, 5].map((i) => contrast(colour(`heat-${i}`, theme), colour('surface', theme)));
     expect(light).toEqual([...light].sort((a, b) => a - b));

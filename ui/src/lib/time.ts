@@ -108,3 +108,31 @@ export function zoneName(at: number, zone: Zone): string {
 export function minutes(at: number, now: number, zone: Zone): string {
   return clockTime(at, now, zone).replace(/(\d\d:\d\d):\d\d$/, '$1');
 }
+
+/** As a person would type it in the chosen zone, with how far that is from UTC, so that it is one instant only: `2026-11-17T20:15:34+01:00`. */
+export function written(at: number, zone: Zone): string {
+  const ahead = zone === 'utc' ? 0 : -new Date(at).getTimezoneOffset();
+  const text = new Date(at + ahead * 60_000).toISOString().slice(0, 19);
+  if (zone === 'utc') return `${text}Z`;
+  const two = (n: number) => String(Math.floor(n)).padStart(2, '0');
+  return `${text}${ahead < 0 ? '-' : '+'}${two(Math.abs(ahead) / 60)}:${two(Math.abs(ahead) % 60)}`;
+}
+
+/** What a person typed; without an offset it is meant in the chosen zone. */
+export function readTime(text: string, zone: Zone): number | null {
+  const typed = text.trim();
+  if (!/^\d{4}-\d\d-\d\d/.test(typed)) return null;
+  const isWhole = /(?:z|[+-]\d\d:?\d\d)$/i.test(typed.slice(10));
+  const day = /^[\d-]+$/.test(typed) ? `${typed}T00:00` : typed.replace(' ', 'T');
+  return instant(isWhole || zone === 'local' ? day : `${day}Z`);
+}
+
+const INSTANTS = /\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)(?!\w)/g;
+
+/** A sentence of the server with its instants as this person reads them. What only looks like one stays as it is. */
+export function localised(text: string, now: number, zone: Zone): string {
+  return text.replace(INSTANTS, (found) => {
+    const at = instant(found);
+    return at === null ? found : clockTime(at, now, zone);
+  });
+}

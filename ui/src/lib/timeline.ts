@@ -18,12 +18,16 @@ export interface FuturePoint {
 export interface Scale {
   /** From an instant to a place between 0 and 1. */
   x(at: number): number;
+  /** And back. Beyond the last instant it goes on for a while, so that something can be put after all others. */
+  at(x: number): number;
   /** Where now is. */
   now: number;
 }
 
 /** Room at both ends, as a part of the width. */
 const MARGIN = 0.03;
+/** How many times as far as the last instant a place can mean. */
+const BEYOND = 10;
 
 export function scale(past: number[], now: number, future: number[]): Scale {
   const behind = past.map((at) => now - at).filter((it) => it > 0);
@@ -34,12 +38,18 @@ export function scale(past: number[], now: number, future: number[]): Scale {
   const place = nowAt(past.length, future.length);
   const side = (span: number, full: number, room: number) =>
     full <= 0 ? 0 : (Math.log1p(Math.min(span, full) / unit) / Math.log1p(full / unit)) * room;
+  const span = (part: number, full: number, room: number) =>
+    full <= 0 ? 0 : Math.min(unit * Math.expm1((part / room) * Math.log1p(full / unit)), full * BEYOND);
   return {
     now: place,
     x: (at) =>
       at < now
         ? place - side(now - at, longest.behind, place - MARGIN)
         : place + side(at - now, longest.ahead, 1 - MARGIN - place),
+    at: (x) =>
+      x < place
+        ? now - span(place - x, longest.behind, place - MARGIN)
+        : now + span(x - place, longest.ahead, 1 - MARGIN - place),
   };
 }
 
@@ -97,4 +107,43 @@ export function spread(places: number[], gap: number, from: number, to: number):
   for (let i = 0; i < moved.length; i += 1) moved[i] = Math.max(moved[i] ?? 0, i === 0 ? from : (moved[i - 1] ?? 0) + gap);
   for (let i = moved.length - 1; i >= 0; i -= 1) moved[i] = Math.min(moved[i] ?? 0, i === moved.length - 1 ? to : (moved[i + 1] ?? 0) - gap);
   return moved;
+}
+
+/** How far to look, to both sides of now. */
+export const ZOOMS = [
+  { title: '1h', span: 3_600_000 },
+  { title: '1d', span: 86_400_000 },
+  { title: '14d', span: 14 * 86_400_000 },
+] as const;
+
+export interface Near<P, F> {
+  past: P[];
+  future: F[];
+  /** How many are left out before and after. */
+  earlier: number;
+  later: number;
+}
+
+/** What lies within a span before and after now; all of it without a span. */
+export function near<P extends PastPoint, F extends FuturePoint>(past: P[], future: F[], now: number, span: number | null): Near<P, F> {
+  if (span === null) return { past, future, earlier: 0, later: 0 };
+  const before = past.filter((it) => it.end >= now - span);
+  const after = future.filter((it) => it.at <= now + span);
+  return { past: before, future: after, earlier: past.length - before.length, later: future.length - after.length };
+}
+
+/** The spans that leave something out, and not everything. */
+export function zooms(past: PastPoint[], future: FuturePoint[], end: number | null, now: number): (typeof ZOOMS)[number][] {
+  return ZOOMS.filter(({ span }) => {
+    const it = near(past, future, now, span);
+    const isShorter = it.earlier + it.later > 0 || (end !== null && end > now + span);
+    return isShorter && it.past.length + it.future.length > 0;
+  });
+}
+
+/** A hand is not exact to the second over days: the further away, the rounder. Quarters of hours are round in every zone. */
+export function rounded(at: number, now: number): number {
+  const far = Math.abs(at - now);
+  const step = far < 600_000 ? 1_000 : far < 6 * 3_600_000 ? 60_000 : far < 3 * 86_400_000 ? 300_000 : 900_000;
+  return Math.round(at / step) * step;
 }

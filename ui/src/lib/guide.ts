@@ -1,0 +1,134 @@
+/** The guide of the demo: five things to do, how it is seen that they were done, and the words about them. */
+
+import type { Instance, Task, TaskLine, Worker } from '../api/types';
+import { cli } from './copy';
+
+export type Step = 'why' | 'retry' | 'bank' | 'wave' | 'own';
+export const STEPS: readonly Step[] = ['why', 'retry', 'bank', 'wave', 'own'];
+
+/** A task of this kind takes the bank down or brings it back. */
+export const BANK = 'demo.bank';
+/** What the demo has tasks of by itself; any other is somebody's own. */
+export const KINDS = [
+  'payments.charge', 'email.send', 'invoice.render', 'report.export', 'kyc.recheck', 'crm.sync', 'thumbnail.make',
+  'order.reserve', 'order.ship', 'order.refund', BANK,
+];
+
+/** What the browser keeps about one start of the demo. */
+export interface Kept {
+  done: Step[];
+  hidden: boolean;
+  /** What was last asked of the bank from here. */
+  down: boolean;
+  /** When it was last brought back, on the server's clock. */
+  backAt: string | null;
+}
+
+export const NOTHING: Kept = { done: [], hidden: false, down: false, backAt: null };
+
+/** What was kept, as far as it can be read. */
+export function read(text: string | null): Kept {
+  try {
+    const { done, hidden, down, backAt } = JSON.parse(text ?? '{}') as Partial<Record<keyof Kept, unknown>>;
+    return {
+      done: STEPS.filter((step) => Array.isArray(done) && done.includes(step)),
+      hidden: hidden === true,
+      down: down === true,
+      backAt: typeof backAt === 'string' ? backAt : null,
+    };
+  } catch {
+    return NOTHING;
+  }
+}
+
+export function ticked(kept: Kept, step: Step): Kept {
+  return kept.done.includes(step) ? kept : { ...kept, done: STEPS.filter((it) => it === step || kept.done.includes(it)) };
+}
+
+/** Down and then back is one step; whoever only brings it back has not seen it down. */
+export function flipped(kept: Kept, down: boolean, at: string): Kept {
+  if (down) return { ...kept, down, backAt: null };
+  const back = { ...kept, down, backAt: at };
+  return kept.down ? ticked(back, 'bank') : back;
+}
+
+export const isOver = (kept: Kept) => STEPS.every((step) => kept.done.includes(step));
+
+/**
+ * When the demo was started, or nothing where this server is no demo. Any server may be called so, but only the demo has a worker
+ * for its bank. A worker that is not seen for a moment makes no difference to what was `known`.
+ */
+export function startOf(instances: Pick<Instance, 'id' | 'self' | 'started_at'>[], workers: Pick<Worker, 'instance' | 'kinds'>[], known: string | null): string | null {
+  const own = instances.find((it) => it.self && it.id === 'demo');
+  if (!own) return null;
+  const hasBank = workers.some((it) => it.instance === own.id && it.kinds.includes(BANK));
+  return hasBank || own.started_at === known ? own.started_at : null;
+}
+
+export const hasFailed = (task: Pick<Task, 'state' | 'last_error'>) => !!task.last_error || task.state === 'failed' || task.state === 'dead';
+
+/** Whether an answered request was a retry by hand. What was done to many may have been something else; a trial changes nothing. */
+export function wasRetry(url: string, status: number | undefined): 'yes' | 'perhaps' | 'no' {
+  const path = new URL(url).pathname;
+  // Not every browser tells the status.
+  if (/\/api\/v1\/(tasks|executions)\/[^/]+\/retry$/.test(path)) return [undefined, 200, 201].includes(status) ? 'yes' : 'no';
+  return path.endsWith('/api/v1/tasks/bulk') && [undefined, 201].includes(status) ? 'perhaps' : 'no';
+}
+
+/** One that will still be failing when somebody has come to press a button: of those that wait, the one that waits longest. */
+export function oneToOpen(failing: Pick<TaskLine, 'id' | 'state' | 'held_until' | 'next_retry_at'>[]): string | null {
+  const due = (task: (typeof failing)[number]) => (task.state === 'retry_pending' && !task.held_until ? (task.next_retry_at ?? '') : '');
+  return failing.toSorted((a, b) => due(b).localeCompare(due(a)))[0]?.id ?? null;
+}
+
+/** The wave: charges from before the bank was back, and those that have come back since. */
+export const WAVE = {
+  waiting: (backAt: string) => `kind:payments.charge state:open -state:paused submitted:<=${backAt}`,
+  back: (backAt: string) => `kind:payments.charge state:recovered updated:>=${backAt}`,
+};
+
+/** Rows, as far as they were asked for. */
+export const MOST = 500;
+
+export interface Wave {
+  waiting: number;
+  back: number;
+}
+
+export const isBack = ({ waiting, back }: Wave) => waiting === 0 && back > 0;
+
+/** Of this start only: the data may be that of an earlier one. */
+export const ownTasks = (start: string) => `-kind:${KINDS.join(',')} submitted:>=${start}`;
+
+const DEFAULTS = ['http://127.0.0.1:7330', 'http://localhost:7330'];
+
+/** A command that fails twice and comes back, for the server at this address. */
+export function ownCommand(server: string): string {
+  const url = server.replace(/\/+$/, '');
+  return cli('run', ...(DEFAULTS.includes(url) ? [] : ['--server', url]), '--retry', 'exp(1s, x2, 5 retries)', '--', 'sh', '-c', 'test $COMEBACK_ATTEMPT -ge 3');
+}
+
+export const bankWords = ({ down }: Kept) => (down ? 'Bring it back' : 'Take the bank down');
+
+/** What is to be done about a step, or that it is done. */
+export function about(step: Step, kept: Kept, wave?: Wave | null): string {
+  const isDone = kept.done.includes(step);
+  switch (step) {
+    case 'why':
+      return isDone ? 'Done: you have seen one.' : 'Its page says what went wrong and what comes next.';
+    case 'retry':
+      return isDone ? 'Done: you did not wait for it.' : 'Press Retry now there, or Retry all… below.';
+    case 'bank':
+      if (kept.down) return 'It is down: every payment fails.';
+      return isDone ? 'Done: it was down and is back.' : 'Then every payment fails, until you bring it back.';
+    case 'wave':
+      if (isDone) return 'Done: all that could come back did.';
+      if (kept.down) return 'It gathers while the bank is down.';
+      if (kept.backAt === null) return 'What failed meanwhile, when the bank is back.';
+      if (!wave) return 'The bank is back.';
+      if (wave.waiting === 0) return 'None waits; the next payment shows it.';
+      return `${wave.waiting}${wave.waiting >= MOST ? ' or more' : ''} still ${wave.waiting === 1 ? 'waits' : 'wait'}${wave.back ? `, ${wave.back} came back` : ''}`;
+    case 'own':
+      return isDone ? 'Done: it is in the list of tasks.' : 'This fails twice and comes back, in a terminal:';
+  }
+}
