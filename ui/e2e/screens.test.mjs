@@ -622,7 +622,7 @@ test('the demo has a guide that is ticked by doing, and a server has none', asyn
     await done(1);
     await done(2);
     await step(3).getByRole('button', { name: 'Take the bank down' }).click();
-    await own.page.getByText('the bank is down').waitFor();
+    await own.page.getByText('the bank is down: every').waitFor();
     await step(3).getByRole('button', { name: 'Bring it back' }).click();
     await done(3);
     await done(4);

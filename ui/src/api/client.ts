@@ -52,6 +52,21 @@ export function headers(): Record<string, string> {
   return all;
 }
 
+/** Something that was done from this page, and answered. */
+export interface Done {
+  method: string;
+  path: string;
+  body?: unknown;
+}
+
+const watchers = new Set<(done: Done) => void>();
+
+/** Tells of all that is done from here on; what it answers ends that. */
+export function onDone(watch: (done: Done) => void): () => void {
+  watchers.add(watch);
+  return () => void watchers.delete(watch);
+}
+
 export async function ask<T>(method: string, path: string, { query, body, signal }: Ask = {}): Promise<T> {
   const sent = headers();
   if (body !== undefined) sent['content-type'] = 'application/json';
@@ -72,6 +87,7 @@ export async function ask<T>(method: string, path: string, { query, body, signal
     throw new Problem({ type: 'unreachable', title: 'The server does not answer', status: 0, detail: 'Is it still running? The page goes on trying.' });
   }
   session.heard();
+  if (method !== 'GET' && answer.ok) watchers.forEach((watch) => watch({ method, path, body }));
   if (answer.status === 204) return undefined as T;
   const text = await answer.text();
   if (answer.ok) return parse<T>(text);

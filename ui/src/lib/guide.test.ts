@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { about, BANK, bankWords, flipped, hasFailed, isBack, isOver, KINDS, NOTHING, oneToOpen, ownCommand, ownTasks, read, startOf, STEPS, ticked, WAVE, wasRetry } from './guide';
+import { about, BANK, bankWords, flipped, hasFailed, isBack, isOver, isRetry, KINDS, NOTHING, oneToOpen, ownCommand, ownTasks, read, startOf, STEPS, ticked, WAVE } from './guide';
 
 const AT = '2026-11-20T09:00:00.000Z';
 
@@ -56,18 +56,15 @@ it('sees that a task has failed, also when it has come back', () => {
   expect(hasFailed({ state: 'running', last_error: null })).toBe(false);
 });
 
-it('tells a retry by hand from what else is asked', () => {
-  const at = 'http://127.0.0.1:7330/prefix/api/v1/';
-  expect(wasRetry(`${at}tasks/01a1/retry`, 200)).toBe('yes');
-  expect(wasRetry(`${at}executions/01a1/retry`, undefined)).toBe('yes');
-  expect(wasRetry(`${at}tasks/01a1/retry`, 409)).toBe('no');
-  // The server did not answer.
-  expect(wasRetry(`${at}tasks/01a1/retry`, 0)).toBe('no');
-  expect(wasRetry(`${at}tasks/01a1/cancel`, 200)).toBe('no');
-  expect(wasRetry(`${at}tasks/bulk`, 201)).toBe('perhaps');
-  // Only tried out.
-  expect(wasRetry(`${at}tasks/bulk`, 200)).toBe('no');
-  expect(wasRetry(`${at}tasks?q=retry`, 200)).toBe('no');
+it('tells a retry by hand from what else is done', () => {
+  const done = (path: string, body?: unknown, method = 'POST') => isRetry({ method, path, body });
+  expect(done('tasks/01a1/retry', {})).toBe(true);
+  expect(done('executions/01a1/retry')).toBe(true);
+  expect(done('tasks/01a1/cancel', {})).toBe(false);
+  expect(done('tasks/01a1/retry', {}, 'PUT')).toBe(false);
+  expect(done('tasks/bulk', { action: 'retry', filter: 'state:dead' })).toBe(true);
+  expect(done('tasks/bulk', { action: 'retry', filter: 'state:dead', dry_run: true })).toBe(false);
+  expect(done('tasks/bulk', { action: 'pause' })).toBe(false);
 });
 
 it('opens the one that waits longest', () => {

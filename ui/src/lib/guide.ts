@@ -1,5 +1,6 @@
 /** The guide of the demo: five things to do, how it is seen that they were done, and the words about them. */
 
+import type { Done } from '../api/client';
 import type { Instance, Task, TaskLine, Worker } from '../api/types';
 import { cli } from './copy';
 
@@ -67,12 +68,11 @@ export function startOf(instances: Pick<Instance, 'id' | 'self' | 'started_at'>[
 
 export const hasFailed = (task: Pick<Task, 'state' | 'last_error'>) => !!task.last_error || task.state === 'failed' || task.state === 'dead';
 
-/** Whether an answered request was a retry by hand. What was done to many may have been something else; a trial changes nothing. */
-export function wasRetry(url: string, status: number | undefined): 'yes' | 'perhaps' | 'no' {
-  const path = new URL(url).pathname;
-  // Not every browser tells the status.
-  if (/\/api\/v1\/(tasks|executions)\/[^/]+\/retry$/.test(path)) return [undefined, 200, 201].includes(status) ? 'yes' : 'no';
-  return path.endsWith('/api/v1/tasks/bulk') && [undefined, 201].includes(status) ? 'perhaps' : 'no';
+/** Whether that was a retry by hand, of one or of many; a trial changes nothing. */
+export function isRetry({ method, path, body }: Done): boolean {
+  if (method !== 'POST') return false;
+  const { action, dry_run } = (body ?? {}) as { action?: unknown; dry_run?: unknown };
+  return path === 'tasks/bulk' ? action === 'retry' && dry_run !== true : /^(tasks|executions)\/[^/]+\/retry$/.test(path);
 }
 
 /** One that will still be failing when somebody has come to press a button: of those that wait, the one that waits longest. */
@@ -129,6 +129,6 @@ export function about(step: Step, kept: Kept, wave?: Wave | null): string {
       if (wave.waiting === 0) return 'None waits; the next payment shows it.';
       return `${wave.waiting}${wave.waiting >= MOST ? ' or more' : ''} still ${wave.waiting === 1 ? 'waits' : 'wait'}${wave.back ? `, ${wave.back} came back` : ''}`;
     case 'own':
-      return isDone ? 'Done: it is in the list of tasks.' : 'This fails twice and comes back, in a terminal:';
+      return isDone ? 'Done: it is in the list of tasks.' : 'In a terminal; it fails twice and comes back:';
   }
 }

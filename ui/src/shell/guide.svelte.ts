@@ -1,8 +1,8 @@
 /** What was done of the demo's guide in this browser, wherever in the dashboard. One start of the demo is one beginning. */
 
-import { get, part } from '../api/client';
-import type { Instance, Operation, Page, Task, Worker } from '../api/types';
-import { flipped, hasFailed, NOTHING, read, startOf, ticked, wasRetry, type Kept, type Step } from '../lib/guide';
+import { get, onDone, part } from '../api/client';
+import type { Instance, Page, Task, Worker } from '../api/types';
+import { flipped, hasFailed, isRetry, NOTHING, read, startOf, ticked, type Kept, type Step } from '../lib/guide';
 import { clock } from './clock.svelte';
 import { live } from './live.svelte';
 import { router } from './router.svelte';
@@ -13,13 +13,14 @@ class Guide {
   /** When the demo was started; nothing where there is none, or nobody has looked yet. */
   start = $state<string | null>(null);
   kept = $state.raw<Kept>(NOTHING);
-  private watches = false;
 
   constructor() {
     // A link may be opened in another tab.
     addEventListener('storage', ({ key, newValue }) => {
       if (this.start && key === PREFIX + this.start) this.kept = read(newValue);
     });
+    // Retries are asked for on many screens; here they all come by. Those of others do not, as they would in the stream.
+    onDone((done) => isRetry(done) && this.tick('retry'));
     $effect.root(() => {
       // The overview asks who the server is anyway; other screens only where the clock says that it may be a demo.
       $effect(() => {
@@ -60,8 +61,6 @@ class Guide {
     } catch {
       this.kept = NOTHING;
     }
-    if (!this.watches) this.watch();
-    this.watches = true;
   }
 
   private async look(): Promise<void> {
@@ -98,27 +97,6 @@ class Guide {
     };
   }
 
-  /** Retries are asked for on many screens; here they all come by. Those of others do not, as they would in the stream. */
-  private watch(): void {
-    const seen = new PerformanceObserver((list) => {
-      for (const it of list.getEntries() as PerformanceResourceTiming[]) {
-        if (this.has('retry')) return;
-        const answer = wasRetry(it.name, it.responseStatus);
-        if (answer === 'yes') this.tick('retry');
-        else if (answer === 'perhaps') void this.lastWasRetry();
-      }
-    });
-    seen.observe({ type: 'resource', buffered: true });
-  }
-
-  private async lastWasRetry(): Promise<void> {
-    try {
-      const { items } = await get<Page<Operation>>('operations', { limit: 1 });
-      if (items[0]?.action === 'retry') this.tick('retry');
-    } catch {
-      // It is not worth a word.
-    }
-  }
 }
 
 export const guide = new Guide();
