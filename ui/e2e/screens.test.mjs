@@ -541,7 +541,7 @@ test('the playground holds a policy against what really failed, and it can be us
   await card.getByText('0 of 1 task would have come back; 1 did, with 0 retries in place of 1 (−100 %).').waitFor();
   await card.getByText('came back and would have been given up before').waitFor();
   await tab.page.locator('textarea').fill('fixed(10m, 3 retries)');
-  await card.getByRole('button', { name: 'Use it for report.export' }).click();
+  await card.getByRole('button', { name: 'Use it for report.export', exact: true }).click();
   await see('New tasks of report.export are retried so');
   assert.equal((await stage.api.get('policies/report.export')).policy.max_retries, 3);
   await undo('New tasks of report.export are retried so');

@@ -99,7 +99,8 @@ function screens(isPhone) {
   const press = (name) => (page) => page.getByRole('button', { name, exact: true }).first().click();
   const open = (label) => (page) => page.locator('summary', { hasText: label }).first().click();
   const all = {
-    overview: still(''),
+    guide: still(''),
+    overview: still('', press('Hide')),
     tasks: still('tasks?q='),
     failures: still('tasks'),
     views: still('tasks?q=', open('Views')),
@@ -107,6 +108,11 @@ function screens(isPhone) {
     'task-long': first('tasks?q=kind:kyc.recheck state:retrying&limit=1', (it) => `t/${it.id}`),
     'task-dead': first('tasks?q=state:failed&limit=1', (it) => `t/${it.id}`),
     'task-edit': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, press('Edit & retry')),
+    'task-zoom': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}?zoom=1h`),
+    'task-policy': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, async (page) => {
+      await page.getByRole('button', { name: 'Policy', exact: true }).click();
+      await page.getByRole('button', { name: 'Another policy…' }).click();
+    }),
     'task-acts': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, (page) => page.keyboard.press('.')),
     executions: still('executions'),
     execution: { find: ordered },
@@ -125,6 +131,7 @@ function screens(isPhone) {
     accounts: still('guards/accounts'),
     workers: still('workers'),
     playground: still('playground'),
+    'playground-own': still(`playground?policy=${encodeURIComponent('exp(30s, x2, max 1h, 3 retries, jitter full)')}&within=24h`, (page) => page.getByText(/would have come back/).first().scrollIntoViewIfNeeded()),
     admin: still('admin'),
     stuck: still('admin/stuck'),
     policies: still('admin/policies'),

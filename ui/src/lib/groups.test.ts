@@ -22,7 +22,7 @@ it('puts failures that look the same together, the largest first', () => {
 it('says when a group comes back, and what keeps it', () => {
   const now = Date.parse('2026-01-01T00:00:00.000Z');
   const held = { held_until: '2026-01-02T00:00:00.000Z', blocked: 'account acme: it is empty' } as Partial<TaskLine>;
-  const say = (...tasks: TaskLine[]) => groups(tasks).map((group) => nextSentence(group, now));
+  const say = (...tasks: TaskLine[]) => groups(tasks).map((group) => nextSentence(group, now, 'utc'));
   expect(say(task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ next_retry_at: '2025-12-31T23:00:00.000Z' }))).toEqual(['A retry is due now.']);
   expect(say(task(held))).toEqual(['Held: account acme: it is empty.']);

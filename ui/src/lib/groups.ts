@@ -54,11 +54,11 @@ function begin(key: string, task: TaskLine, look: Look): Group {
   return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
 }
 
-/** When a group comes back, as a sentence: what is not held first. Without a zone the server's instants stay as they are. */
-export function nextSentence(group: Group, now: number, zone?: Zone): string {
+/** When a group comes back, as a sentence: what is not held first. */
+export function nextSentence(group: Group, now: number, zone: Zone): string {
   const next = instant(group.next);
   if (next !== null) return next <= now ? 'A retry is due now.' : `Next retry ${relative(next, now)}.`;
-  if (group.held) return group.heldBy ? `Held: ${zone ? localised(group.heldBy, now, zone) : group.heldBy}.` : 'They are held.';
+  if (group.held) return group.heldBy ? `Held: ${localised(group.heldBy, now, zone)}.` : 'They are held.';
   return group.dead === group.tasks.length ? 'None of them will be retried by itself.' : 'They run as soon as a worker takes them.';
 }
 
