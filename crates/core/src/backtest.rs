@@ -5,15 +5,16 @@
 //! attempt before it failed. About everything else the record is silent; that is counted as unknown, not guessed, and what is still to
 //! come is left open.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::decide::{End, Snapshot};
 use crate::error_group::{Face, Reclassified};
-use crate::event::{AttemptOutcome, Record};
+use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::failure::{Failure, Trigger};
 use crate::fingerprint::fingerprint;
-use crate::forecast::{Forecast, RunTimes, play};
+use crate::forecast::{Coming, Forecast, RunTimes, play};
 use crate::guard::GuardView;
 use crate::id::TaskId;
 use crate::policy::{Policy, PolicyLimits};
@@ -38,7 +39,6 @@ pub struct Life {
 #[derive(Clone, Debug, PartialEq)]
 struct Run {
     due_at: Timestamp,
-    started_at: Timestamp,
     ended_at: Timestamp,
     cycle: u32,
     /// Nothing where it succeeded.
@@ -47,15 +47,16 @@ struct Run {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Trouble {
-    lost: Option<Trigger>,
+    outcome: AttemptOutcome,
     failure: Failure,
 }
 
 impl Trouble {
     fn end(&self) -> End {
-        match self.lost {
-            Some(trigger) => End::Lost(trigger),
-            None => End::Failed(self.failure.clone()),
+        match (self.outcome, self.failure.trigger) {
+            (AttemptOutcome::Lost, trigger) if trigger.is_loss() => End::Lost(trigger),
+            (AttemptOutcome::Lost, _) => End::Lost(Trigger::LeaseExpired),
+            _ => End::Failed(self.failure.clone()),
         }
     }
 }
@@ -67,41 +68,43 @@ impl Life {
     /// From the records of a task, oldest first; nothing where no run of it went wrong.
     pub fn of(task: &Task, cost: u32, records: &[Record]) -> Option<Life> {
         let mut runs: Vec<Run> = Vec::new();
-        let mut planned = None;
+        let (mut planned, mut became_ready, mut given_back) = (None, None, None);
         for record in records {
-            let Some(outcome) = record.outcome else { continue };
-            let started_at = record.started_at.unwrap_or(record.at);
-            let ready_at = record.ready_at.unwrap_or(started_at);
-            let due_at =
-                planned.filter(|at| ready_at.since(*at) <= AT_ITS_TIME).map_or(ready_at, |at| ready_at.min(at));
+            let Some(outcome) = record.outcome else {
+                let is_ready = |kind: &EventKind| matches!(kind, EventKind::TaskReady | EventKind::TaskRetryDue);
+                became_ready = record.events.iter().any(is_ready).then_some(record.at).or(became_ready);
+                continue;
+            };
+            let ready_at = record.ready_at.or(became_ready.take()).or(record.started_at).unwrap_or(record.at);
+            let in_time = planned.filter(|at| ready_at.since(*at) <= AT_ITS_TIME);
+            let due_at = given_back.take().unwrap_or(in_time.map_or(ready_at, |at| ready_at.min(at)));
+            if outcome == AttemptOutcome::Released {
+                given_back = Some(due_at);
+                continue;
+            }
             planned = record.decision.as_ref().and_then(|decision| decision.next_retry_at);
             let trouble = match outcome {
                 AttemptOutcome::Succeeded => None,
-                AttemptOutcome::Failed | AttemptOutcome::Throttled => {
-                    Some(Trouble { lost: None, failure: record.failure.clone().unwrap_or_default() })
-                }
-                AttemptOutcome::Lost => {
+                AttemptOutcome::Failed | AttemptOutcome::Lost | AttemptOutcome::Throttled => {
                     let failure = record.failure.clone().unwrap_or_default();
-                    Some(Trouble {
-                        lost: Some(failure.trigger).filter(|it| it.is_loss()).or(Some(Trigger::LeaseExpired)),
-                        failure,
-                    })
+                    Some(Trouble { outcome, failure: Failure { stack: None, ..failure } })
                 }
                 // Neither good nor bad: the world was not asked.
-                AttemptOutcome::Snoozed | AttemptOutcome::Released | AttemptOutcome::Canceled => continue,
+                AttemptOutcome::Released | AttemptOutcome::Snoozed | AttemptOutcome::Canceled => continue,
             };
             if runs.is_empty() && trouble.is_none() {
                 return None;
             }
-            runs.push(Run { due_at, started_at, ended_at: record.at, cycle: record.cycle, trouble });
+            runs.push(Run { due_at, ended_at: record.at, cycle: record.cycle, trouble });
         }
         let ending = match task.state {
             State::Succeeded => Ending::Recovered,
             state if state.is_terminal() || task.parked => Ending::GaveUp,
             _ => Ending::Open,
         };
-        let (id, lane, expires_at) = (task.id, task.lane.clone(), task.expires_at);
-        (!runs.is_empty()).then_some(Life { id, lane, ending, expires_at, cost, runs })
+        // A retry by hand may have moved the deadline; no policy could have reckoned with that.
+        let expires_at = task.lifetime.map(|span| task.submitted_at + span).or(task.expires_at);
+        (!runs.is_empty()).then(|| Life { id: task.id, lane: task.lane.clone(), ending, expires_at, cost, runs })
     }
 
     /// The error it began with.
@@ -139,24 +142,30 @@ impl Life {
     }
 
     fn as_recorded(&self) -> Course {
-        let retries: Vec<Timestamp> = self.runs.iter().skip(1).map(|run| run.started_at).collect();
+        let told_to_wait = |run: &Run| run.trouble.as_ref().is_some_and(|it| it.outcome == AttemptOutcome::Throttled);
+        let retries = self.runs.iter().skip(1).map(|run| Retry { at: run.due_at, told_to_wait: told_to_wait(run) });
         let recovered_at = self.success().map(|run| run.ended_at).filter(|_| self.ending == Ending::Recovered);
-        Course { retries, recovered_at, ending: self.ending }
+        Course { retries: retries.collect(), recovered_at, ending: self.ending, is_cut: false }
     }
 
     fn by_hand(&self) -> bool {
         self.ending == Ending::Recovered && self.success().is_some_and(|run| run.cycle > 0)
     }
 
-    fn under(&self, terms: &Terms, until: Timestamp) -> Course {
+    fn under(&self, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) -> Course {
         let mut task = Task::new(self.id, self.lane.clone(), self.began());
         task.expires_at = self.expires_at;
         let guard = GuardView { reclassified: terms.reclassified.clone(), ..GuardView::default() };
         let snapshot = Snapshot { task, policy: terms.policy.clone(), policy_id: None, limits: terms.limits, guard };
-        // What is healthy is taken to stay so; how an attempt would fail that is still to come nobody knows.
-        let is_known = |at: Timestamp, end: &End| at <= until || matches!(end, End::Succeeded { .. });
-        let world = |_, at| self.answer(at).filter(|(_, end)| is_known(at, end));
-        Course::of(&play(&snapshot, world, RunTimes::default(), self.began(), MOST_ATTEMPTS))
+        let is_open = Cell::new(false);
+        let world = |_, at| {
+            let answer = self.answer(at).filter(|_| goes_on())?;
+            // What is healthy is taken to stay so; how an attempt would fail that is still to come nobody knows.
+            is_open.set(at > range.until && !matches!(answer.1, End::Succeeded { .. }));
+            (!is_open.get()).then_some(answer)
+        };
+        let played = play(&snapshot, world, RunTimes::default(), self.began(), MOST_ATTEMPTS);
+        Course::of(&played, is_open.get())
     }
 }
 
@@ -185,32 +194,45 @@ enum Ending {
 /// How a life went from its first failure on.
 #[derive(Clone, Debug, PartialEq)]
 struct Course {
-    /// When each retry began.
-    retries: Vec<Timestamp>,
+    retries: Vec<Retry>,
     recovered_at: Option<Timestamp>,
     ending: Ending,
+    /// It would go on, and was not played to its end.
+    is_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Retry {
+    /// When it was due: when it began depends on who was there to take it.
+    at: Timestamp,
+    told_to_wait: bool,
 }
 
 impl Course {
-    fn of(played: &Forecast) -> Course {
+    /// `is_open`: the last attempt is still to come.
+    fn of(played: &Forecast, is_open: bool) -> Course {
         let ending = match played.then {
             Some((State::Succeeded, _)) => Ending::Recovered,
             Some(_) => Ending::GaveUp,
             None => Ending::Open,
         };
         let recovered_at = played.gives_up_at.filter(|_| ending == Ending::Recovered);
-        // The last one of a life that is not over is still to come.
-        let begun = played.attempts.len() - usize::from(ending == Ending::Open && !played.attempts.is_empty());
-        let retries = played.attempts.iter().take(begun).skip(1).map(|coming| coming.at).collect();
-        Course { retries, recovered_at, ending }
+        let begun = played.attempts.len().saturating_sub(usize::from(is_open));
+        let retry = |coming: &Coming| {
+            let outcome = coming.verdict.as_ref().and_then(|record| record.outcome);
+            Retry { at: coming.at, told_to_wait: outcome == Some(AttemptOutcome::Throttled) }
+        };
+        let retries = played.attempts.iter().take(begun).skip(1).map(retry).collect();
+        Course { retries, recovered_at, ending, is_cut: ending == Ending::Open && !is_open }
     }
 
     fn recovered(&self) -> bool {
         self.ending == Ending::Recovered
     }
 
-    fn wasted(&self) -> usize {
-        self.retries.len() - usize::from(self.recovered() && !self.retries.is_empty())
+    /// One that was told to wait did not try (as in `stats`).
+    fn tries(&self) -> u64 {
+        self.retries.iter().filter(|retry| !retry.told_to_wait).count() as u64
     }
 }
 
@@ -221,17 +243,17 @@ pub struct Arm {
     pub gave_up: u64,
     pub open: u64,
     pub retries: u64,
-    /// Retries that failed.
+    /// Retries that failed; one that was told to wait did not try.
     pub wasted: u64,
     pub cost: u64,
     /// From the first failure to the success: of half of those that recovered, and of 19 in 20.
     pub recovery_p50: Option<Millis>,
     pub recovery_p95: Option<Millis>,
-    /// Retries that began within one minute, at most.
+    /// Retries that were due within one minute, at most.
     pub peak_per_minute: u64,
     /// By the number of the attempt, from 2: how many there were, and how many of them succeeded.
     pub attempts: BTreeMap<u32, (u64, u64)>,
-    /// Retries by the time they began.
+    /// Retries within the range, by the time at which they were due.
     pub load: BTreeMap<Timestamp, u64>,
     took: Vec<Millis>,
     by_minute: BTreeMap<Timestamp, u64>,
@@ -240,19 +262,22 @@ pub struct Arm {
 const MINUTE: Millis = Millis::from_secs(60);
 
 impl Arm {
-    fn add(&mut self, life: &Life, course: &Course, fine: Millis) {
+    fn add(&mut self, life: &Life, course: &Course, range: Range) {
         match course.ending {
             Ending::Recovered => self.recovered += 1,
             Ending::GaveUp => self.gave_up += 1,
             Ending::Open => self.open += 1,
         }
+        let tries = course.tries();
         self.retries += course.retries.len() as u64;
-        self.wasted += course.wasted() as u64;
-        self.cost += course.retries.len() as u64 * u64::from(life.cost);
+        self.wasted += tries.saturating_sub(u64::from(course.recovered()));
+        self.cost += tries * u64::from(life.cost);
         self.took.extend(course.recovered_at.map(|at| at.since(life.first_failed_at())));
-        for (number, at) in (2..).zip(&course.retries) {
-            *self.by_minute.entry(bucket(*at, MINUTE)).or_default() += 1;
-            *self.load.entry(bucket(*at, fine)).or_default() += 1;
+        for (number, retry) in (2..).zip(&course.retries) {
+            *self.by_minute.entry(bucket(retry.at, MINUTE)).or_default() += 1;
+            if (range.since..=range.until).contains(&retry.at) {
+                *self.load.entry(bucket(retry.at, range.fine)).or_default() += 1;
+            }
             let (tried, succeeded) = self.attempts.entry(number).or_default();
             *tried += 1;
             *succeeded += u64::from(course.recovered() && number as usize == course.retries.len() + 1);
@@ -304,43 +329,44 @@ pub struct Backtest {
     pub errors: BTreeMap<i64, OfError>,
 }
 
-/// Plays all lives again, as far as the record says how. `fine`: how fine the load over time is told.
-pub fn backtest<'a>(
-    lives: impl IntoIterator<Item = &'a Life>,
-    terms: &Terms,
-    until: Timestamp,
-    fine: Millis,
-) -> Backtest {
-    let mut test = Backtest::default();
-    for life in lives {
-        let recorded = life.as_recorded();
-        let candidate = life.under(terms, until);
-        let is_silent = !candidate.recovered() && candidate.retries.iter().any(|at| *at > life.last_trouble());
-        test.tasks += 1;
-        test.by_hand += u64::from(life.by_hand());
-        test.unknown += u64::from(is_silent);
-        match (recorded.recovered(), candidate.recovered()) {
-            (true, false) if candidate.ending == Ending::GaveUp && !is_silent => test.lost.push(life.id),
-            (true, true) if life.by_hand() => test.won.push(life.id),
-            (false, true) => test.won.push(life.id),
+/// What of the past is looked at: how far back the load over time is told, up to when, and how fine.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    pub since: Timestamp,
+    pub until: Timestamp,
+    pub fine: Millis,
+}
+
+impl Backtest {
+    /// Plays a life again, as far as the record says how, and as long as it `goes_on`.
+    pub fn add(&mut self, life: &Life, terms: &Terms, range: Range, goes_on: &dyn Fn() -> bool) {
+        let Some(error) = life.error() else { return };
+        let (recorded, candidate) = (life.as_recorded(), life.under(terms, range, goes_on));
+        let beyond = |retry: &Retry| retry.at > life.last_trouble();
+        let is_unknown = !candidate.recovered() && (candidate.is_cut || candidate.retries.iter().any(beyond));
+        self.tasks += 1;
+        self.by_hand += u64::from(life.by_hand());
+        self.unknown += u64::from(is_unknown);
+        let came_back = recorded.recovered() && !life.by_hand();
+        match candidate.ending {
+            Ending::Recovered if !came_back => self.won.push(life.id),
+            Ending::GaveUp if came_back && !is_unknown => self.lost.push(life.id),
             _ => {}
         }
-        test.recorded.add(life, &recorded, fine);
-        test.candidate.add(life, &candidate, fine);
-        let Some(error) = life.error() else { continue };
+        self.recorded.add(life, &recorded, range);
+        self.candidate.add(life, &candidate, range);
         let kind = &life.lane.kind;
         let of_error =
-            test.errors.entry(fingerprint(kind, error)).or_insert_with(|| OfError::of(Face::of(kind, error)));
+            self.errors.entry(fingerprint(kind, error)).or_insert_with(|| OfError::of(Face::of(kind, error)));
         of_error.tasks += 1;
-        of_error.unknown += u64::from(is_silent);
-        of_error.recorded.add(life, &recorded, fine);
-        of_error.candidate.add(life, &candidate, fine);
+        of_error.unknown += u64::from(is_unknown);
+        of_error.recorded.add(life, &recorded, range);
+        of_error.candidate.add(life, &candidate, range);
     }
-    test.recorded.finish();
-    test.candidate.finish();
-    for of_error in test.errors.values_mut() {
-        of_error.recorded.finish();
-        of_error.candidate.finish();
+
+    /// What can be said when all are there.
+    pub fn finish(&mut self) {
+        let of_errors = self.errors.values_mut().flat_map(|it| [&mut it.recorded, &mut it.candidate]);
+        of_errors.chain([&mut self.recorded, &mut self.candidate]).for_each(Arm::finish);
     }
-    test
 }

@@ -14,7 +14,7 @@ use crate::policy::{Policy, PolicyLimits};
 use crate::reason::Reason;
 use crate::task::{Lane, State, Task};
 use crate::time::{Millis, Timestamp};
-use crate::transition;
+use crate::transition::{self, Rejection};
 
 /// One attempt that may come.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +85,19 @@ fn one_by_one(failures: &[Assumed]) -> impl Fn(usize, Timestamp) -> Option<(Mill
     }
 }
 
+/// Leased and under way, also where somebody has to be called first.
+fn begun(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
+    const LEASE: Millis = Millis::from_secs(60);
+    let leased = transition::lease(task, "forecast", LEASE, now)?.after;
+    match leased.state {
+        State::Claimed => {
+            let sent = transition::hook_sending(&leased, now)?;
+            Ok(transition::hook_started(&sent, LEASE, now)?.into_parts().0)
+        }
+        _ => Ok(leased),
+    }
+}
+
 /// Goes on until the task is over or the world has no answer. `world`: how long the nth attempt from here runs, which begins at an
 /// instant, and how it ends.
 pub(crate) fn play(
@@ -141,8 +154,8 @@ pub(crate) fn play(
                 verdict: None,
             });
             ahead += 1;
-            match transition::lease(&future.task, "forecast", Millis::from_secs(60), clock) {
-                Ok(step) => future.task = step.after,
+            match begun(&future.task, clock) {
+                Ok(task) => future.task = task,
                 Err(_) => return forecast,
             }
         }

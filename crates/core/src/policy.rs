@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::expression::Expression;
 use crate::failure::{Class, Failure, Matcher, Trigger};
 use crate::invalid::Invalid;
+use crate::task::Task;
 use crate::time::{Millis, Timestamp};
 use crate::window::{self, DAYS, Window};
 use crate::words::words;
@@ -272,6 +273,17 @@ words! {
 }
 
 impl Policy {
+    /// What of it a task takes over when it is made, and which cannot be given to one that is there: its name, where it is not what the
+    /// task has.
+    pub fn unlike(&self, task: &Task, is_hard: bool) -> Option<&'static str> {
+        let differs = [
+            ("timeout", self.timeout.is_some() && self.timeout != task.timeout),
+            ("expires_at", self.expires_at.is_some() && self.expires_at != task.expires_at),
+            ("deadline", self.deadline == DeadlineKind::Hard && !is_hard),
+        ];
+        differs.into_iter().find(|(_, differs)| *differs).map(|(name, _)| name)
+    }
+
     /// The named starting points (model A15); `Native` is the one a bare native object builds on.
     pub fn preset(of: Dialect) -> Policy {
         let (max_retries, initial, multiplier, cap, jitter) = match of {

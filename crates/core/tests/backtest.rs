@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use comeback_core::backtest::{Arm, Backtest, Life, Terms, backtest};
+use comeback_core::backtest::{Arm, Backtest, Life, Range, Terms};
+use comeback_core::decide;
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 use proptest::prelude::*;
@@ -55,7 +56,15 @@ fn policy_of(value: &Value) -> Option<Arc<Policy>> {
 }
 
 fn test(lives: &[Life], policy: Value) -> Backtest {
-    backtest(lives, &terms(policy), LATE, HOUR)
+    played(lives, policy, LATE)
+}
+
+fn played(lives: &[Life], policy: Value, until: Timestamp) -> Backtest {
+    let (terms, range) = (terms(policy), Range { since: T0, until, fine: HOUR });
+    let mut test = Backtest::default();
+    lives.iter().for_each(|life| test.add(life, &terms, range, &|| true));
+    test.finish();
+    test
 }
 
 fn lives_of(healthy_after_minutes: &[u64]) -> Vec<Life> {
@@ -137,12 +146,91 @@ fn jitter_takes_the_peak_off() {
 #[test]
 fn what_would_come_after_now_has_not_happened() {
     let lives = lives_of(&[9_999]);
-    let soon = backtest(&lives, &terms(json!("fixed(1h, 5 retries)")), T0 + Millis::from_secs(2 * 3_600 + 60), HOUR);
+    let soon = played(&lives, json!("fixed(1h, 5 retries)"), T0 + Millis::from_secs(2 * 3_600 + 60));
     assert_eq!((soon.candidate.open, soon.candidate.retries), (1, 2));
     // But what is known to be healthy would come back, later than it did.
     let healthy = lives_of(&[3]);
-    let later = backtest(&healthy, &terms(json!("fixed(1d, 1 retries)")), T0 + HOUR, HOUR);
+    let later = played(&healthy, json!("fixed(1d, 1 retries)"), T0 + HOUR);
     assert_eq!((later.candidate.recovered, later.candidate.recovery_p50), (1, Some(Millis::from_secs(86_400 + 2))));
+}
+
+/// One run after another, each ended as told, and leased again when it is due.
+fn ended(lane: Lane, policy: Value, ends: &[(u64, End)]) -> Life {
+    let mut snapshot = pending(Some(native(policy)));
+    snapshot.task.lane = Arc::new(Lane { kind: "test".into(), ..lane });
+    let (mut records, mut now) = (Vec::new(), T0);
+    snapshot = lease(&snapshot, now);
+    for (after_seconds, how) in ends {
+        if snapshot.task.state == State::Claimed {
+            let sent = transition::hook_sending(&snapshot.task, now).expect("can be sent");
+            let started = transition::hook_started(&sent, Millis::from_days(1), now).expect("can start");
+            snapshot = after(&snapshot, &started);
+        }
+        now = now + Millis::from_secs(*after_seconds);
+        let outcome = Outcome { speaker: Speaker::Anyone, end: how.clone() };
+        let change = decide::decide(&snapshot, &outcome, now).expect("may speak");
+        records.push(change.record().clone());
+        snapshot = after(&snapshot, &change);
+        match snapshot.task.state {
+            State::Pending => snapshot = lease(&snapshot, now),
+            State::RetryPending => (snapshot, now) = come_back(&snapshot),
+            _ => break,
+        }
+    }
+    Life::of(&snapshot.task, 3, &records).expect("it failed")
+}
+
+#[test]
+fn a_run_that_was_told_to_wait_is_neither_wasted_nor_paid_for() {
+    let limited = Failure { retry_after: Some(RetryAfter::Span(Millis(60_000))), ..status(429) };
+    let (told, fine) = (End::Failed(limited), End::Succeeded { result: None });
+    let life = ended(Lane::default(), json!("fixed(5m, 2 retries)"), &[(1, told.clone()), (1, told), (1, fine)]);
+    let same = test(&[life], json!("fixed(5m, 2 retries)"));
+    for arm in [&same.recorded, &same.candidate] {
+        assert_eq!((arm.recovered, arm.retries, arm.wasted, arm.cost), (1, 2, 0, 3), "{arm:?}");
+    }
+}
+
+#[test]
+fn what_was_lost_counts_as_the_policy_says_and_what_was_given_back_does_not() {
+    let hook = Lane { executor: Executor::Hook, ..Lane::default() };
+    for lane in [Lane::default(), hook] {
+        let lost = End::Lost(Trigger::LeaseExpired);
+        let fine = End::Succeeded { result: None };
+        let ends = [(90, lost), (1, End::Released), (1, fine)];
+        let life = ended(lane.clone(), json!({"strategy": "fixed", "delay": "5m", "max_retries": 2}), &ends);
+        let same = test(std::slice::from_ref(&life), json!({"strategy": "fixed", "delay": "5m", "max_retries": 2}));
+        check(&same.recorded, 1, 0, 1);
+        check(&same.candidate, 1, 0, 1);
+        check(&test(std::slice::from_ref(&life), json!(false)).candidate, 0, 1, 0);
+        let strict = json!({"strategy": "fixed", "delay": "5m", "max_retries": 2, "on_lost": "fail"});
+        assert_eq!(test(&[life], strict).lost, [TaskId(pending(None).task.id.0)], "{lane:?}");
+    }
+}
+
+#[test]
+fn a_deadline_that_a_person_renewed_was_not_there_before() {
+    let (snapshot, mut records) = lived(1, Some(native(json!("fixed(5m, 1 retries)"))), LATE);
+    let mut over = snapshot.clone();
+    over.task.expires_at = Some(T0 + HOUR);
+    let day = T0 + Millis::from_days(1);
+    let retried = transition::manual_retry(&over.task, false, &Act::default(), day).expect("can be retried");
+    records.push(retried.record().clone());
+    let again = lease(&after(&over, &retried), day);
+    let change = end(&again, End::Succeeded { result: None }, day + Millis::from_secs(1));
+    records.push(change.record().clone());
+    let life = Life::of(change.after(), 1, &records).expect("it failed");
+    let patient = test(&[life], json!("fixed(30m, 99 retries)"));
+    assert_eq!((patient.candidate.gave_up, patient.won.len()), (1, 0), "its hour was over");
+}
+
+#[test]
+fn what_is_not_played_to_its_end_is_not_known() {
+    let lives = lives_of(&[9_999]);
+    let mut cut = Backtest::default();
+    let range = Range { since: T0, until: LATE, fine: HOUR };
+    cut.add(&lives[0], &terms(json!("fixed(1s, 9 retries)")), range, &|| false);
+    assert_eq!((cut.unknown, cut.candidate.open, cut.candidate.gave_up), (1, 1, 0));
 }
 
 #[test]
@@ -157,8 +245,11 @@ proptest! {
     #[test]
     fn the_same_policy_brings_about_what_happened(policy in any_policy(), minutes in prop::collection::vec(0..90_u64, 1..6)) {
         let lives = lives(&policy, &minutes);
-        let test = backtest(&lives, &terms(policy), LATE, HOUR);
-        let known = |arm: &Arm| (arm.recovered, arm.gave_up, arm.open, arm.retries, arm.wasted, arm.cost, arm.recovery_p50, arm.attempts.clone());
+        let test = test(&lives, policy);
+        let known = |arm: &Arm| {
+            let counts = (arm.recovered, arm.gave_up, arm.open, arm.retries, arm.wasted, arm.cost);
+            (counts, arm.recovery_p50, arm.peak_per_minute, arm.attempts.clone(), arm.load.clone())
+        };
         prop_assert_eq!(known(&test.recorded), known(&test.candidate));
         prop_assert_eq!((test.unknown, test.lost.len(), test.won.len()), (0, 0, 0));
     }
@@ -168,7 +259,7 @@ proptest! {
     fn another_policy_keeps_its_own_limits(was in any_policy(), is in any_policy(), minutes in prop::collection::vec(0..90_u64, 1..6)) {
         let lives = lives(&was, &minutes);
         let most = is["max_retries"].as_u64().unwrap_or(0);
-        let test = backtest(&lives, &terms(is), LATE, HOUR);
+        let test = test(&lives, is);
         let arm = &test.candidate;
         prop_assert!(arm.retries <= most * test.tasks, "{:?}", arm);
         prop_assert!(arm.recovered <= test.recorded.recovered);

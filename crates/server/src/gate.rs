@@ -47,6 +47,7 @@ impl Class {
             Need::Nothing => Class::Vital,
             Need::Work if matches!(path, "/api/v1/leases" | "/api/queue/lease") => Class::Lease,
             Need::Work => Class::Vital,
+            Need::Read => Class::Look,
             _ if *method == Method::GET => Class::Look,
             _ => Class::Write,
         }

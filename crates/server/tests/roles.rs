@@ -251,3 +251,20 @@ async fn strangers_are_answered_without_being_listened_to() {
         answer.unwrap_or_else(|_| panic!("{} waits for a body", route.path)).expect("an answer");
     }
 }
+
+/// What a policy decides is an operator's business, though labels and priorities are whoever submits'.
+#[tokio::test]
+async fn another_policy_is_an_operators_to_give() {
+    let app = app().await;
+    let (submitter, operator) =
+        (key(&app, Role::Submitter, "default").await, key(&app, Role::Operator, "default").await);
+    let (_, made) = send(&app, request("POST", "/tasks", &submitter, r#"{"kind": "k"}"#)).await;
+    let at = format!("/tasks/{}", made["tasks"][0]["id"].as_str().expect("an id"));
+    let policy = r#"{"retry": "fixed(1m, 3 retries)"}"#;
+    let (refused, _) = send(&app, request("PATCH", &at, &submitter, policy)).await;
+    assert_eq!(refused, StatusCode::FORBIDDEN);
+    let (labelled, _) = send(&app, request("PATCH", &at, &submitter, r#"{"labels": {"a": "b"}}"#)).await;
+    assert_eq!(labelled, StatusCode::OK);
+    let (given, task) = send(&app, request("PATCH", &at, &operator, policy)).await;
+    assert_eq!((given, &task["task"]["retry"]["max_retries"]), (StatusCode::OK, &3.into()));
+}

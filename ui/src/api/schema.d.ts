@@ -177,7 +177,7 @@ export interface paths {
         head?: never;
         /**
          * Say how a hook's task ended, how far it has come, or what its labels, priority and policy are
-         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever runs it, and a priority to any that is open. A policy holds from its next failure on, or from its next retry by hand where it is over; when it is due next stays as it is.
+         * @description For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever runs it, and a priority to any that is open. A policy takes an operator's key and holds from its next failure on, or from its next retry where it is over; when it is due next stays as it is, and so do its timeout and its deadline.
          */
         patch: operations["settleTask"];
         trace?: never;
@@ -501,7 +501,7 @@ export interface paths {
         put?: never;
         /**
          * What a policy would have made of recorded failures
-         * @description Tasks that failed at least once are played again under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all else the record says nothing, which is counted as `unknown`. Nothing is changed.
+         * @description Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all else the record says nothing, which is counted as `unknown`. Nothing is changed.
          */
         post: operations["backtestPolicy"];
         delete?: never;

@@ -29,6 +29,9 @@ test('rows tell what is better', () => {
 });
 
 test('what is not known is neither better nor worse', () => {
+  expect(rows({ ...tested(arm(8, 40), arm(5, 20)), by_hand: 2 })[0]?.was).toBe('8 (80 %), 2 by hand');
+  const other = { ...tested(arm(8, 40), arm(8, 20)), lost: { count: 1, first: [] }, won: { count: 1, first: [] } };
+  expect(verdict(other)).toMatch(/^8 of 10 tasks would have come back; 8 did,/);
   expect(rows(tested(arm(8, 40), arm(5, 20), 3))[0]).toMatchObject({ is: 'at least 5 (50 %)', change: 'up to 3 more', good: null });
 });
 

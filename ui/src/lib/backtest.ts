@@ -21,7 +21,8 @@ export function change(before: number, after: number): string {
 export function verdict(test: PolicyBacktest): string {
   const { recorded, candidate, tasks, unknown } = test;
   const back = `${unknown ? 'at least ' : ''}${candidate.recovered.toLocaleString('en')} of ${count(tasks, 'task')} would have come back`;
-  const was = candidate.recovered === recorded.recovered ? `, as ${tasks === 1 ? 'it' : 'they'} did` : `; ${recorded.recovered.toLocaleString('en')} did`;
+  const isSame = candidate.recovered === recorded.recovered && test.lost.count === 0 && test.won.count === 0;
+  const was = isSame ? `, as ${tasks === 1 ? 'it' : 'they'} did` : `; ${recorded.recovered.toLocaleString('en')} did`;
   const by = change(recorded.retries, candidate.retries);
   const price = by ? `with ${count(candidate.retries, 'retry', 'retries')} in place of ${recorded.retries.toLocaleString('en')} (${by})` : `with as many retries (${candidate.retries.toLocaleString('en')})`;
   const wait = candidate.open > recorded.open ? `; ${candidate.open.toLocaleString('en')} would still wait` : '';
@@ -50,7 +51,7 @@ export function rows(test: PolicyBacktest): Row[] {
     return { title, was: words(before), is: words(after), change: before === null || after === null ? '' : change(before, after), good: before === null || after === null || before === after ? null : after < before };
   };
   const all = [
-    { title: 'Recovered', was: share(was.recovered, tasks), is: `${unknown ? 'at least ' : ''}${share(is.recovered, tasks)}`, change: unknown ? `up to ${unknown.toLocaleString('en')} more` : '', good: was.recovered === is.recovered || unknown ? null : is.recovered > was.recovered },
+    { title: 'Recovered', was: `${share(was.recovered, tasks)}${test.by_hand ? `, ${test.by_hand.toLocaleString('en')} by hand` : ''}`, is: `${unknown ? 'at least ' : ''}${share(is.recovered, tasks)}`, change: unknown ? `up to ${unknown.toLocaleString('en')} more` : '', good: was.recovered === is.recovered || unknown ? null : is.recovered > was.recovered },
     number('Given up', (arm) => arm.given_up),
     number('Still waiting', (arm) => arm.open),
     number('Retries', (arm) => arm.retries),
@@ -66,7 +67,7 @@ export function rows(test: PolicyBacktest): Row[] {
 /** The load over time, with the parts in between in which nothing was retried. */
 export function load(test: Pick<PolicyBacktest, 'since' | 'until' | 'bucket_ms' | 'load'>): { at: number; recorded: number; candidate: number }[] {
   const known = new Map(test.load.map((point) => [Date.parse(point.at), point]));
-  const first = Math.min(Math.floor(Date.parse(test.since) / test.bucket_ms) * test.bucket_ms, ...known.keys());
+  const first = Math.floor(Date.parse(test.since) / test.bucket_ms) * test.bucket_ms;
   const all = [];
   for (let at = first; at <= Date.parse(test.until); at += test.bucket_ms) {
     const point = known.get(at);

@@ -1,24 +1,30 @@
 //! Back-test: what another policy would have made of the failures that were recorded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use comeback_core::backtest::{Backtest, Life, Terms, backtest};
+use comeback_core::backtest::{Backtest, Life, Range, Terms};
 use comeback_core::filter::{Compare, Filter, Sort, StateTest, Test, TimeField};
-use comeback_core::{Lane, Millis, Policy, State, Timestamp};
+use comeback_core::{Lane, Millis, Policy, State};
 use comeback_store::{ListQuery, StoreError, Stored, Subject};
 use futures_util::future::join_all;
+use tokio::sync::Semaphore;
 
 use crate::{CommandError, Core, Engine};
 
 /// Tasks that are played at most, and where nothing is said.
 pub const MOST_LIVES: u32 = 5_000;
 pub const USUAL_LIVES: u32 = 1_000;
-/// Rows of history that are read of one task: one that failed more often is left out, for its end is not among them.
+/// Rows of history that are read of one task: one that has more is left out, for its end is not among them.
 const ROWS: u32 = 500;
-/// How long lives are gathered; what was found by then is played.
+/// How long it goes on, and how many verdicts it takes; what was played by then is told.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PAGE: u32 = 500;
+const MOST_VERDICTS: u64 = 300_000;
+/// How many go on at the same time, whoever asks: each takes a core.
+static PLACES: Semaphore = Semaphore::const_new(2);
+/// Lives that are in memory at a time.
+const PAGE: u32 = 100;
 /// Histories that are asked for at the same time.
 const SIDE_BY_SIDE: usize = 8;
 /// Parts that the load over time is told in.
@@ -38,12 +44,26 @@ pub struct Cohort {
 #[derive(Clone, Debug)]
 pub struct Tested {
     pub test: Backtest,
-    pub since: Timestamp,
-    pub until: Timestamp,
-    /// How fine the load over time is told.
-    pub fine: Millis,
+    pub range: Range,
     /// Whether all failures were played that were asked for; those that changed last were otherwise.
     pub complete: bool,
+}
+
+/// What is left of time and verdicts.
+struct Stamina {
+    began: Instant,
+    verdicts: AtomicU64,
+}
+
+impl Stamina {
+    fn goes_on(&self) -> bool {
+        self.began.elapsed() < PATIENCE && self.verdicts.load(Ordering::Relaxed) < MOST_VERDICTS
+    }
+
+    fn takes_another(&self) -> bool {
+        self.verdicts.fetch_add(1, Ordering::Relaxed);
+        self.goes_on()
+    }
 }
 
 impl Engine {
@@ -54,60 +74,66 @@ impl Engine {
         cohort: &Cohort,
         policy: Option<Arc<Policy>>,
     ) -> Result<Tested, CommandError> {
+        let _place = PLACES.acquire().await;
         let core = &self.core;
         let until = core.clock.now();
-        let since = until - cohort.within;
-        let (lives, complete) = core.lives(namespace, cohort, since, until).await?;
         let fine = Millis((cohort.within.0 / PARTS).max(QUARTER_MINUTE.0));
+        let range = Range { since: until - cohort.within, until, fine };
         let reclassified = core.classes.of(&Lane { namespace: namespace.to_owned(), ..Lane::default() });
-        let terms = Terms { policy, limits: core.config.policy_limits, reclassified };
-        let play = move || backtest(&lives, &terms, until, fine);
-        let test =
-            tokio::task::spawn_blocking(play).await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        Ok(Tested { test, since, until, fine, complete })
-    }
-}
-
-impl Core {
-    /// Tasks that went wrong, those that changed last first, and whether these are all.
-    async fn lives(
-        &self,
-        namespace: &str,
-        cohort: &Cohort,
-        since: Timestamp,
-        now: Timestamp,
-    ) -> Result<(Vec<Life>, bool), StoreError> {
-        use StateTest::{Held, Is, Recovered, Retrying};
-        let filter = cohort
-            .filter
-            .clone()
-            .and(Test::State(vec![Recovered, Retrying, Held, Is(State::Failed), Is(State::Dead)]))
-            .and(Test::Time { field: TimeField::Updated, compare: Compare::GreaterOrEqual, at: since });
-        let began = Instant::now();
-        let (mut lives, mut after, mut looked_at, mut complete) = (Vec::new(), None, 0, true);
+        let terms = Arc::new(Terms { policy, limits: core.config.policy_limits, reclassified });
+        let stamina = Arc::new(Stamina { began: Instant::now(), verdicts: AtomicU64::new(0) });
+        let mut query = cohort.query(range);
+        let (mut test, mut looked_at, mut complete) = (Backtest::default(), 0, true);
         loop {
-            let limit = PAGE.min(cohort.most - looked_at);
-            let query = ListQuery { filter: filter.clone(), sort: Sort::Updated, limit, after, now };
-            let page = self.store.list(namespace, &query).await?;
-            looked_at += u32::try_from(page.items.len()).unwrap_or(limit);
+            query.limit = PAGE.min(cohort.most - looked_at);
+            let page = core.store.list(namespace, &query).await?;
+            looked_at += u32::try_from(page.items.len()).unwrap_or(query.limit);
+            let mut lives = Vec::with_capacity(page.items.len());
             for some in page.items.chunks(SIDE_BY_SIDE) {
-                for read in join_all(some.iter().map(|it| self.life(namespace, &it.stored))).await {
+                for read in join_all(some.iter().map(|it| core.life(namespace, &it.stored))).await {
                     match read? {
                         Read::Whole(life) => lives.extend(life),
                         Read::Cut => complete = false,
                     }
                 }
             }
-            after = page.next;
-            if after.is_none() {
-                return Ok((lives, complete));
+            let (terms, held) = (terms.clone(), stamina.clone());
+            let play = move || {
+                for life in &lives {
+                    test.add(life, &terms, range, &|| held.takes_another());
+                }
+                test
+            };
+            let played = tokio::task::spawn_blocking(play).await;
+            test = played.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+            query.after = page.next;
+            if query.after.is_none() {
+                break;
             }
-            if looked_at >= cohort.most || began.elapsed() >= PATIENCE {
-                return Ok((lives, false));
+            if looked_at >= cohort.most || !stamina.goes_on() {
+                complete = false;
+                break;
             }
         }
+        test.finish();
+        Ok(Tested { test, range, complete: complete && stamina.goes_on() })
     }
+}
 
+impl Cohort {
+    /// Tasks that may have gone wrong and have not been canceled, those that changed last first.
+    fn query(&self, range: Range) -> ListQuery {
+        use StateTest::{Held, Is, Recovered, Retrying};
+        let filter = self
+            .filter
+            .clone()
+            .and(Test::State(vec![Recovered, Retrying, Held, Is(State::Failed), Is(State::Dead)]))
+            .and(Test::Time { field: TimeField::Updated, compare: Compare::GreaterOrEqual, at: range.since });
+        ListQuery { filter, sort: Sort::Updated, limit: PAGE, after: None, now: range.until }
+    }
+}
+
+impl Core {
     async fn life(&self, namespace: &str, stored: &Stored) -> Result<Read, StoreError> {
         let task = &stored.task;
         let records = self.store.history(Subject::Task(task.id), 0, ROWS).await?;

@@ -17,7 +17,8 @@ pub struct Describe {
     /// Those that are named get this value, or are taken away; the others stay.
     pub labels: BTreeMap<String, Option<String>>,
     pub priority: Option<i16>,
-    /// From its next failure on, or from its next retry by hand where it is over. When it is due next stays as it is.
+    /// From its next failure on, or from its next retry where it is over. When it is due next stays as it is, and so do its timeout and
+    /// its deadline.
     pub retry: Option<Option<Arc<Policy>>>,
 }
 
@@ -45,7 +46,11 @@ impl Engine {
         }
         for _ in 0..TRIES {
             let stored = self.find(namespace, task).await?;
-            let (seen, policy) = (stored.task, stored.policy);
+            let (seen, policy, is_hard) = (stored.task, stored.policy, stored.hard_deadline);
+            if let Some(name) = wanted.retry.iter().flatten().find_map(|policy| policy.unlike(&seen, is_hard)) {
+                let fault = "is what a task was submitted with; leave it out here";
+                return Err(Invalid::one(format!("retry.{name}"), fault).into());
+            }
             if !seen.is_meant_by(fence) {
                 return Err(CommandError::LeaseLost);
             }

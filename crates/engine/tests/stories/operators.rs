@@ -83,6 +83,37 @@ stories! {
         assert_eq!(state(&engine, id).await, State::Failed, "nothing is retried without a policy");
     }
 
+    /// A rule that was used up may be used again, and what a task took over when it was made cannot be changed so.
+    fn another_policy_counts_its_rules_anew_and_leaves_deadlines_alone(place) {
+        let engine = place.engine().await;
+        let once = |delay: &str| {
+            let rule = json!({"match": {"message": "x"}, "then": "retry", "max": 1});
+            json!({"strategy": "fixed", "delay": delay, "max_retries": 9, "rules": [rule]})
+        };
+        let give = async |id: TaskId, value: Value| {
+            let wanted = Describe { retry: Some(Some(Arc::new(policy(value)))), ..Describe::default() };
+            engine.describe("default", id, Speaker::Anyone, &wanted, &ana()).await
+        };
+        let id = submit(&engine, spec("a", once("10s"))).await;
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        give(id, once("20s")).await.unwrap();
+        place.pass(10_000);
+        engine.tick().await.unwrap();
+        report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
+        assert_eq!(state(&engine, id).await, State::RetryPending, "the rule of the new policy was not used yet");
+        for (name, value) in [
+            ("retry.timeout", json!({"max_retries": 3, "timeout": "5s"})),
+            ("retry.expires_at", json!({"max_retries": 3, "expires_at": "2099-01-01T00:00:00Z"})),
+            ("retry.deadline", json!({"max_retries": 3, "deadline": "hard"})),
+        ] {
+            let refused = give(id, value).await.expect_err("it was submitted without");
+            let CommandError::Invalid(faults) = refused else { panic!("{refused}") };
+            assert_eq!(faults.faults[0].path, name);
+        }
+        let limited = submit(&engine, spec("b", json!({"max_retries": 3, "timeout": "5s"}))).await;
+        give(limited, json!({"max_retries": 5, "timeout": "5s"})).await.unwrap();
+    }
+
     /// R-S24: each act leaves exactly one row, with who, why, and what it was before and after.
     fn every_act_on_a_task_is_written_down_once(place) {
         let engine = place.engine().await;

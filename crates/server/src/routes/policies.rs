@@ -8,7 +8,6 @@ use axum::http::{Method, StatusCode};
 use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
-use comeback_core::filter::Filter;
 use comeback_core::forecast::Assumed;
 use comeback_core::{Did, Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
 use comeback_engine::{Cohort, MOST_LIVES, USUAL_LIVES};
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::tasks::filter_from;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
@@ -42,8 +42,8 @@ pub fn lines() -> Vec<Line> {
         line(Method::POST, "/api/v1/policies/backtest", Need::Read, "What a policy would have made of recorded failures", post(backtest)).doc(
             Doc::new("backtestPolicy")
                 .about(
-                    "Tasks that failed at least once are played again under this policy by the same engine, at the times that it would have \
-                     chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all \
+                    "Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again under this \
+                     policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all \
                      else the record says nothing, which is counted as `unknown`. Nothing is changed.",
                 )
                 .needs::<BacktestIn>()
@@ -109,7 +109,7 @@ const MOST_SIMULATED: usize = 1_000;
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
     let given: SimulateIn = wire::read(&body)?;
     let limits = app.engine.config().policy_limits;
-    let policy = read_policy(&app, &given.policy, given.dialect.as_deref())?;
+    let policy = read_policy(&app, "policy", &given.policy, given.dialect.as_deref())?;
     let mut faults = Invalid::default();
     if given.failures.len() > MOST_FAILURES {
         faults.push("failures", format!("at most {MOST_FAILURES} are allowed"));
@@ -173,13 +173,12 @@ async fn backtest(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: BacktestIn = wire::read(&body)?;
-    let policy = read_policy(&app, &given.policy, given.dialect.as_deref())?;
+    let policy = read_policy(&app, "policy", &given.policy, given.dialect.as_deref())?;
     let most = given.limit.unwrap_or(USUAL_LIVES);
     if !(1..=MOST_LIVES).contains(&most) {
         return Err(Invalid::one("limit", format!("must be between 1 and {MOST_LIVES}")).into());
     }
-    let filter = Filter::parse(given.filter.as_deref().unwrap_or_default(), app.engine.now())
-        .map_err(|error| Problem::from(Invalid::one("filter", &error.message)).with("position", error.position))?;
+    let filter = filter_from("filter", given.filter.as_deref().unwrap_or_default(), app.engine.now())?;
     let within = given.within.map_or(Millis::from_days(7), |Span(span)| span);
     let tested = app.engine.backtest(&caller.namespace, &Cohort { filter, within, most }, policy.clone()).await?;
     let mut shown = wire::backtest::shown(&tested);
@@ -189,9 +188,9 @@ async fn backtest(
 }
 
 /// Nothing where it says that nothing is retried.
-fn read_policy(app: &App, given: &Value, dialect: Option<&str>) -> Result<Option<Arc<Policy>>, Problem> {
+pub fn read_policy(app: &App, at: &str, given: &Value, dialect: Option<&str>) -> Result<Option<Arc<Policy>>, Problem> {
     let read = dialect::parse(given, task::read_dialect(dialect)?, &app.engine.config().policy_limits);
-    Ok(read.map_err(|faults| faults.under("policy"))?.map(Arc::new))
+    Ok(read.map_err(|faults| faults.under(at))?.map(Arc::new))
 }
 
 #[derive(Deserialize, ToSchema)]

@@ -18,6 +18,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::policies::read_policy;
 use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
 use crate::App;
 use crate::auth::{Caller, Need};
@@ -134,8 +135,8 @@ fn settle_doc() -> Doc {
         .about(
             "For tasks of the executor `hook`. Name the `run` or the `attempt` that was started; one that is over is refused. \
              Counts are added to what was counted before, and are a sign of life. Labels and a policy may be given to any task, whoever \
-             runs it, and a priority to any that is open. A policy holds from its next failure on, or from its next retry by hand where it is \
-             over; when it is due next stays as it is.",
+             runs it, and a priority to any that is open. A policy takes an operator's key and holds from its next failure on, or from its \
+             next retry where it is over; when it is due next stays as it is, and so do its timeout and its deadline.",
         )
         .needs::<SettleIn>()
         .example(json!({"status": "failed", "run": 1, "error": {"status": 503, "message": "Service Unavailable"}}))
@@ -304,8 +305,13 @@ pub fn read_filter(query: &Query, now: Timestamp) -> Result<Filter, Problem> {
     for (label, value) in query.labels() {
         text.push_str(&format!(" {label}:{}", quoted(value)));
     }
-    Filter::parse(text.trim(), now)
-        .map_err(|error| Problem::from(Invalid::one("q", &error.message)).with("position", error.position))
+    filter_from("q", text.trim(), now)
+}
+
+/// A filter, or where it is wrong.
+pub fn filter_from(at: &str, text: &str, now: Timestamp) -> Result<Filter, Problem> {
+    Filter::parse(text, now)
+        .map_err(|error| Problem::from(Invalid::one(at, &error.message)).with("position", error.position))
 }
 
 async fn show(
@@ -616,7 +622,7 @@ struct SettleIn {
     /// How it is retried from its next failure on.
     #[serde(default)]
     #[schema(value_type = stands_for::RetryPolicy, required = false)]
-    retry: Option<Raw>,
+    retry: Option<Value>,
     /// Of `retry`.
     #[serde(default)]
     #[schema(value_type = Option<stands_for::Dialect>)]
@@ -660,9 +666,14 @@ async fn settle(
     let id = task_id(&id)?;
     let mut given: SettleIn = wire::read(&body)?;
     let (end, counted, fence) = (given.end()?, given.counted(id), given.fence());
-    let dialect = shape::read_dialect(given.dialect.as_deref())?;
-    let read = |Raw(text): Raw| app.policies.read(text.get(), dialect, &app.engine.config().policy_limits);
-    let retry = given.retry.map(read).transpose().map_err(|faults| faults.under("retry"))?;
+    let retry = match &given.retry {
+        Some(_) if !caller.role.may(Need::Operate) => {
+            return Err(Problem::forbidden("another policy is an operator's to give"));
+        }
+        Some(policy) => Some(read_policy(&app, "retry", policy, given.dialect.as_deref())?),
+        None if given.dialect.is_some() => return Err(Invalid::one("dialect", "belongs to `retry`").into()),
+        None => None,
+    };
     let described = Describe { labels: given.labels, priority: given.priority, retry };
     if end.is_none() && counted.is_none() && described.is_nothing() {
         let what = "say how it ended, what was counted, or which labels, priority and policy it should have";

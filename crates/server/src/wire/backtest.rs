@@ -27,8 +27,8 @@ pub fn shown(tested: &Tested) -> Value {
     let mut errors: Vec<(&i64, &OfError)> = test.errors.iter().collect();
     errors.sort_by_key(|(_, it)| std::cmp::Reverse(it.tasks));
     json!({
-        "since": tested.since.to_rfc3339(),
-        "until": tested.until.to_rfc3339(),
+        "since": tested.range.since.to_rfc3339(),
+        "until": tested.range.until.to_rfc3339(),
         "complete": tested.complete,
         "tasks": test.tasks,
         "recorded": arm(&test.recorded),
@@ -42,7 +42,7 @@ pub fn shown(tested: &Tested) -> Value {
             "recorded": of_number(&test.recorded, number),
             "candidate": of_number(&test.candidate, number),
         })).collect::<Vec<_>>(),
-        "bucket_ms": tested.fine.0,
+        "bucket_ms": tested.range.fine.0,
         "load": instants.into_iter().map(|at| json!({
             "at": at.to_rfc3339(),
             "recorded": at_instant(&test.recorded, at),

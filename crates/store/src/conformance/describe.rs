@@ -72,6 +72,7 @@ cases! { "describe";
         assert!(w.load(id).await.task.state.is_terminal());
         assert!(describe(&w, id, with(seldom.clone())).await);
         assert_eq!(w.load(id).await.policy, seldom);
+        assert!(!describe(&w, TaskId(uuid::Uuid::nil()), with(seldom)).await, "nobody is nobody's task");
     }
 
     /// A rule counts by label: who gets another one counts elsewhere.

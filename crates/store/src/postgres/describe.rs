@@ -49,10 +49,13 @@ async fn write(
         let policy = policy.as_ref().map(known).transpose()?;
         let sql = "update task_open set policy = $2, rule_counts = null, version = version + 1, updated_at = greatest($3, updated_at)
              where id = $1";
-        tx.execute(sql, &[&id.0, &policy, &now.0]).await?;
-        for table in ["task_done", "task"] {
-            tx.execute(&format!("update {table} set policy = $2 where id = $1"), &[&id.0, &policy]).await?;
+        let open = tx.execute(sql, &[&id.0, &policy, &now.0]).await?;
+        let done = tx.execute("update task_done set policy = $2 where id = $1", &[&id.0, &policy]).await?;
+        // It went from one to the other in between, or is gone.
+        if open + done != 1 {
+            return Ok(false);
         }
+        tx.execute("update task set policy = $2 where id = $1", &[&id.0, &policy]).await?;
     }
     if let Some((before, after)) = &change.labels {
         let row = tx.query_opt("select labels::text from task where id = $1 for update", &[&id.0]).await?;

@@ -34,9 +34,13 @@ fn shown(found: Value, within: &str) -> View {
     let mut row = |title: &str, was: Cell, is: Cell| table.rows.push(vec![title.into(), was, is]);
     let share = |count: u64| format!("{} ({} %)", grouped(count), (count as f64 * 100.0 / tasks as f64).round());
     let known = number(&is, "recovered");
+    let by_hand = number(&found, "by_hand");
     row(
         "recovered",
-        share(number(&was, "recovered")).into(),
+        match by_hand {
+            0 => share(number(&was, "recovered")).into(),
+            some => format!("{}, {} by hand", share(number(&was, "recovered")), grouped(some)).into(),
+        },
         match unknown {
             0 => share(known).into(),
             more => format!("at least {}, {} more not known", share(known), grouped(more)).into(),
