@@ -116,16 +116,21 @@ fn what_the_record_does_not_tell_is_unknown_and_not_guessed() {
     assert_eq!(beyond.unknown, 1);
 }
 
+/// Retried by hand at an instant, and healthy then.
+fn brought_back(over: &Snapshot, mut records: Vec<Record>, at: Timestamp) -> Life {
+    let retried = transition::manual_retry(&over.task, false, &Act::default(), at).expect("can be retried");
+    records.push(retried.record().clone());
+    let again = lease(&after(over, &retried), at);
+    let change = end(&again, End::Succeeded { result: None }, at + Millis::from_secs(1));
+    records.push(change.record().clone());
+    Life::of(change.after(), 1, &records).expect("it failed")
+}
+
 #[test]
 fn what_came_back_by_hand_is_won_by_a_policy_that_would_have_gone_on() {
-    let (snapshot, mut records) = lived(1, Some(native(json!("fixed(5m, 1 retries)"))), LATE);
+    let (snapshot, records) = lived(1, Some(native(json!("fixed(5m, 1 retries)"))), LATE);
     let day = T0 + Millis::from_days(1);
-    let retried = transition::manual_retry(&snapshot.task, false, &Act::default(), day).expect("can be retried");
-    records.push(retried.record().clone());
-    let again = lease(&after(&snapshot, &retried), day);
-    let change = end(&again, End::Succeeded { result: None }, day + Millis::from_secs(1));
-    records.push(change.record().clone());
-    let life = Life::of(change.after(), 1, &records).expect("it failed");
+    let life = brought_back(&snapshot, records, day);
     let test = test(&[life], json!({"schedule": ["1h", "2d"]}));
     check(&test.recorded, 1, 0, 2);
     check(&test.candidate, 1, 0, 2);
@@ -210,16 +215,11 @@ fn what_was_lost_counts_as_the_policy_says_and_what_was_given_back_does_not() {
 
 #[test]
 fn a_deadline_that_a_person_renewed_was_not_there_before() {
-    let (snapshot, mut records) = lived(1, Some(native(json!("fixed(5m, 1 retries)"))), LATE);
+    let (snapshot, records) = lived(1, Some(native(json!("fixed(5m, 1 retries)"))), LATE);
     let mut over = snapshot.clone();
     over.task.expires_at = Some(T0 + HOUR);
     let day = T0 + Millis::from_days(1);
-    let retried = transition::manual_retry(&over.task, false, &Act::default(), day).expect("can be retried");
-    records.push(retried.record().clone());
-    let again = lease(&after(&over, &retried), day);
-    let change = end(&again, End::Succeeded { result: None }, day + Millis::from_secs(1));
-    records.push(change.record().clone());
-    let life = Life::of(change.after(), 1, &records).expect("it failed");
+    let life = brought_back(&over, records, day);
     let patient = test(&[life], json!("fixed(30m, 99 retries)"));
     assert_eq!((patient.candidate.gave_up, patient.won.len()), (1, 0), "its hour was over");
 }
