@@ -59,12 +59,18 @@ test(`${ALL.length} ways to smuggle a script are all shown as text`, async () =>
     }));
     assert.deepEqual(found, { ran: undefined, strange: [], links: [], base: `${stage.url}/` }, where);
   }
-  for (const path of ['', 'tasks?q=', 'executions', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers', 'admin', 'admin/audit', 'admin/alerts', 'admin/subscriptions', 'upcoming', 'errors', 'analytics?range=1h&by=kind', `tasks?q=${encodeURIComponent(ALL[0])}`]) {
+  for (const path of ['', 'tasks?q=', 'executions', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers', 'admin', 'admin/audit', 'admin/alerts', 'admin/subscriptions', 'upcoming', 'upcoming?range=30d', 'errors', 'analytics?range=1h&by=kind', `tasks?q=${encodeURIComponent(ALL[0])}`]) {
     await tab.go(path);
     await tab.page.locator('main h1').waitFor();
     await tab.page.locator('.skeleton').first().waitFor({ state: 'detached' });
     await clean(path);
   }
+  await tab.go(`playground?policy=${encodeURIComponent('fixed(1m, 1 retries)')}`);
+  await tab.page.getByRole('heading', { name: 'By error' }).waitFor();
+  await clean('playground');
+  await tab.go(`playground?policy=${encodeURIComponent(ALL[0])}&q=${encodeURIComponent(ALL[1])}`);
+  await tab.page.getByRole('alert').first().waitFor();
+  await clean('playground with evil words');
   for (const id of shown) {
     await tab.go(`t/${id}`);
     await tab.page.getByRole('img', { name: /Timeline/ }).waitFor();
