@@ -25,13 +25,13 @@ use crate::time::{Millis, Timestamp};
 /// A task that went wrong at least once, as far as it was recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Life {
-    pub id: TaskId,
-    pub lane: Arc<Lane>,
+    id: TaskId,
+    lane: Arc<Lane>,
     ending: Ending,
     /// When it is over whatever the policy says.
-    pub expires_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
     /// What each retry of it costs.
-    pub cost: u32,
+    cost: u32,
     /// Those that came to an end of their own, oldest first, from the first that went wrong.
     runs: Vec<Run>,
 }

@@ -2659,14 +2659,14 @@ export interface components {
             given_up: number;
             open: number;
             retries: number;
-            /** @description Retries that failed. */
+            /** @description Retries that failed; one that was told to wait did not try. */
             wasted: number;
             /** @description What the retries cost, where they cost something. */
             cost: number;
             /** @description Half of those that recovered did within this, from their first failure. */
             recovery_p50_ms: number | null;
             recovery_p95_ms: number | null;
-            /** @description Retries that began within one minute, at most. */
+            /** @description Retries that were due within one minute, at most. */
             peak_per_minute: number;
         };
         /** @description The body is not JSON, or the address cannot be read. Correct the request. */
@@ -4351,7 +4351,7 @@ export interface components {
             by_hand: number;
             /** @description Those that the candidate is not known to bring back, and that it would try at times of which the record says nothing: up to so many more may recover. */
             unknown: number;
-            /** @description Those that recovered, and that the candidate would have given up before. */
+            /** @description Those that recovered by themselves, and that the candidate would have given up before. */
             lost: {
                 count: number;
                 /** @description Up to 20 of them. */
@@ -4375,7 +4375,7 @@ export interface components {
                 };
             }[];
             bucket_ms: number;
-            /** @description Retries by the time at which they began. */
+            /** @description Retries of this time, by when they were due. */
             load: {
                 at: components["schemas"]["Instant"];
                 recorded: number;

@@ -28,6 +28,7 @@ use crate::wire::{self, Span, task};
 
 pub fn lines() -> Vec<Line> {
     let summary = "How a policy is read, and when it would retry";
+    let played = "What a policy would have made of recorded failures";
     let one = "/api/v1/policies/{kind}";
     let example = json!({"policy": "exp(60s, x2, max 1h, 5 retries)", "error": {"status": 503}, "seed": 1});
     let bound = || schema::named("BoundPolicy");
@@ -39,15 +40,18 @@ pub fn lines() -> Vec<Line> {
                 .example(json!({"policy": {"maxAttempts": 3, "waitDuration": 5000}, "dialect": "workflow"}))
                 .answers(schema::named("Simulation")),
         ),
-        line(Method::POST, "/api/v1/policies/backtest", Need::Read, "What a policy would have made of recorded failures", post(backtest)).doc(
+        line(Method::POST, "/api/v1/policies/backtest", Need::Read, played, post(backtest)).doc(
             Doc::new("backtestPolicy")
                 .about(
-                    "Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again under this \
-                     policy by the same engine, at the times that it would have chosen. An attempt succeeds from the instant on at which one did succeed, and fails before as the one before it did; of all \
-                     else the record says nothing, which is counted as `unknown`. Nothing is changed.",
+                    "Tasks that failed at least once, and that recovered, wait, are held or were given up since, are played again \
+                     under this policy by the same engine, at the times that it would have chosen. An attempt succeeds from the \
+                     instant on at which one did succeed, and fails before as the one before it did; of all else the record says \
+                     nothing, which is counted as `unknown`. Nothing is changed.",
                 )
                 .needs::<BacktestIn>()
-                .example(json!({"policy": "exp(60s, x2, max 1h, 3 retries)", "filter": "kind:payments.charge", "within": "7d"}))
+                .example(json!({
+                    "policy": "exp(60s, x2, max 1h, 3 retries)", "filter": "kind:payments.charge", "within": "7d",
+                }))
                 .example(json!({"policy": false, "limit": 100}))
                 .answers(schema::named("PolicyBacktest")),
         ),
