@@ -1,6 +1,6 @@
 //! What an engine is told when it starts. Everything has a limit.
 
-use comeback_core::{Millis, PolicyLimits};
+use comeback_core::{Millis, PolicyLimits, Quotas};
 use comeback_store::Loop;
 
 use crate::executors::Kinds;
@@ -12,6 +12,8 @@ pub struct EngineConfig {
     pub instance: String,
     pub policy_limits: PolicyLimits,
     pub limits: Limits,
+    /// How much of what namespaces share each of them may have.
+    pub quotas: Quotas,
     /// What tasks may ask this installation to do by itself.
     pub executors: Available,
     /// Kinds whose tasks this installation runs by itself.
@@ -65,6 +67,7 @@ impl Default for EngineConfig {
             instance: "comeback".into(),
             policy_limits: PolicyLimits::default(),
             limits: Limits::default(),
+            quotas: Quotas::default(),
             executors: Available::default(),
             kinds: Kinds::default(),
             stuck_after: Millis::from_secs(1_800),

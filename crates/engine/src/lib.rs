@@ -31,6 +31,7 @@ mod loops;
 mod operations;
 mod road;
 pub mod schedules;
+mod shares;
 mod spec;
 pub mod subscriptions;
 mod tally;
@@ -68,6 +69,7 @@ pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
 pub use limits::Limits;
 pub use road::Changed;
+pub use shares::{Share, Shares};
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 pub use tally::{BOUNDS_MS, CallTally, KindTally, LoopTally, Query, QueryTally, Tally, Took};
 pub use watch::{Watcher, Watching};
@@ -214,6 +216,9 @@ pub enum CommandError {
     WrongOperationState { state: comeback_core::operation::OperationState, verb: &'static str },
     #[error("its open tasks have reserved {0} credits")]
     AccountInUse(i64),
+    /// The namespace has all it may have of something; others are not affected.
+    #[error(transparent)]
+    QuotaExceeded(#[from] comeback_core::QuotaExceeded),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the engine is shutting down")]

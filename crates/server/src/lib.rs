@@ -18,10 +18,11 @@ mod ui;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use comeback_core::Quota;
 use comeback_engine::executors::Executors;
 use comeback_engine::store::{PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
@@ -64,6 +65,8 @@ pub struct App {
     counted: counted::Counted,
     /// Who is told of requests.
     pub(crate) requests: Option<Listener>,
+    /// Requests that were refused because a namespace's quota was used up.
+    quota_refusals: QuotaRefusals,
     /// How many more streams of events may be open.
     streams: Arc<Semaphore>,
     /// Acts under a key that are not about a task, one after the other.
@@ -71,6 +74,20 @@ pub struct App {
     /// Why the last write that was tried failed; nothing when it did not.
     trouble: RwLock<Option<String>>,
     draining: AtomicBool,
+}
+
+/// How often each quota refused a request.
+#[derive(Default)]
+pub(crate) struct QuotaRefusals([AtomicU64; Quota::ALL.len()]);
+
+impl QuotaRefusals {
+    pub fn count(&self, quota: Quota) {
+        self.0[quota as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (Quota, u64)> {
+        Quota::ALL.iter().map(|quota| (*quota, self.0[*quota as usize].load(Ordering::Relaxed)))
+    }
 }
 
 /// What a server is told when it starts.
@@ -131,6 +148,7 @@ impl App {
             gate: Gate::new(gate),
             counted: counted::Counted::default(),
             requests,
+            quota_refusals: QuotaRefusals::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             keyed_acts: tokio::sync::Mutex::default(),
             trouble: RwLock::default(),

@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use comeback_core::workflow::Problems;
-use comeback_core::{Fault, Invalid};
+use comeback_core::{Fault, Invalid, Quota, QuotaExceeded};
 use comeback_engine::store::StoreError;
 use comeback_engine::{CommandError, ReportError};
 use serde_json::{Map, Value, json};
@@ -21,11 +21,13 @@ pub struct Problem {
     cause: Option<String>,
     /// Seconds after which it is worth trying again.
     pub retry_after: Option<u32>,
+    /// The quota that was used up, where that is the problem.
+    pub quota: Option<Quota>,
 }
 
 impl Problem {
     pub fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Problem {
-        Problem { status, code, title, detail: detail.into(), more: None, cause: None, retry_after: None }
+        Problem { status, code, title, detail: detail.into(), more: None, cause: None, retry_after: None, quota: None }
     }
 
     pub fn bad_request(detail: impl Into<String>) -> Problem {
@@ -242,15 +244,29 @@ impl From<CommandError> for Problem {
                 Problem::conflict("ACCOUNT_IN_USE", "The account is in use", text).with("reserved_credits", reserved)
             }
             CommandError::KeyTaken => Problem::conflict("DEDUPE_KEY_TAKEN", "The dedupe key is taken", text),
+            CommandError::QuotaExceeded(exceeded) => exceeded.into(),
             CommandError::Store(error) => error.into(),
             CommandError::ShuttingDown => Problem::unavailable("the server is shutting down"),
         }
     }
 }
 
+/// One namespace has all it may have of something: the answer names the quota, and the metric counts it.
+impl From<QuotaExceeded> for Problem {
+    fn from(exceeded: QuotaExceeded) -> Self {
+        let QuotaExceeded { quota, most, .. } = exceeded;
+        let title = "The namespace's quota is used up";
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "QUOTA_EXCEEDED", title, exceeded.to_string())
+            .with("quota", quota.word())
+            .with("limit", most);
+        Problem { retry_after: Some(1), quota: Some(quota), ..problem }
+    }
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
+            StoreError::QuotaExceeded(exceeded) => exceeded.into(),
             StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
             StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
             other => {

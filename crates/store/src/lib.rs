@@ -489,4 +489,7 @@ pub enum StoreError {
     Corrupt(String),
     #[error("the statement was refused: {0}")]
     Refused(String),
+    /// Nothing was done: the namespace has all it may have of something.
+    #[error(transparent)]
+    QuotaExceeded(#[from] comeback_core::QuotaExceeded),
 }

@@ -96,6 +96,9 @@ pub struct ServeArgs {
     /// Change a limit, such as payload_bytes=1048576; a wrong name lists them all
     #[arg(long, env = "COMEBACK_LIMIT", hide_env_values = true, value_name = "NAME=VALUE", value_delimiter = ',')]
     pub limit: Vec<String>,
+    /// Change what one namespace may have, such as lanes=20000; a wrong name lists them all
+    #[arg(long, env = "COMEBACK_QUOTA", hide_env_values = true, value_name = "NAME=VALUE", value_delimiter = ',')]
+    pub quota: Vec<String>,
     /// human or json
     #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
     pub log_format: String,

@@ -29,6 +29,7 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         stuck_after: "30m".into(),
         look_every: Vec::new(),
         limit: limits,
+        quota: Vec::new(),
         log_format: args.log_format,
     };
     let lines = kinds.iter().enumerate().map(|(i, kind)| {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Millis, PolicyLimits, Timestamp};
+use comeback_core::{Millis, PolicyLimits, Quotas, Timestamp};
 use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
 use comeback_engine::store::{Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
@@ -38,6 +38,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
+    let quotas = quotas(&args.quota)?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
     let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&args.look_every)?);
     let place = Place::named(&args.db);
@@ -50,6 +51,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         executors,
         kinds: std::mem::take(&mut beside.kinds),
         limits,
+        quotas,
         policy_limits: policies,
         retention,
         stuck_after,
@@ -215,6 +217,19 @@ pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
         set.map_err(wrong)?;
     }
     Ok(limited)
+}
+
+/// What one namespace may have, each quota as its name, `=` and a number.
+fn quotas(given: &[String]) -> Result<Quotas, Failure> {
+    let mut quotas = Quotas::default();
+    for text in given {
+        let wrong = |why: String| {
+            Failure::new(code::USAGE, format!("`{text}` is no quota")).why(why).remedy("--quota lanes=20000")
+        };
+        let (name, value) = text.split_once('=').ok_or_else(|| wrong("a quota is a name, `=` and a number".into()))?;
+        quotas.set(name, value).map_err(wrong)?;
+    }
+    Ok(quotas)
 }
 
 type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);

@@ -247,6 +247,7 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
     let mut response = match response.extensions().get::<Problem>() {
         Some(problem) => {
             problem.log(&id);
+            problem.quota.inspect(|quota| app.quota_refusals.count(*quota));
             shape.render(problem, &id)
         }
         None if response.status().is_client_error() || response.status().is_server_error() => {

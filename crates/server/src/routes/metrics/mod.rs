@@ -52,6 +52,11 @@ fn door(page: &mut Page, app: &App) {
     for class in Class::ALL {
         page.value("http_requests_refused_total", &[("class", class.word())], app.gate.refused(class));
     }
+    page.counters(
+        "quota_refusals_total",
+        "Requests that were refused because a namespace's quota was used up, by quota.",
+        app.quota_refusals.all().map(|(quota, count)| (vec![("quota", quota.word())], count)),
+    );
 }
 
 /// What rules allow, and what runs under them.
