@@ -53,6 +53,13 @@ storm: ## what retries do to a service in trouble, four ways side by side (four 
 fairness: setup ## what one tenant's million tasks do to another's ten, on both databases (five minutes)
 	scripts/with-postgres --durable cargo run --release -p comeback-engine --example fairness
 
+TENANTS_SECONDS ?= 60
+.PHONY: tenants
+tenants: setup tools ui ## what one hostile tenant does to an honest one: every attack, on both databases (TENANTS_SECONDS=60 for each)
+	cargo build --release -p comeback -p comeback-bench
+	target/release/comeback-tenants --seconds $(TENANTS_SECONDS)
+	scripts/with-postgres --durable sh -c 'target/release/comeback-tenants --seconds $(TENANTS_SECONDS) --postgres "$$COMEBACK_TEST_POSTGRES"'
+
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare
 
