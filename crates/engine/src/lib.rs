@@ -181,6 +181,16 @@ impl Engine {
     pub fn config(&self) -> &EngineConfig {
         &self.core.config
     }
+
+    /// What a person's reads run under: `store::interactive(engine.interactive(namespace), …)` keeps them from the engine's connections.
+    pub fn interactive(&self, namespace: &str) -> comeback_store::Interactive {
+        let EngineConfig { limits, quotas, .. } = &self.core.config;
+        comeback_store::Interactive {
+            namespace: namespace.into(),
+            timeout: std::time::Duration::from_millis(limits.search_timeout.0),
+            searches: quotas.get(comeback_core::Quota::Searches),
+        }
+    }
 }
 
 /// Why a command did not happen. Named by what the caller can do.

@@ -267,6 +267,10 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::QuotaExceeded(exceeded) => exceeded.into(),
+            StoreError::SearchTimeout(_) => {
+                let title = "The search takes too long";
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "SEARCH_TIMEOUT", title, error.to_string())
+            }
             StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
             StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
             other => {

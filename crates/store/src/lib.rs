@@ -11,6 +11,7 @@ mod check;
 mod dependencies;
 mod dictionary;
 mod events;
+mod interactive;
 mod operations;
 mod page;
 mod place;
@@ -44,6 +45,7 @@ pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
+pub use interactive::{Interactive, interactive};
 pub use operations::{Marked, Operation, Started};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
@@ -489,6 +491,9 @@ pub enum StoreError {
     Corrupt(String),
     #[error("the statement was refused: {0}")]
     Refused(String),
+    /// An interactive read took longer than it may and was interrupted.
+    #[error("the search took longer than {} and was stopped; narrow the filter", comeback_core::Millis(u64::try_from(.0.as_millis()).unwrap_or(u64::MAX)))]
+    SearchTimeout(std::time::Duration),
     /// Nothing was done: the namespace has all it may have of something.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),
