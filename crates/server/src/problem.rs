@@ -228,6 +228,7 @@ impl From<CommandError> for Problem {
                 Problem::new(StatusCode::BAD_REQUEST, "WRONG_STATE", "Not possible in this state", text)
                     .with("state", state.word())
             }
+            CommandError::RootEnded(_) => Problem::conflict("CONFLICT", "Somebody else was faster", text),
             CommandError::LeaseLost => Problem::conflict("LEASE_LOST", "The lease is no longer held", text),
             CommandError::TaskCanceled => Problem::conflict("TASK_CANCELED", "The task was canceled", text),
             CommandError::Conflict => Problem::conflict("CONFLICT", "Somebody else was faster", text),

@@ -291,8 +291,21 @@ impl Store for PostgresStore {
         self.search(flow::executions(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
 
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
-        flow::steps(self, execution, which).await.map_err(StoreError::of_a_read)
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
+        flow::steps(self, execution, which, most_bytes).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        flow::tree(self, execution).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        flow::gates(self, per_namespace).await.map_err(StoreError::of_a_read)
     }
 
     async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {

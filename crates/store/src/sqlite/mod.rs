@@ -342,9 +342,22 @@ impl Store for SqliteStore {
         self.search(move |connection, dictionary| flow::executions(connection, dictionary, &namespace, &query)).await
     }
 
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
         let which = which.owned();
-        self.read(move |connection, _| flow::steps(connection, execution, &which)).await
+        self.read(move |connection, _| flow::steps(connection, execution, &which, most_bytes)).await
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        self.read(move |connection, _| flow::tree(connection, execution)).await
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        self.read(move |connection, dictionary| flow::gates(connection, dictionary, per_namespace)).await
     }
 
     async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
