@@ -133,6 +133,8 @@ pub const FIELDS: &str = "state, kind, queue, name, key, label.<name>, execution
 
 const MAX_LENGTH: usize = 4_096;
 const MAX_TERMS: usize = 50;
+/// Words without a field: each is looked for in the texts of every task, so they are the dearest.
+const MAX_WORDS: usize = 16;
 
 impl Filter {
     /// The kinds that it asks for by their whole names.
@@ -156,6 +158,10 @@ impl Filter {
                 return Err(fault(token.position, format!("a filter may have {MAX_TERMS} terms at most")));
             }
             terms.push(term(&token, now)?);
+            let words = terms.iter().filter(|term| matches!(term.test, Test::Word(_))).count();
+            if words > MAX_WORDS {
+                return Err(fault(token.position, format!("a filter may have {MAX_WORDS} words without a field at most")));
+            }
         }
         Ok(Filter { terms })
     }

@@ -93,6 +93,8 @@ pub(crate) struct Core {
     /// How far those who follow the feed have looked.
     pub looked: subscriptions::follow::Looked,
     pub counted: alerts::look::Counted,
+    /// How often open calls are looked through.
+    pub flow_pace: flow::Pace,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -145,6 +147,7 @@ impl Engine {
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
             looked: subscriptions::follow::Looked::default(),
             counted: alerts::look::Counted::default(),
+            flow_pace: flow::Pace::default(),
             workflows: std::sync::OnceLock::new(),
         });
         core.learn_classes().await?;
@@ -181,6 +184,16 @@ impl Engine {
     pub fn config(&self) -> &EngineConfig {
         &self.core.config
     }
+
+    /// What a person's reads run under: `store::interactive(engine.interactive(namespace), …)` keeps them from the engine's connections.
+    pub fn interactive(&self, namespace: &str) -> comeback_store::Interactive {
+        let EngineConfig { limits, quotas, .. } = &self.core.config;
+        comeback_store::Interactive {
+            namespace: namespace.into(),
+            timeout: std::time::Duration::from_millis(limits.search_timeout.0),
+            searches: quotas.get(comeback_core::Quota::Searches),
+        }
+    }
 }
 
 /// Why a command did not happen. Named by what the caller can do.
@@ -195,6 +208,9 @@ pub enum CommandError {
     WrongState { state: State, verb: &'static str },
     #[error("{0}")]
     WrongExecutionState(comeback_core::execution::ExecutionRejection),
+    /// Nothing begins below an execution that has ended.
+    #[error("the execution {0}, which all of this began with, has ended")]
+    RootEnded(comeback_core::ExecutionId),
     #[error("the lease is no longer held")]
     LeaseLost,
     #[error("the task was canceled")]

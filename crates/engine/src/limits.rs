@@ -26,6 +26,10 @@ pub struct Limits {
     pub waiting_deliveries: usize,
     /// Of one namespace; those that were not seen for longest are forgotten.
     pub error_groups: usize,
+    /// How long one search of the API may take, in real time.
+    pub search_timeout: Millis,
+    /// How long one HTTP call of the server may take, in real time, whatever the task's own limit is.
+    pub longest_call: Millis,
 }
 
 impl Default for Limits {
@@ -44,6 +48,8 @@ impl Default for Limits {
             needs_per_task: 10_000,
             waiting_deliveries: 10_000,
             error_groups: 10_000,
+            search_timeout: Millis::from_secs(5),
+            longest_call: Millis::from_secs(15 * 60),
         }
     }
 }
@@ -68,8 +74,14 @@ impl Limits {
                 self.leases_per_request = u32::try_from(number()?).map_err(|_| format!("{value} is too many"))?;
                 return Ok(());
             }
-            "longest_lease" => {
-                self.longest_lease = Millis::parse(value).map_err(|error| error.to_string())?;
+            "longest_lease" | "search_timeout" | "longest_call" => {
+                let span = Millis::parse(value).map_err(|error| error.to_string())?;
+                match name {
+                    "longest_lease" => self.longest_lease = span,
+                    _ if span < Millis(100) => return Err("100ms is the least".into()),
+                    "search_timeout" => self.search_timeout = span,
+                    _ => self.longest_call = span,
+                }
                 return Ok(());
             }
             _ => return Err(format!("there are {}", Self::NAMES.join(", "))),
@@ -92,6 +104,8 @@ impl Limits {
         "error_groups",
         "leases_per_request",
         "longest_lease",
+        "search_timeout",
+        "longest_call",
     ];
 
     /// Whether a text can be a name of any sort.

@@ -9,7 +9,7 @@ use comeback_core::{
     Edge, Execution, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Policy, State, Task, TaskId, Timestamp,
     When, expression,
 };
-use comeback_store::{Body, Idempotency, NewExecution, NewTask, Origin, Submission};
+use comeback_store::{Below, Body, Idempotency, NewExecution, NewTask, Origin, Submission};
 
 use crate::Limits;
 use crate::config::{Available, EngineConfig};
@@ -161,6 +161,8 @@ pub struct ExecutionSpec {
     /// A name that was given away before.
     pub id: Option<ExecutionId>,
     pub origin: Origin,
+    /// Its place below the execution that all of it began with.
+    pub below: Option<Below>,
 }
 
 impl ExecutionSpec {
@@ -342,6 +344,7 @@ impl Submit {
                 labels: spec.labels,
                 external_id: spec.external_id,
                 origin: spec.origin,
+                below: spec.below,
             }),
             edges: edges.into_iter().map(|(_, _, edge)| edge).collect(),
             idempotency: self.idempotency.clone(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comeback_core::Timestamp;
-use comeback_engine::store::{Counts, Store, StoreError};
+use comeback_engine::store::{Counts, Interactive, Store, StoreError, interactive};
 use parking_lot::Mutex;
 
 /// Fewer than these are counted each time.
@@ -46,9 +46,14 @@ impl Counted {
                 && let Ok(turn) = slot.turn.clone().try_lock_owned()
             {
                 let (store, namespace) = (store.clone(), namespace.to_owned());
+                let reads = Interactive::current();
                 tokio::spawn(async move {
+                    let count = slot.count(&*store, &namespace, now);
                     // Where it fails the next one counts, and is told why not.
-                    let _ = slot.count(&*store, &namespace, now).await;
+                    let _ = match reads {
+                        Some(reads) => interactive(reads, count).await,
+                        None => count.await,
+                    };
                     drop(turn);
                 });
             }

@@ -228,6 +228,7 @@ impl From<CommandError> for Problem {
                 Problem::new(StatusCode::BAD_REQUEST, "WRONG_STATE", "Not possible in this state", text)
                     .with("state", state.word())
             }
+            CommandError::RootEnded(_) => Problem::conflict("CONFLICT", "Somebody else was faster", text),
             CommandError::LeaseLost => Problem::conflict("LEASE_LOST", "The lease is no longer held", text),
             CommandError::TaskCanceled => Problem::conflict("TASK_CANCELED", "The task was canceled", text),
             CommandError::Conflict => Problem::conflict("CONFLICT", "Somebody else was faster", text),
@@ -267,6 +268,10 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::QuotaExceeded(exceeded) => exceeded.into(),
+            StoreError::SearchTimeout(_) => {
+                let title = "The search takes too long";
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "SEARCH_TIMEOUT", title, error.to_string())
+            }
             StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
             StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
             other => {

@@ -82,6 +82,20 @@ impl PolicyText {
     }
 }
 
+/// Lanes grouped by their namespace, so many of each at most; those that cannot be read are left out.
+pub fn by_namespace(dictionary: &Dictionary, lanes: &[i32], most: u32) -> Vec<Vec<i32>> {
+    let mut groups: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for lane in lanes.iter().filter(|lane| dictionary.lane(**lane).is_some()) {
+        if let Some(namespace) = dictionary.lane_namespace(*lane) {
+            let group = groups.entry(namespace).or_default();
+            if group.len() < most as usize {
+                group.push(*lane);
+            }
+        }
+    }
+    groups.into_values().collect()
+}
+
 impl Dictionary {
     pub fn namespace(&self, name: &str) -> Option<i32> {
         self.inner.read().namespaces.get(name).copied()

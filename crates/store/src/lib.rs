@@ -11,6 +11,7 @@ mod check;
 mod dependencies;
 mod dictionary;
 mod events;
+mod interactive;
 mod operations;
 mod page;
 mod place;
@@ -44,6 +45,7 @@ pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
+pub use interactive::{Interactive, interactive};
 pub use operations::{Marked, Operation, Started};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
@@ -166,14 +168,27 @@ pub trait Store: Send + Sync {
     /// The cursor behind everything that can be read now: what happens later comes after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
 
-    /// Steps of an execution with their results, as far as they have one.
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError>;
+    /// Steps of an execution with their results, as far as they have one. Where all results together have more than `most_bytes`, they
+    /// are left out, and only their sizes are told.
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError>;
 
-    /// Tasks that stand for executions which are over, while the tasks still run.
-    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError>;
+    /// The place of an execution below its root.
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError>;
 
-    /// Open executions whose task is over or has gone on to another run.
-    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError>;
+    /// Tasks that wait at a gate whose needs are met: so many of each namespace at most.
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError>;
+
+    /// Tasks that stand for executions which are over, while the tasks still run: so many of each namespace at most.
+    async fn call_ends(&self, per_namespace: u32) -> Result<Vec<CallEnd>, StoreError>;
+
+    /// Open executions whose task is over or has gone on to another run, or whose root is over: so many of each
+    /// namespace at most.
+    async fn orphans(&self, per_namespace: u32) -> Result<Vec<(String, ExecutionId)>, StoreError>;
 
     /// Executions, newest first.
     async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError>;
@@ -489,6 +504,9 @@ pub enum StoreError {
     Corrupt(String),
     #[error("the statement was refused: {0}")]
     Refused(String),
+    /// An interactive read took longer than it may and was interrupted.
+    #[error("the search took longer than {} and was stopped; narrow the filter", comeback_core::Millis(u64::try_from(.0.as_millis()).unwrap_or(u64::MAX)))]
+    SearchTimeout(std::time::Duration),
     /// Nothing was done: the namespace has all it may have of something.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),

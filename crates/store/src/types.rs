@@ -79,6 +79,30 @@ pub struct NewExecution {
     pub labels: BTreeMap<String, String>,
     pub external_id: Option<String>,
     pub origin: Origin,
+    /// Its place below the execution that all of it began with; nothing for that one itself.
+    pub below: Option<Below>,
+}
+
+/// The place of an execution that a step of another one began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Below {
+    /// The execution that all of it began with.
+    pub root: ExecutionId,
+    /// How many executions are above this one.
+    pub depth: u32,
+    /// How many tasks the root and all executions below it may have (the quota `tasks_per_root`).
+    pub most_tasks: u64,
+}
+
+/// An execution's place among those that begin each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// The execution that all of it began with; it may be this one.
+    pub root: ExecutionId,
+    /// How many executions are above this one.
+    pub depth: u32,
+    /// How many tasks the root and all executions below it have.
+    pub tasks: u64,
 }
 
 /// Where an execution came from.
@@ -167,6 +191,10 @@ pub enum Submitted {
     Overtaken,
     /// Its account has too little.
     Unfunded(Unfunded),
+    /// The root of the execution has ended: nothing begins below it any more.
+    RootEnded,
+    /// The root has all the tasks below it that it may have.
+    RootFull,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -455,8 +483,10 @@ pub struct StepView {
     pub key: Option<String>,
     pub state: State,
     pub step: Option<String>,
-    /// JSON text, of one that succeeded.
+    /// JSON text, of one that succeeded. Left out where the results of all steps that were asked for are too large.
     pub result: Option<Arc<str>>,
+    /// How large its result is.
+    pub result_bytes: u64,
 }
 
 /// Which steps.

@@ -7,7 +7,7 @@ use comeback_core::filter::Filter;
 use comeback_core::operation::{Action, Excluded, Exclusion, MOST_TASKS, OperationState, Plan, Standing, exclude};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, State, TaskId, Timestamp};
-use comeback_store::{Applied, Idempotency, Operation, Started, Stored};
+use comeback_store::{Applied, Idempotency, Operation, Started, Stored, interactive};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -173,7 +173,8 @@ impl Engine {
             Which::Filter(text) => {
                 let filter = Filter::parse(text, now).map_err(|fault| Invalid::one("filter", fault))?;
                 plan.filter = Some(text.clone());
-                self.core.store.matching(namespace, &filter, now, MOST_TASKS + 1).await?
+                let found = self.core.store.matching(namespace, &filter, now, MOST_TASKS + 1);
+                interactive(self.interactive(namespace), found).await?
             }
             Which::Ids(ids) => {
                 let mut seen = HashSet::with_capacity(ids.len());

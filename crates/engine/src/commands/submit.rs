@@ -36,6 +36,8 @@ impl Engine {
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
             Submitted::Overtaken => Err(CommandError::Conflict),
             Submitted::Unfunded(short) => Err(short.into()),
+            // Only executions that a step begins are below others.
+            Submitted::RootEnded | Submitted::RootFull => Err(CommandError::Conflict),
         }
     }
 }

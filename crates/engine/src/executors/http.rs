@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Failure, Invalid, RetryAfter, Trigger};
+use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Trigger};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Url};
 use serde::Deserialize;
@@ -107,7 +107,17 @@ fn parse_pattern(pattern: &str) -> Option<(u16, u16)> {
 const MOST_KEPT: usize = 64 * 1024;
 /// A call that has no limit of its own ends after this.
 const LONGEST_CALL: Duration = Duration::from_secs(300);
+/// One that has ends by its own limit in the engine's time, and after `Limits::longest_call` at the latest.
 const UNTIL_ITS_LIMIT: Duration = Duration::from_secs(30 * 86_400);
+
+/// The failure of a call that was cut at the limit of this server.
+pub fn took_too_long(longest: Millis) -> Failure {
+    let message = format!(
+        "the call took longer than {longest}, the most that this server waits for one (--limit longest_call); \
+         longer work belongs into a hook, which calls back when it is done"
+    );
+    Failure { error_type: Some("timeout".into()), ..Failure::new(Trigger::Timeout, message) }
+}
 
 #[derive(Clone)]
 pub struct Calls {

@@ -10,20 +10,21 @@ mod hook;
 mod http;
 mod kinds;
 mod listen;
+mod slots;
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Executor, Failure, Lane, Millis, Timestamp, Trigger};
+use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Lane, Millis, Quota, Quotas, Timestamp, Trigger};
 use comeback_store::{BeatAnswer, ClaimRequest};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, watch};
 
 pub use discover::Discover;
 pub use guard::Reach;
 pub use http::HttpCall;
 pub use kinds::{CATEGORY, Kind, Kinds, NO_CATEGORY};
+use slots::Slots;
 
 use crate::subscriptions::deliver;
 use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
@@ -37,7 +38,7 @@ pub struct ExecutorOptions {
     pub commands: bool,
     /// Where those who are called say how it ended: the address of this server as they know it.
     pub handles: String,
-    /// Calls and processes side by side, of each sort.
+    /// Calls and processes side by side, of each sort; as many deliveries of subscriptions and hooks beside the calls.
     pub concurrency: usize,
 }
 
@@ -161,6 +162,15 @@ impl Duty {
         }
     }
 
+    /// Which quota a run of this lane counts against; nothing where the operator gave a kind its own concurrency.
+    fn quota(&self, lane: &Lane) -> Option<Quota> {
+        match self {
+            Duty::Kind(_) => None,
+            Duty::Sort(Executor::Http) if lane.queue == HOOK_QUEUE => Some(Quota::Deliveries),
+            Duty::Sort(_) => Some(Quota::Calls),
+        }
+    }
+
     fn serves(&self, lane: &Lane) -> bool {
         match self {
             Duty::Sort(sort) => lane.executor == *sort,
@@ -208,21 +218,18 @@ impl Engine {
 
 /// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
 async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
-    let room = Arc::new(Semaphore::new(concurrency));
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
+    let slots = DutySlots::new(&duty, &core.config.quotas, concurrency);
     let mut served = String::new();
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
-        // Where all hands are full, somebody has to end first.
-        tokio::select! {
-            _ = room.acquire() => {}
-            () = &mut closed => return,
-        }
+        // Before looking: a run that ends in between is not missed.
+        let freed = slots.freed();
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&anywhere(&duty, concurrency));
-        let rest = match lease_everywhere(&runner, &duty, &room, &mut served).await {
-            Ok(0) => place.told(),
+        let rest = match lease_everywhere(&runner, &duty, &slots, &mut served).await {
+            Ok(Round { leased: 0, waits }) => (place.told(), waits),
             Ok(_) => continue,
             Err(error) => {
                 tracing::warn!(%duty, %error, "an executor cannot lease; it tries again");
@@ -230,11 +237,57 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
                 continue;
             }
         };
+        let (told, waits) = rest;
         tokio::select! {
-            _ = tokio::time::timeout(LOOK, rest) => {}
+            _ = tokio::time::timeout(LOOK, told) => {}
+            // Only where a namespace may have more to do than it had slots.
+            () = freed, if waits => {}
             () = &mut closed => return,
         }
     }
+}
+
+/// The slots of one duty: deliveries have their own, so that calls never keep them waiting.
+struct DutySlots {
+    calls: Arc<Slots>,
+    deliveries: Arc<Slots>,
+}
+
+impl DutySlots {
+    fn new(duty: &Duty, quotas: &Quotas, concurrency: usize) -> DutySlots {
+        let share = |quota| match duty {
+            Duty::Kind(_) => concurrency,
+            Duty::Sort(_) => usize::try_from(quotas.get(quota)).unwrap_or(usize::MAX),
+        };
+        let freed = Arc::new(Notify::new());
+        DutySlots {
+            calls: Slots::new(concurrency, share(Quota::Calls), freed.clone()),
+            deliveries: Slots::new(concurrency, share(Quota::Deliveries), freed),
+        }
+    }
+
+    fn of(&self, quota: Option<Quota>) -> &Arc<Slots> {
+        match quota {
+            Some(Quota::Deliveries) => &self.deliveries,
+            _ => &self.calls,
+        }
+    }
+
+    /// Waits until a slot is free again, from now on.
+    fn freed(&self) -> impl Future<Output = ()> + use<> {
+        let freed = self.calls.freed.clone();
+        let mut freed = Box::pin(async move { freed.notified().await });
+        // Registers.
+        let _ = futures_util::FutureExt::now_or_never(&mut freed);
+        freed
+    }
+}
+
+/// What one look over all namespaces came to.
+struct Round {
+    leased: usize,
+    /// A namespace was passed over, or cut short, because it has no slot left.
+    waits: bool,
 }
 
 /// What a duty waits to be told of.
@@ -257,55 +310,56 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
     }
 }
 
-/// One round, beginning behind the namespace that was `served` last: none of them is always the first.
+/// One round, beginning behind the namespace that was `served` last: none of them is always the first. A namespace is asked for as
+/// many tasks as it has slots, so nothing is leased that nobody can run.
 async fn lease_everywhere(
     runner: &Runner,
     duty: &Duty,
-    room: &Arc<Semaphore>,
+    slots: &DutySlots,
     served: &mut String,
-) -> Result<usize, CommandError> {
-    let mut queues: BTreeMap<String, Vec<String>> = BTreeMap::new();
+) -> Result<Round, CommandError> {
+    let mut queues: BTreeMap<(String, Option<Quota>), BTreeSet<String>> = BTreeMap::new();
     for lane in runner.engine.store().lanes(duty.executor()).await? {
-        if !duty.serves(&lane) {
-            continue;
-        }
-        let known = queues.entry(lane.namespace.clone()).or_default();
-        if !known.contains(&lane.queue) {
-            known.push(lane.queue.clone());
+        if duty.serves(&lane) {
+            queues.entry((lane.namespace.clone(), duty.quota(&lane))).or_default().insert(lane.queue.clone());
         }
     }
-    let mut leased = 0;
-    let after = (Bound::Excluded(served.clone()), Bound::Unbounded);
-    let until = (Bound::Unbounded, Bound::Included(served.clone()));
-    for (namespace, queues) in queues.range(after).chain(queues.range(until)) {
+    let mut round = Round { leased: 0, waits: false };
+    let (after, until): (Vec<_>, Vec<_>) = queues.into_iter().partition(|((namespace, _), _)| *namespace > *served);
+    for ((namespace, quota), queues) in after.into_iter().chain(until) {
+        let slots = slots.of(quota);
+        let queues: Vec<String> = queues.into_iter().collect();
         for queues in queues.chunks(100) {
-            // Where there is no room somebody has to end first.
-            let Ok(place) = room.acquire().await else { return Ok(leased) };
-            drop(place);
-            let free = room.available_permits();
+            let room = slots.room(&namespace);
+            if room == 0 {
+                round.waits = true;
+                break;
+            }
             let request = LeaseRequest {
                 queues: queues.to_vec(),
                 kinds: duty.kinds(),
                 executor: duty.executor(),
-                limit: u32::try_from(free).unwrap_or(u32::MAX),
+                limit: u32::try_from(room).unwrap_or(u32::MAX),
                 lease: LEASE,
                 ..LeaseRequest::new(namespace.clone(), format!("{}/{duty}", runner.engine.config().instance))
             };
-            for task in runner.engine.lease(request).await? {
-                leased += 1;
+            let leased = runner.engine.lease(request).await?;
+            round.waits |= leased.len() >= room;
+            for task in leased {
+                round.leased += 1;
                 namespace.clone_into(served);
-                let Ok(permit) = room.clone().acquire_owned().await else { return Ok(leased) };
+                let slot = slots.take(&namespace);
                 let (runner, duty) = (runner.clone(), duty.clone());
                 runner.shift.busy.send_modify(|busy| *busy += 1);
                 tokio::spawn(async move {
                     runner.run(duty, task).await;
                     runner.shift.busy.send_modify(|busy| *busy -= 1);
-                    drop(permit);
+                    drop(slot);
                 });
             }
         }
     }
-    Ok(leased)
+    Ok(round)
 }
 
 impl Runner {
@@ -335,7 +389,13 @@ impl Runner {
 
     async fn call(&self, task: &Leased) -> ReportEnd {
         let core = &self.engine.core;
-        let Some(subscription) = deliver::subscription_of(task) else { return self.calls.run(task).await };
+        let Some(subscription) = deliver::subscription_of(task) else {
+            let longest = core.config.limits.longest_call;
+            return match tokio::time::timeout(Duration::from_millis(longest.0), self.calls.run(task)).await {
+                Ok(end) => end,
+                Err(_) => ReportEnd::Failed(http::took_too_long(longest)),
+            };
+        };
         let end = match core.signed(&subscription, task).await {
             Err(failure) => return ReportEnd::Failed(*failure),
             Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(&call)).await {

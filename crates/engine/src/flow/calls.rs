@@ -1,70 +1,106 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comeback_core::transition::Act;
+use comeback_core::filter::{Filter, Sort, StateTest, Test};
 use comeback_core::{
-    Class, End, ExecutionState, Executor, Failure, Millis, Outcome, Speaker, State, TaskId, Trigger, expression,
+    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId, Trigger,
+    expression,
 };
-use comeback_store::{CallEnd, ClaimRequest, Claimed, Loop, Shelf, StepView, StepsOf, StoreError};
+use comeback_store::{Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::context::parsed;
 use super::start::Begin;
+use super::turns::{TURN, by_namespace, in_turns};
 use super::{Call, Step, WORKFLOWS, steps_named};
 use crate::commands::execution::cancel_execution;
 use crate::loops::{BATCH, Progress};
 use crate::road::{Behind, Met, Verb, Wish};
 use crate::{CommandError, Core};
 
+/// Executions that are canceled side by side, so that they share a commit.
+const CANCELED_TOGETHER: usize = 32;
+
 /// Long enough to start an execution of ten thousand tasks.
 const LEASE: Millis = Millis::from_secs(60);
 
 /// Takes up what is ready: a loop whose rounds are over ends, a call begins.
 pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
-    let lanes = core.store.lanes(Executor::Flow).await?;
-    if lanes.is_empty() {
+    let mut queues: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for lane in core.store.lanes(Executor::Flow).await? {
+        queues.entry(lane.namespace.clone()).or_default().insert(lane.queue.clone());
+    }
+    if queues.is_empty() {
         return Ok(Progress::default());
     }
-    let queues: BTreeSet<&String> = lanes.iter().map(|lane| &lane.queue).collect();
-    let request = ClaimRequest {
-        namespace: ClaimRequest::ANY_NAMESPACE.into(),
-        queues: queues.into_iter().cloned().collect(),
+    let request = |(namespace, queues): (String, BTreeSet<String>)| ClaimRequest {
+        namespace,
+        queues: queues.into_iter().collect(),
         kinds: Vec::new(),
         executor: Executor::Flow,
         worker: core.config.instance.as_str().into(),
-        limit: BATCH,
+        limit: TURN,
         lease: LEASE,
         due: false,
         without_calls: false,
     };
-    let claimed = core.claim_batch(std::slice::from_ref(&request)).await.pop().unwrap_or(Ok(Vec::new()))?;
-    let mut progress = Progress { moved: 0, more: claimed.len() >= BATCH as usize };
-    for claimed in claimed {
-        progress.moved += 1;
-        let verb = begin(core, &claimed).await?;
-        let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
-        core.fulfil(vec![wish], Behind::Caller).await?;
-    }
-    Ok(progress)
+    let requests: Vec<ClaimRequest> = queues.into_iter().map(request).collect();
+    let claimed = core.claim_batch(&requests).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    in_turns(claimed.into_iter().filter(|claimed| !claimed.is_empty()), |claimed| async move {
+        let moved = claimed.len();
+        for claimed in claimed {
+            let Some(verb) = begin(core, &claimed).await? else { continue };
+            let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
+            core.fulfil(vec![wish], Behind::Caller).await?;
+        }
+        Ok(moved)
+    })
+    .await
 }
 
-/// What a lease of such a step leads to.
-async fn begin(core: &Core, claimed: &Claimed) -> Result<Verb, StoreError> {
+/// What a lease of such a step leads to; nothing where it was canceled with its execution.
+async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
-    let end = |end: End| Verb::End(Outcome { speaker: Speaker::Lease(lease_number), end });
+    let end = |end: End| Some(Verb::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
     let Some(step) = claimed.step.as_deref().and_then(Step::read) else {
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
     if let Some(call) = &step.call {
         return match begin_call(core, claimed, &step, call).await {
-            Ok(()) => Ok(Verb::HookStarted { lease_number }),
+            Ok(()) => Ok(Some(Verb::HookStarted { lease_number })),
             Err(CommandError::Store(error)) => Err(error),
+            Err(CommandError::RootEnded(_)) => {
+                cancel_below_ended(core, claimed).await?;
+                Ok(None)
+            }
+            Err(CommandError::QuotaExceeded(refused)) => Ok(end(End::Failed(finally(QUOTA, refused.to_string())))),
             Err(error) => Ok(end(End::Failed(finally("workflow", error.to_string())))),
         };
     }
-    let rounds = rounds_of(core, claimed).await?;
-    Ok(end(gathered(&rounds)))
+    let most = core.config.limits.result_bytes;
+    let rounds = rounds_of(core, claimed, most as u64).await?;
+    Ok(end(gathered(&rounds, most)))
+}
+
+/// The type of a failure that a quota of the namespace is the reason for.
+const QUOTA: &str = "quota";
+
+/// The root has ended, so the execution that wanted to begin more below it ends too.
+async fn cancel_below_ended(core: &Core, claimed: &Claimed) -> Result<(), StoreError> {
+    let task = &claimed.stored.task;
+    let Some(execution) = task.execution else { return Ok(()) };
+    match cancel_execution(core, &task.lane.namespace, execution, left_alone().into(), None).await {
+        Err(CommandError::Store(error)) => Err(error),
+        // Where it could not be canceled somebody was quicker.
+        _ => Ok(()),
+    }
+}
+
+fn left_alone() -> Act {
+    Act { note: Some("the task that stood for it has ended".into()), ..Act::default() }
 }
 
 async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) -> Result<(), CommandError> {
@@ -79,8 +115,13 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
         }
         (input, _) => input.clone(),
     };
+    let below = match task.execution {
+        Some(execution) => Some(core.below(&namespace, execution).await?),
+        None => None,
+    };
     let run = task.run + 1;
     let begin = Begin {
+        below,
         id: call.first.filter(|_| run == 1),
         parent: Some((task.id, run)),
         name: call.name.clone(),
@@ -93,13 +134,13 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
 }
 
 /// The rounds of a loop, in their order.
-async fn rounds_of(core: &Core, claimed: &Claimed) -> Result<Vec<StepView>, StoreError> {
+async fn rounds_of(core: &Core, claimed: &Claimed, most_bytes: u64) -> Result<Vec<StepView>, StoreError> {
     let task = &claimed.stored.task;
     let Some(execution) = task.execution else { return Ok(Vec::new()) };
     let Some(view) = core.store.task(&task.lane.namespace, task.id).await? else { return Ok(Vec::new()) };
     let needs: Vec<TaskId> = view.needs.iter().map(|edge| edge.from).collect();
     let mut rounds: Vec<(u32, StepView)> = Vec::new();
-    for found in core.store.steps(execution, StepsOf::Tasks(&needs)).await? {
+    for found in core.store.steps(execution, StepsOf::Tasks(&needs), most_bytes).await? {
         let round = found.step.as_deref().and_then(Step::read).and_then(|step| step.round);
         let round = round.filter(|round| Some(&round.of) == view.body.key.as_ref());
         rounds.extend(round.map(|round| (round.index, found)));
@@ -109,10 +150,19 @@ async fn rounds_of(core: &Core, claimed: &Claimed) -> Result<Vec<StepView>, Stor
 }
 
 /// A loop succeeds with the list of what its rounds left; one that failed fails it for good, since it had its own retries.
-fn gathered(rounds: &[StepView]) -> End {
+fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
     let bad: Vec<&StepView> = rounds.iter().filter(|it| it.state.is_failure()).collect();
     let skipped = rounds.iter().filter(|it| it.state == State::Skipped).count();
     if bad.is_empty() && skipped == 0 {
+        let bytes: u64 = rounds.iter().map(|it| it.result_bytes.max(4) + 1).sum::<u64>() + 1;
+        if bytes > most_bytes as u64 {
+            let message = format!(
+                "the results of its {} rounds have {bytes} bytes together, and a result may have {most_bytes} at most \
+                 (--limit result_bytes); let the rounds keep what is large elsewhere",
+                rounds.len()
+            );
+            return End::Failed(finally("result_bytes", message));
+        }
         let results: Vec<Value> = rounds.iter().map(|it| parsed(it.result.as_deref())).collect();
         return End::Succeeded { result: Some(Value::Array(results).to_string().into()) };
     }
@@ -130,18 +180,29 @@ fn finally(error_type: &str, message: String) -> Failure {
     }
 }
 
+/// The executions that steps wait for and that have ended.
+pub(crate) async fn ends(core: &Core) -> Result<Vec<CallEnd>, StoreError> {
+    core.store.call_ends(TURN).await
+}
+
+/// The executions that nobody waits for any more.
+pub(crate) async fn orphans(core: &Core) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+    core.store.orphans(BATCH).await
+}
+
 /// Tells steps how their executions ended.
-pub(crate) async fn hear(core: &Core) -> Result<Progress, StoreError> {
-    let ends = core.store.call_ends(BATCH).await?;
-    let more = ends.len() >= BATCH as usize;
-    let mut wishes = Vec::with_capacity(ends.len());
-    for end in ends {
-        let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
-        wishes.push(Wish { task: end.task.task.id, verb: Verb::End(outcome), seen: Some(end.task), remembered: false });
-    }
-    let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
-    let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
-    Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })
+pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, StoreError> {
+    in_turns(by_namespace(ends, |end| &end.task.task.lane.namespace), |ends| async move {
+        let mut wishes = Vec::with_capacity(ends.len());
+        for end in ends {
+            let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
+            let verb = Verb::End(outcome);
+            wishes.push(Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: false });
+        }
+        let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
+        Ok(met.iter().filter(|met| matches!(met, Met::Changed(_))).count())
+    })
+    .await
 }
 
 async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
@@ -149,16 +210,40 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
     match end.state {
         ExecutionState::Succeeded => {
             let output = output_of(core, end).await?;
-            let result = json!({"execution_id": id.to_string(), "output": output});
-            Ok(End::Succeeded { result: Some(result.to_string().into()) })
+            let result = json!({"execution_id": id.to_string(), "output": output}).to_string();
+            let most = core.config.limits.result_bytes;
+            if result.len() > most {
+                let message = format!(
+                    "the output of execution {id} has {} bytes, and a result may have {most} at most (--limit result_bytes)",
+                    result.len()
+                );
+                return Ok(End::Failed(finally("result_bytes", message)));
+            }
+            Ok(End::Succeeded { result: Some(result.into()) })
         }
         ExecutionState::Canceled => Ok(End::Failed(finally("execution", format!("execution {id} was canceled")))),
         _ => {
+            // A quota that stopped something below stops all that wait for it: to begin again would only come to the same.
+            if let Some(reason) = stopped_by_quota(core, end).await? {
+                return Ok(End::Failed(finally(QUOTA, reason)));
+            }
             let message = format!("execution {id} failed");
             let failure = Failure::new(Trigger::Upstream, message);
             Ok(End::Failed(Failure { error_type: Some("execution".into()), ..failure }))
         }
     }
+}
+
+/// The reason, where a step of a failed execution failed because of a quota.
+async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, StoreError> {
+    let state = Test::State(vec![StateTest::Is(State::Failed), StateTest::Is(State::Dead)]);
+    let filter = Filter::default()
+        .and(Test::Execution(vec![end.execution.0]))
+        .and(state)
+        .and(Test::Word("the quota `".into()));
+    let query = ListQuery { filter, sort: Sort::Submitted, limit: 1, after: None, now: core.clock.now() };
+    let found = core.store.list(&end.task.task.lane.namespace, &query).await?;
+    Ok(found.items.into_iter().next().and_then(|item| item.last_error))
 }
 
 /// What an execution says it came to.
@@ -168,11 +253,19 @@ async fn output_of(core: &Core, end: &CallEnd) -> Result<Value, StoreError> {
 }
 
 impl Core {
+    /// The place of an execution that a step of this one begins; refused where it would be too deep.
+    async fn below(&self, namespace: &str, execution: ExecutionId) -> Result<Below, CommandError> {
+        let tree = self.store.tree(execution).await?.ok_or(CommandError::RootEnded(execution))?;
+        let quotas = &self.config.quotas;
+        quotas.check(Quota::WorkflowDepth, namespace, u64::from(tree.depth))?;
+        Ok(Below { root: tree.root, depth: tree.depth + 1, most_tasks: quotas.get(Quota::TasksPerRoot) })
+    }
+
     /// The output of an execution that succeeded, as its workflow describes it.
     pub(crate) async fn output(
         &self,
         namespace: &str,
-        execution: comeback_core::ExecutionId,
+        execution: ExecutionId,
     ) -> Result<Value, StoreError> {
         let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(Value::Null) };
         let (Some((path, version)), Some(workflows)) = (&view.origin.workflow, self.workflows.get()) else {
@@ -191,18 +284,26 @@ impl Core {
 }
 
 /// Executions that nobody waits for any more are canceled.
-pub(crate) async fn leave_no_orphans(core: &Core) -> Result<Progress, StoreError> {
-    let orphans = core.store.orphans(BATCH).await?;
-    let more = orphans.len() >= BATCH as usize;
-    let mut moved = 0;
-    let act = Act { note: Some("the task that stood for it has ended".into()), ..Act::default() };
-    for (namespace, id) in orphans {
-        match cancel_execution(core, &namespace, id, act.clone().into(), None).await {
-            Ok(_) => moved += 1,
-            Err(CommandError::Store(error)) => return Err(error),
-            // Somebody was quicker.
-            Err(_) => {}
+pub(crate) async fn leave_no_orphans(
+    core: &Core,
+    orphans: Vec<(String, ExecutionId)>,
+) -> Result<Progress, StoreError> {
+    in_turns(by_namespace(orphans, |(namespace, _)| namespace), |orphans| async move {
+        let mut moved = 0;
+        for some in orphans.chunks(CANCELED_TOGETHER) {
+            let cancel = some.iter().map(|(namespace, id)| {
+                cancel_execution(core, namespace, *id, left_alone().into(), None)
+            });
+            for canceled in join_all(cancel).await {
+                match canceled {
+                    Ok(_) => moved += 1,
+                    Err(CommandError::Store(error)) => return Err(error),
+                    // Somebody was quicker.
+                    Err(_) => {}
+                }
+            }
         }
-    }
-    Ok(Progress { moved, more })
+        Ok(moved)
+    })
+    .await
 }

@@ -14,7 +14,12 @@ pub struct Scene {
     pub view: ExecutionView,
     input: Value,
     steps: BTreeMap<String, StepView>,
+    /// How large the results of its steps are together.
+    bytes: u64,
 }
+
+/// How large the results that the texts of one step see may be together.
+const MOST_SEEN: u64 = 16 << 20;
 
 /// Steps that are shown at once.
 const MOST_SHOWN: usize = 200;
@@ -33,7 +38,7 @@ impl Engine {
         let more = tasks.len() > MOST_SHOWN;
         tasks.truncate(MOST_SHOWN);
         let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
-        let steps = core.store.steps(id, StepsOf::Tasks(&ids)).await?;
+        let steps = core.store.steps(id, StepsOf::Tasks(&ids), 0).await?;
         let keys: BTreeMap<_, _> = steps.iter().filter_map(|it| Some((it.task, it.key.clone()?))).collect();
         let ended = tasks.iter().filter(|task| task.ended_at.is_some());
         let path: Vec<_> = ended.filter_map(|task| keys.get(&task.id).cloned()).collect();
@@ -56,15 +61,17 @@ impl Core {
         sees: &[String],
     ) -> Result<Option<Scene>, StoreError> {
         let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(None) };
-        let mut scene = Scene { input: parsed(view.origin.input.as_deref()), view, steps: BTreeMap::new() };
+        let mut scene = Scene { input: parsed(view.origin.input.as_deref()), view, steps: BTreeMap::new(), bytes: 0 };
         // A step that shapes its result may speak of others in turn.
         let mut missing: Vec<String> = sees.to_vec();
         while !missing.is_empty() {
             missing.sort_unstable();
             missing.dedup();
-            let found = self.store.steps(execution, StepsOf::Keys(&missing)).await?;
+            let room = MOST_SEEN.saturating_sub(scene.bytes);
+            let found = self.store.steps(execution, StepsOf::Keys(&missing), room).await?;
             missing.clear();
             for step in found {
+                scene.bytes += step.result_bytes;
                 let more = step.step.as_deref().and_then(Step::read).filter(Step::shapes_its_result);
                 missing.extend(more.into_iter().flat_map(|it| it.sees));
                 scene.steps.extend(step.key.clone().map(|key| (key, step)));
@@ -78,6 +85,11 @@ impl Core {
 impl Scene {
     /// Everything that a step's texts can name.
     pub fn context(&self, step: &Step) -> Result<Value, Invalid> {
+        if self.bytes > MOST_SEEN {
+            let Scene { bytes, .. } = self;
+            let message = format!("the results that it names have {bytes} bytes together, and {MOST_SEEN} are the most");
+            return Err(Invalid::one("steps", message));
+        }
         let mut names = Map::new();
         let execution = &self.view.execution;
         let steps: Map<String, Value> = self.steps.iter().map(|(key, it)| (key.clone(), self.shown(it))).collect();
@@ -128,7 +140,7 @@ impl Scene {
 
     /// What a step makes of its result for others to see.
     fn shaped(&self, step: &Step, template: &Value, result: Value) -> Option<Value> {
-        let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step) };
+        let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step), bytes: 0 };
         let mut context = others.context(&Step { locals: Map::new(), ..step.clone() }).ok()?;
         context["result"] = result;
         expression::render(template, &context).ok()

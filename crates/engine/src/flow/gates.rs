@@ -2,29 +2,31 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Task, TaskId, Timestamp, When, expression};
-use comeback_store::{Body, Due, Loop, NewTask, StoreError, Stored, TaskView};
+use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When, expression};
+use comeback_store::{Body, Loop, NewTask, StoreError, Stored, TaskView};
 use serde_json::Value;
 
+use super::turns::{TURN, by_namespace, in_turns};
 use super::{Foreach, Round, Step};
 use crate::Core;
-use crate::loops::{BATCH, Progress};
+use crate::loops::Progress;
 use crate::road::{Behind, Gate, Met, Verb, Wish};
 
 /// How many rounds a loop may have.
 const MOST_ROUNDS: usize = 10_000;
 
 pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let due = core.store.due(Due::Gates, core.clock.now(), BATCH).await?;
-    let more = due.len() >= BATCH as usize;
-    let mut wishes = Vec::with_capacity(due.len());
-    for stored in due {
-        let gate = look(core, &stored).await?;
-        wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
-    }
-    let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
-    let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
-    Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })
+    let due = core.store.gates(TURN).await?;
+    in_turns(by_namespace(due, |stored| &stored.task.lane.namespace), |due| async move {
+        let mut wishes = Vec::with_capacity(due.len());
+        for stored in due {
+            let gate = look(core, &stored).await?;
+            wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
+        }
+        let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
+        Ok(met.iter().filter(|met| matches!(met, Met::Changed(_))).count())
+    })
+    .await
 }
 
 async fn look(core: &Core, stored: &Stored) -> Result<Gate, StoreError> {
@@ -49,16 +51,32 @@ async fn look(core: &Core, stored: &Stored) -> Result<Gate, StoreError> {
     let Some(foreach) = &step.foreach else { return Ok(Gate::Open) };
     // Reopened after its rounds were made: they are there, and it waits for them.
     let rounds_before = view.needs.iter().map(|edge| edge.from).collect::<Vec<_>>();
-    let known = core.store.steps(execution, comeback_store::StepsOf::Tasks(&rounds_before)).await?;
+    let known = core.store.steps(execution, comeback_store::StepsOf::Tasks(&rounds_before), 0).await?;
     let name = view.body.key.as_deref().unwrap_or_default();
     let is_round = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('['));
     if known.iter().filter_map(|it| it.key.as_deref()).any(is_round) {
         return Ok(Gate::Open);
     }
     match items(foreach, &context) {
-        Ok(items) => Ok(rounds(core, execution, stored, &view, &step, foreach, items)),
+        Ok(items) => match too_many(core, namespace, execution, items.len()).await? {
+            Some(refused) => Ok(Gate::Fail(refused)),
+            None => Ok(rounds(core, execution, stored, &view, &step, foreach, items)),
+        },
         Err(message) => Ok(Gate::Fail(message)),
     }
+}
+
+/// The refusal where so many rounds are more tasks than the root of an execution may have.
+async fn too_many(
+    core: &Core,
+    namespace: &str,
+    execution: ExecutionId,
+    rounds: usize,
+) -> Result<Option<String>, StoreError> {
+    let Some(tree) = core.store.tree(execution).await? else { return Ok(None) };
+    let most = core.config.quotas.get(Quota::TasksPerRoot);
+    let refused = QuotaExceeded { quota: Quota::TasksPerRoot, namespace: namespace.to_owned(), most };
+    Ok((tree.tasks + rounds as u64 > most).then(|| refused.to_string()))
 }
 
 fn items(foreach: &Foreach, context: &Value) -> Result<Vec<Value>, String> {

@@ -9,6 +9,7 @@ mod dress;
 pub(crate) mod gates;
 mod standing;
 mod start;
+mod turns;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::{ExecutionSpec, TaskSpec};
 
 pub use standing::WorkflowStanding;
 pub use start::{Start, Started};
+pub(crate) use turns::Pace;
 
 /// What makes a task a step of a workflow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

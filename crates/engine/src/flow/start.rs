@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comeback_core::{ExecutionId, Invalid, Policy, TaskId};
-use comeback_store::{Firing, Idempotency, Origin, Shelf, StoreError, Submission, Submitted};
+use comeback_core::{ExecutionId, Invalid, Policy, Quota, QuotaExceeded, TaskId};
+use comeback_store::{Below, Firing, Idempotency, Origin, Shelf, StoreError, Submission, Submitted};
 use serde_json::Value;
 
 use super::{Call, Plan, Step, WORKFLOWS, Workflows};
@@ -47,6 +47,8 @@ pub(crate) struct Begin {
     pub input: Option<Value>,
     pub id: Option<ExecutionId>,
     pub parent: Option<(TaskId, u32)>,
+    /// Its place, where a step of another execution begins it.
+    pub below: Option<Below>,
     pub retry_of: Option<ExecutionId>,
     pub name: Option<String>,
     pub labels: BTreeMap<String, String>,
@@ -72,6 +74,7 @@ impl Begin {
             input,
             id: None,
             parent: None,
+            below: None,
             retry_of: None,
             name: None,
             labels: BTreeMap::new(),
@@ -233,6 +236,7 @@ impl Core {
         execution.labels.extend(begin.labels);
         execution.external_id = begin.external_id;
         execution.id = begin.id;
+        execution.below = begin.below;
         execution.origin = Origin {
             workflow: Some((begin.workflow, version)),
             input: Some(input),
@@ -258,6 +262,7 @@ impl Core {
 
     /// The answer says whether it was there before.
     pub(crate) async fn begin_execution(&self, begin: Begin) -> Result<(ExecutionId, bool), CommandError> {
+        let (namespace, below) = (begin.namespace.clone(), begin.below);
         let submission = self.execution_of(begin).await?;
         let new = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = self.submit_batch(std::slice::from_ref(&submission)).await.pop();
@@ -267,6 +272,13 @@ impl Core {
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
             Submitted::Overtaken => Err(CommandError::Conflict),
             Submitted::Unfunded(short) => Err(short.into()),
+            Submitted::RootFull => {
+                let most = below.map_or(0, |below| below.most_tasks);
+                Err(QuotaExceeded { quota: Quota::TasksPerRoot, namespace, most }.into())
+            }
+            Submitted::RootEnded => {
+                Err(below.map_or(CommandError::Conflict, |below| CommandError::RootEnded(below.root)))
+            }
         }
     }
 }

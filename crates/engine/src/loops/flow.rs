@@ -1,5 +1,7 @@
 //! Flow: gates are looked at, loops and calls are taken up, and the ends of executions are heard.
 
+use std::time::Instant;
+
 use comeback_store::{Loop, StoreError};
 
 use super::Progress;
@@ -11,15 +13,12 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     if super::is_paused(core, Loop::Flow, core.clock.now()).await? {
         return Ok(Progress::default());
     }
-    let mut whole = Progress::default();
-    for part in [
-        gates::tick(core).await?,
-        calls::take_up(core).await?,
-        calls::hear(core).await?,
-        calls::leave_no_orphans(core).await?,
-    ] {
-        whole.moved += part.moved;
-        whole.more |= part.more;
+    let mut whole = gates::tick(core).await?.and(calls::take_up(core).await?);
+    if core.flow_pace.is_due() {
+        let began = Instant::now();
+        let (ends, orphans) = (calls::ends(core).await?, calls::orphans(core).await?);
+        core.flow_pace.took(began.elapsed());
+        whole = whole.and(calls::hear(core, ends).await?).and(calls::leave_no_orphans(core, orphans).await?);
     }
     Ok(whole)
 }

@@ -36,6 +36,13 @@ pub struct Progress {
     pub more: bool,
 }
 
+impl Progress {
+    /// Both together.
+    fn and(self, other: Progress) -> Progress {
+        Progress { moved: self.moved + other.moved, more: self.more || other.more }
+    }
+}
+
 /// Tasks looked at in one go.
 pub(crate) const BATCH: u32 = 1_000;
 
@@ -150,6 +157,7 @@ impl Running {
     }
 
     pub(crate) fn start(core: &Arc<Core>) -> Running {
+        core.flow_pace.start();
         let driven = Loop::ALL.iter().filter(|name| core.config.is_driven(**name));
         let mut tasks: Vec<_> = driven.map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
         tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));

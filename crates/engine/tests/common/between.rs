@@ -268,10 +268,23 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.executions(namespace, query)).await
     }
 
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
-        let steps = self.reads(self.truth.steps(execution, which)).await?;
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
+        let steps = self.reads(self.truth.steps(execution, which, most_bytes)).await?;
         self.hand.looked_at(steps.len());
         Ok(steps)
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        self.reads(self.truth.tree(execution)).await
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        self.reads(self.truth.gates(per_namespace)).await
     }
 
     async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {

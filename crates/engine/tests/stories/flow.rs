@@ -60,7 +60,7 @@ async fn state(engine: &Engine, id: ExecutionId) -> ExecutionState {
 
 async fn states(engine: &Engine, id: ExecutionId, keys: &[&str]) -> Vec<State> {
     let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-    let found = engine.store().steps(id, StepsOf::Keys(&keys)).await.unwrap();
+    let found = engine.store().steps(id, StepsOf::Keys(&keys), u64::MAX).await.unwrap();
     let by_key: BTreeMap<String, State> = found.into_iter().filter_map(|it| Some((it.key?, it.state))).collect();
     keys.iter().map(|key| by_key[key]).collect()
 }

@@ -16,6 +16,7 @@ use utoipa::openapi::{RefOr, Schema};
 
 use crate::auth::{Need, Role};
 use crate::compat::Shape;
+use crate::gate::Class;
 use crate::routes::{Route, table};
 pub use doc::{Doc, Param};
 pub use shapes::stands_for;
@@ -213,6 +214,9 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
     }
     if !doc.body.is_empty() {
         all.extend(["bad-request", "validation-failed", "unsupported-media-type"]);
+    }
+    if Class::of(&route.method, route.path, route.need) == Class::Look {
+        all.insert("search-timeout");
     }
     // What the door says to everybody, whatever they want.
     all.extend(["too-large", "too-slow", "too-many-requests", "overloaded"]);

@@ -9,7 +9,7 @@ use axum::http::{Method, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use comeback_core::{Audit, Did, Invalid, Timestamp};
-use comeback_engine::store::{AuditQuery, StoreError};
+use comeback_engine::store::{AuditQuery, Interactive, StoreError, interactive};
 use futures_util::stream;
 use serde_json::{Value, json};
 
@@ -167,6 +167,8 @@ const STRETCH: u32 = 500;
 struct Exporting {
     app: Arc<App>,
     query: AuditQuery,
+    /// The answer is read after the request has left its own scope.
+    reads: Interactive,
     ready: VecDeque<String>,
     is_over: bool,
 }
@@ -180,10 +182,11 @@ fn export(
     told: fn(&Audit) -> String,
 ) -> Response {
     let query = AuditQuery { limit: STRETCH, ..query };
-    let start = Exporting { app, query, ready: head.into_iter().collect(), is_over: false };
+    let reads = Interactive::current().unwrap_or_else(|| app.engine.interactive("*"));
+    let start = Exporting { app, query, reads, ready: head.into_iter().collect(), is_over: false };
     let lines = stream::try_unfold(start, move |mut it| async move {
         if it.ready.is_empty() && !it.is_over {
-            let found = it.app.engine.store().audit(&it.query).await?;
+            let found = interactive(it.reads.clone(), it.app.engine.store().audit(&it.query)).await?;
             it.is_over = found.len() < STRETCH as usize;
             it.query.after = found.last().map(|last| last.id);
             it.ready.extend(found.iter().map(told));

@@ -191,7 +191,7 @@ async fn show(
     };
     let graph = store.graph(id, None).await?.ok_or_else(|| Problem::not_found("execution"))?;
     let ids: Vec<TaskId> = graph.tasks.iter().map(|it| it.stored.task.id).collect();
-    let steps = store.steps(id, StepsOf::Tasks(&ids)).await?;
+    let steps = store.steps(id, StepsOf::Tasks(&ids), 0).await?;
     let over = view.execution.state == ExecutionState::Succeeded;
     let output = if over { app.engine.execution_output(&caller.namespace, id).await? } else { Value::Null };
     let failed = match view.execution.state {

@@ -38,6 +38,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use comeback_core::{Invalid, TaskId};
+use comeback_engine::store::interactive;
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
@@ -189,8 +190,12 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
         _ => door.app.gate.read(request, door.class, door.size).await?,
     };
     let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
+    let reads = (door.class == Class::Look).then(|| door.app.engine.interactive(&caller.namespace));
     request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    Ok(match reads {
+        Some(reads) => interactive(reads, next.run(request)).await,
+        None => next.run(request).await,
+    })
 }
 
 /// A browser says where a request comes from. What would change something must not come from a page of somebody else, with a

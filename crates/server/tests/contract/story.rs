@@ -171,7 +171,7 @@ async fn every_answer_is_as_the_document_says() {
 
         let key = breakdowns(&world).await;
 
-        let rare = ["internal", "unavailable", "conflict", "overloaded", "too-many-requests", "too-slow"];
+        let rare = ["internal", "unavailable", "conflict", "overloaded", "too-many-requests", "too-slow", "search-timeout"];
         let unseen: Vec<_> =
             world.judge.unseen().into_iter().filter(|(_, what)| !rare.contains(&what.as_str())).collect();
         assert!(unseen.is_empty(), "{}: told, and never answered: {unseen:?}", place.word);
@@ -853,5 +853,7 @@ async fn every_problem_was_seen(world: &World, key: &str) {
     seen.remove("");
     let page = include_str!("../../../../docs/problems.md");
     let told: BTreeSet<String> = page.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    // It takes a database of many tasks; `slow_searches` in the stories of the engine leads to it.
+    let told: BTreeSet<String> = told.into_iter().filter(|slug| slug != "search-timeout").collect();
     assert_eq!(seen, told, "every problem has a request that leads to it");
 }

@@ -91,12 +91,12 @@ cases! { "flow";
             w.settle_in(id, *round, End::Succeeded { result: Some(result.into()) }).await;
         }
         assert_eq!(w.state(tasks["b"]).await, State::Pending);
-        let mut steps = w.store.steps(id, StepsOf::Tasks(&made)).await.unwrap();
+        let mut steps = w.store.steps(id, StepsOf::Tasks(&made), u64::MAX).await.unwrap();
         steps.sort_unstable_by_key(|step| step.task);
         let shown: Vec<_> = steps.iter().map(|it| (it.key.as_deref(), it.state, it.result.as_deref())).collect();
         let done = State::Succeeded;
         assert_eq!(shown, [(Some("b[0]"), done, Some("1")), (Some("b[1]"), done, Some("2"))]);
-        let by_key = w.store.steps(id, StepsOf::Keys(&["b[1]".into(), "none".into()])).await.unwrap();
+        let by_key = w.store.steps(id, StepsOf::Keys(&["b[1]".into(), "none".into()]), u64::MAX).await.unwrap();
         assert_eq!(by_key.iter().map(|it| it.task).collect::<Vec<_>>(), [made[1]]);
         w.check_log(made[1]).await;
     }

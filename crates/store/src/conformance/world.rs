@@ -273,6 +273,7 @@ impl World {
                 labels: BTreeMap::new(),
                 external_id: None,
                 origin: Origin::default(),
+                below: None,
             }),
             edges,
             ..Submission::default()

@@ -31,7 +31,7 @@ fn read(row: &Row) -> Result<Account, StoreError> {
 
 pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
     let client = store.reader().await?;
-    find(&client, namespace, name, "").await
+    find(&*client, namespace, name, "").await
 }
 
 async fn find(

@@ -247,7 +247,7 @@ async fn claim_known(
     request: &ClaimRequest,
     now: Timestamp,
 ) -> Result<Vec<Claimed>, StoreError> {
-    if request.may_call() && !request.without_calls && is_paused(&store.reader().await?, Loop::Hooks, now).await? {
+    if request.may_call() && !request.without_calls && is_paused(&*store.reader().await?, Loop::Hooks, now).await? {
         let request = ClaimRequest { without_calls: true, ..request.clone() };
         return Box::pin(claim_known(store, &request, now)).await;
     }

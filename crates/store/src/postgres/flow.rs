@@ -11,6 +11,7 @@ use super::learn;
 use super::read::{execution_in, snapshot};
 use super::rows::{Reader, read_open};
 use crate::StoreError;
+use crate::dictionary::by_namespace;
 use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
 use crate::types::*;
 
@@ -18,6 +19,7 @@ pub async fn steps(
     store: &PostgresStore,
     execution: ExecutionId,
     which: StepsOf<'_>,
+    most_bytes: u64,
 ) -> Result<Vec<StepView>, StoreError> {
     let ids: Vec<Uuid>;
     let (condition, wanted): (&str, &(dyn ToSql + Sync)) = match which {
@@ -27,39 +29,116 @@ pub async fn steps(
             ("t.id = any($2)", &ids)
         }
     };
+    // The size of a text is known without reading it.
     let sql = format!(
-        "select t.id, t.key, coalesce(o.state, d.state), t.step, case when d.state = 6 then
-           (select h.result from history h where h.subject = t.id and h.outcome = 0 order by h.seq desc limit 1) end
-         from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id
-         where t.execution_id = $1 and {condition}"
+        "select id, key, state, step, case when sum(bytes) over () <= $3::int8 then result end, bytes from (
+           select t.id, t.key, coalesce(o.state, d.state) state, t.step, r.result,
+             coalesce(octet_length(r.result), 0)::int8 bytes
+           from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id
+             left join lateral (select h.result from history h where d.state = 6 and h.subject = t.id and h.outcome = 0
+               order by h.seq desc limit 1) r on true
+           where t.execution_id = $1 and {condition}) s"
     );
     let client = store.reader().await?;
     let statement = client.prepare_cached(&sql).await?;
+    let most_bytes = i64::try_from(most_bytes).unwrap_or(i64::MAX);
     let mut found = Vec::new();
-    for row in client.query(&statement, &[&execution.0, wanted]).await? {
+    for row in client.query(&statement, &[&execution.0, wanted, &most_bytes]).await? {
         let mut from = Reader::new(&row);
         let (id, key, state) = (from.get()?, from.get()?, from.get::<i16>()?);
         let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-        found.push(StepView { task: TaskId(id), key, state, step: from.get()?, result: from.text()? });
+        let (step, result) = (from.get()?, from.text()?);
+        let result_bytes = from.get::<i64>()?.cast_unsigned();
+        found.push(StepView { task: TaskId(id), key, state, step, result, result_bytes });
     }
     Ok(found)
 }
 
+pub async fn tree(store: &PostgresStore, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+    let client = store.reader().await?;
+    let statement = client
+        .prepare_cached(
+            "select r.id, e.depth, r.total + r.tasks_below from execution e
+             join execution r on r.id = coalesce(e.root, e.id) where e.id = $1",
+        )
+        .await?;
+    let row = client.query_opt(&statement, &[&execution.0]).await?;
+    Ok(row.map(|row| Tree {
+        root: ExecutionId(row.get(0)),
+        depth: row.get::<_, i32>(1).cast_unsigned(),
+        tasks: row.get::<_, i64>(2).cast_unsigned(),
+    }))
+}
+
+/// The condition of the index `open_gate_lane`.
+const GATED: &str = "gated = 1 and state = 0 and needs_left = 0 and hold = 0";
+
+pub async fn gates(store: &PostgresStore, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+    let client = store.reader().await?;
+    // From one lane to the next through the index: lanes without gates cost nothing.
+    let sql = format!(
+        "with recursive found (lane) as (
+           (select lane from task_open where {GATED} order by lane limit 1)
+           union all
+           select (select o.lane from task_open o where {GATED} and o.lane > found.lane order by o.lane limit 1)
+           from found where found.lane is not null)
+         select lane from found where lane is not null"
+    );
+    let lanes: Vec<i32> =
+        client.query(&client.prepare_cached(&sql).await?, &[]).await?.iter().map(|row| row.get(0)).collect();
+    if lanes.is_empty() {
+        return Ok(Vec::new());
+    }
+    if lanes.iter().any(|lane| !store.dictionary.has_seen_lane(*lane)) {
+        learn::refresh(&store.pools.learn, &store.dictionary).await?;
+    }
+    let mut wanted: Vec<i32> = Vec::new();
+    let mut limits: Vec<i64> = Vec::new();
+    for turn in by_namespace(&store.dictionary, &lanes, per_namespace) {
+        let each = (i64::from(per_namespace) / i64::try_from(turn.len()).unwrap_or(1)).max(1);
+        limits.extend(turn.iter().map(|_| each));
+        wanted.extend(turn);
+    }
+    let sql = format!(
+        "select {} from unnest($1::int4[], $2::int8[]) w (lane, most) cross join lateral (
+           select * from task_open o where {GATED} and o.lane = w.lane order by o.id limit w.most) o",
+        columns("o", &OPEN_COLUMNS)
+    );
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &[&wanted, &limits]).await?;
+    let open = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<Vec<_>, _>>()?;
+    drop(client);
+    Ok(learn::readable_open(store, open).await?.into_iter().flatten().collect())
+}
+
 static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "select {}, e.id, e.state from task_open o join execution e on e.parent_task = o.id and e.parent_run = o.run
-         where o.state in (3, 5) and o.lease_at is not null and o.lease_expires is null and o.lane = any($2)
-           and e.state in (3, 4, 5) limit $1",
-        columns("o", &OPEN_COLUMNS)
+        "select {}, s.execution, s.execution_state from unnest($2::text[]) w (lanes) cross join lateral (
+           select o.*, e.id execution, e.state execution_state from task_open o
+             join execution e on e.parent_task = o.id and e.parent_run = o.run
+           where o.state in (3, 5) and o.lease_at is not null and o.lease_expires is null
+             and o.lane = any(w.lanes::int4[]) and e.state in (3, 4, 5) limit $1) s",
+        columns("s", &OPEN_COLUMNS)
     )
 });
 
-pub async fn call_ends(store: &PostgresStore, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+/// The lanes of tasks that stand for others, by namespace.
+fn flow_lanes(store: &PostgresStore) -> Vec<Vec<i32>> {
+    let lanes = store.dictionary.lanes_where(|lane| lane.executor == Executor::Flow);
+    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+    by_namespace(&store.dictionary, &lanes, u32::MAX)
+}
+
+pub async fn call_ends(store: &PostgresStore, per_namespace: u32) -> Result<Vec<CallEnd>, StoreError> {
     let client = store.reader().await?;
     let statement = client.prepare_cached(&CALL_ENDS).await?;
-    let flow = |lane: &comeback_core::Lane| lane.executor == Executor::Flow;
-    let lanes: Vec<i32> = store.dictionary.lanes_where(flow).into_iter().map(|(id, _)| id).collect();
-    let rows = client.query(&statement, &[&i64::from(limit), &lanes]).await?;
+    // An array of arrays has rows of one length only, so each namespace's lanes come as text.
+    let as_text = |lanes: Vec<i32>| {
+        let lanes: Vec<String> = lanes.iter().map(ToString::to_string).collect();
+        format!("{{{}}}", lanes.join(","))
+    };
+    let lanes: Vec<String> = flow_lanes(store).into_iter().map(as_text).collect();
+    let rows = client.query(&statement, &[&i64::from(per_namespace), &lanes]).await?;
     let (mut open, mut executions) = (Vec::new(), Vec::new());
     for row in &rows {
         let mut from = Reader::new(row);
@@ -74,18 +153,22 @@ pub async fn call_ends(store: &PostgresStore, limit: u32) -> Result<Vec<CallEnd>
     Ok(ends.map(|(task, (execution, state))| CallEnd { task, execution, state }).collect())
 }
 
-pub async fn orphans(store: &PostgresStore, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+pub async fn orphans(store: &PostgresStore, per_namespace: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+    let namespace = |lanes: Vec<i32>| store.dictionary.lane_namespace(*lanes.first()?);
+    let namespaces: Vec<i32> = flow_lanes(store).into_iter().filter_map(namespace).collect();
     let client = store.reader().await?;
     let statement = client
         .prepare_cached(
-            "select n.name, e.id from execution e join namespace n on n.id = e.namespace
-             where e.parent_task is not null and e.state in (0, 1, 2) and not exists (
-               select 1 from task_open o where o.id = e.parent_task
-                 and (o.run = e.parent_run - 1 and o.state in (0, 1, 2, 5)
-                   or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null)) limit $1",
+            "select n.name, s.id from unnest($2::int4[]) w (namespace) join namespace n on n.id = w.namespace
+             cross join lateral (select e.id from execution e
+               where e.namespace = w.namespace and e.state in (0, 1, 2) and e.parent_task is not null and (not exists (
+                 select 1 from task_open o where o.id = e.parent_task
+                   and (o.run = e.parent_run - 1 and o.state in (0, 1, 2, 5)
+                     or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null))
+                 or exists (select 1 from execution r where r.id = e.root and r.state in (3, 4, 5))) limit $1) s",
         )
         .await?;
-    let rows = client.query(&statement, &[&i64::from(limit)]).await?;
+    let rows = client.query(&statement, &[&i64::from(per_namespace), &namespaces]).await?;
     Ok(rows.iter().map(|row| (row.get(0), ExecutionId(row.get(1)))).collect())
 }
 

@@ -23,6 +23,7 @@ mod payloads;
 #[cfg(test)]
 mod plans;
 mod read;
+mod read_client;
 mod rows;
 mod rules;
 pub(crate) mod setup;
@@ -51,6 +52,7 @@ use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::interactive::{Scope, Searches};
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
 use crate::query::held_now;
@@ -60,12 +62,15 @@ use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
+use read_client::ReadClient;
+
 pub use check::check;
 pub use health::{Health, health};
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {
     pools: setup::Pools,
+    searches: Arc<Searches>,
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
     #[cfg(any(test, feature = "conformance"))]
@@ -86,6 +91,7 @@ impl PostgresStore {
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
         Ok(PostgresStore {
             pools,
+            searches: Searches::new(options.interactive_readers.saturating_sub(1)),
             dictionary,
             wake,
             #[cfg(any(test, feature = "conformance"))]
@@ -107,8 +113,20 @@ impl PostgresStore {
         Ok(self.pools.write.get().await?)
     }
 
-    async fn reader(&self) -> Result<deadpool_postgres::Object, StoreError> {
-        Ok(self.pools.read.get().await?)
+    /// A connection to read with. Interactive reads have their own.
+    async fn reader(&self) -> Result<ReadClient, StoreError> {
+        match Scope::current() {
+            None => Ok(ReadClient { client: Some(self.pools.read.get().await?), interactive: None }),
+            Some(scope) => {
+                let client = Some(self.pools.interactive.get().await?);
+                Ok(ReadClient { client, interactive: Some((scope, self.pools.tls.clone())) })
+            }
+        }
+    }
+
+    /// A read that may have to look at many rows.
+    async fn search<T>(&self, work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        self.searches.run(work).await
     }
 
     /// What can only be said by reading a table from end to end.
@@ -208,7 +226,7 @@ impl Store for PostgresStore {
     }
 
     async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError> {
-        read::due_before(self, until).await.map_err(StoreError::of_a_read)
+        self.search(read::due_before(self, until)).await.map_err(StoreError::of_a_read)
     }
 
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -242,7 +260,7 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
-        list::list(self, namespace, query).await.map_err(StoreError::of_a_read)
+        self.search(list::list(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
@@ -270,11 +288,24 @@ impl Store for PostgresStore {
     }
 
     async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
-        flow::executions(self, namespace, query).await.map_err(StoreError::of_a_read)
+        self.search(flow::executions(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
 
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
-        flow::steps(self, execution, which).await.map_err(StoreError::of_a_read)
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
+        flow::steps(self, execution, which, most_bytes).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        flow::tree(self, execution).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        flow::gates(self, per_namespace).await.map_err(StoreError::of_a_read)
     }
 
     async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
@@ -353,13 +384,16 @@ impl Store for PostgresStore {
     }
 
     async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError> {
-        let closed = list::closed(self, namespace, now).await.map_err(StoreError::of_a_read)?;
-        let held = held_now(&self.dictionary, namespace, &closed, now);
-        read::counts(self, namespace, Counts::ALL, &held).await.map_err(StoreError::of_a_read)
+        let count = async {
+            let closed = list::closed(self, namespace, now).await.map_err(StoreError::of_a_read)?;
+            let held = held_now(&self.dictionary, namespace, &closed, now);
+            read::counts(self, namespace, Counts::ALL, &held).await.map_err(StoreError::of_a_read)
+        };
+        self.search(count).await
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
-        read::counts(self, namespace, Counts::RETRIED, "false").await.map_err(StoreError::of_a_read)
+        self.search(read::counts(self, namespace, Counts::RETRIED, "false")).await.map_err(StoreError::of_a_read)
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
@@ -371,7 +405,7 @@ impl Store for PostgresStore {
     }
 
     async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
-        tend::prunable(self, before).await
+        self.search(tend::prunable(self, before)).await
     }
 
     async fn set_pause(
@@ -533,7 +567,7 @@ impl Store for PostgresStore {
         most: u32,
     ) -> Result<Vec<TaskId>, StoreError> {
         let query = ListQuery { filter: filter.clone(), sort: Sort::Submitted, limit: most, after: None, now };
-        list::matching(self, namespace, &query).await.map_err(StoreError::of_a_read)
+        self.search(list::matching(self, namespace, &query)).await.map_err(StoreError::of_a_read)
     }
 
     async fn start_operation(
@@ -588,7 +622,7 @@ impl Store for PostgresStore {
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
-        audit::page(self, query).await.map_err(StoreError::of_a_read)
+        self.search(audit::page(self, query)).await.map_err(StoreError::of_a_read)
     }
 
     async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
@@ -600,7 +634,7 @@ impl Store for PostgresStore {
     }
 
     async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
-        stats::sums(self, namespace, query).await.map_err(StoreError::of_a_read)
+        self.search(stats::sums(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
 
     async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
@@ -609,7 +643,7 @@ impl Store for PostgresStore {
 
     async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
         let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
-        stats::groups(self, namespace, query).await.map_err(StoreError::of_a_read)
+        self.search(stats::groups(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
 
     async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
@@ -636,7 +670,7 @@ impl Store for PostgresStore {
     async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
         let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
         let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
-        stats::open_with(self, &lanes, fingerprints).await.map_err(StoreError::of_a_read)
+        self.search(stats::open_with(self, &lanes, fingerprints)).await.map_err(StoreError::of_a_read)
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

@@ -413,7 +413,7 @@ pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreEr
 }
 
 pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
-    find_key(&store.reader().await?, namespace, key).await
+    find_key(&*store.reader().await?, namespace, key).await
 }
 
 pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {

@@ -138,10 +138,10 @@ async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64)
 
 pub async fn used(store: &PostgresStore, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
     let client = store.reader().await?;
-    learn_ruled_lanes(&store.dictionary, &client).await?;
+    learn_ruled_lanes(&store.dictionary, &*client).await?;
     let lanes = store.dictionary.lanes_where(|lane| lane.namespace == namespace && !lane.limits.is_empty());
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    Ok(rules::by_key(&store.dictionary, in_use(&client, &numbers).await?))
+    Ok(rules::by_key(&store.dictionary, in_use(&*client, &numbers).await?))
 }
 
 pub fn in_use_statement() -> String {

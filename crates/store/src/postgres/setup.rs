@@ -28,6 +28,8 @@ pub struct PostgresOptions {
     /// Connections for writing and for reading.
     pub writers: usize,
     pub readers: usize,
+    /// Connections that interactive reads have for themselves. All but one of them may search.
+    pub interactive_readers: usize,
     /// Refuse a server that does not flush what it acknowledges. Only tests of meaning may do without.
     pub require_durability: bool,
     /// Connect and prepare in the background right after opening, so that the first commands need not.
@@ -43,7 +45,8 @@ impl PostgresOptions {
             url: url.into(),
             schema: "comeback".into(),
             writers: 6,
-            readers: 4,
+            readers: 3,
+            interactive_readers: 3,
             require_durability: true,
             warm_up: true,
             #[cfg(any(test, feature = "conformance"))]
@@ -88,15 +91,20 @@ pub const WHOLE: &str = "set local enable_seqscan = on; set local max_parallel_w
 pub struct Pools {
     pub write: Pool,
     pub read: Pool,
+    pub interactive: Pool,
     /// For looking up numbers in the middle of another read, which must not wait for a reader.
     pub learn: Pool,
+    /// How a statement that nobody waits for any more is canceled.
+    pub tls: MakeRustlsConnect,
 }
 
 pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
     let tls = options.connector()?;
     Ok(Pools {
+        tls: tls.clone(),
         write: pool(options.config(HOT)?, &tls, options.writers)?,
         read: pool(options.config(COLD)?, &tls, options.readers)?,
+        interactive: pool(options.config(COLD)?, &tls, options.interactive_readers)?,
         learn: pool(options.config(COLD)?, &tls, 1)?,
     })
 }

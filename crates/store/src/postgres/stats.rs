@@ -353,7 +353,7 @@ pub async fn groups(store: &PostgresStore, namespace: i32, query: &GroupQuery) -
 
 pub async fn group(store: &PostgresStore, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
     let client = store.reader().await?;
-    find_group(&client, namespace, fingerprint, "").await
+    find_group(&*client, namespace, fingerprint, "").await
 }
 
 pub async fn put_group(

@@ -271,6 +271,7 @@ pub async fn submit_in(
 ) -> Result<Vec<Submitted>, StoreError> {
     let mut answers: Vec<Option<Submitted>> = vec![None; submissions.len()];
     let repeats = take_idempotency_keys(store, tx, submissions, now, &mut answers).await?;
+    count_below(store, tx, submissions, &mut answers, &repeats).await?;
     let duplicates = take_dedupe_keys(store, tx, submissions, &answers, &repeats).await?;
 
     let mut tasks: Vec<&NewTask> = Vec::new();
@@ -348,7 +349,61 @@ pub async fn spawn(
     if !rows.is_empty() {
         create(tx, &rows, generation, now).await?;
     }
+    if let Some(execution) = spawn.tasks.iter().find_map(|new| new.task.execution) {
+        let joined = spawn.tasks.iter().filter(|new| new.task.execution == Some(execution)).count();
+        let statement = tx
+            .prepare_cached(
+                "update execution set tasks_below = tasks_below + $2
+                 where id = (select root from execution where id = $1)",
+            )
+            .await?;
+        tx.execute(&statement, &[&execution.0, &i64::try_from(joined).unwrap_or(0)]).await?;
+    }
     insert_edges(tx, &spawn.edges).await
+}
+
+/// Counts the tasks of executions that begin below others at their roots. Where a root has ended or is full the submission is refused,
+/// and its key is free again.
+async fn count_below(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    submissions: &[Submission],
+    answers: &mut [Option<Submitted>],
+    repeats: &HashMap<usize, usize>,
+) -> Result<(), StoreError> {
+    for (index, submission) in submissions.iter().enumerate() {
+        let new = submission.execution.as_ref();
+        let Some((new, below)) = new.and_then(|new| Some((new, new.below?))) else { continue };
+        if answers[index].is_some() || repeats.contains_key(&index) {
+            continue;
+        }
+        let statement = tx
+            .prepare_cached(
+                "update execution set tasks_below = tasks_below + $2
+                 where id = $1 and state in (0, 1, 2) and total + tasks_below + $2 <= $3",
+            )
+            .await?;
+        let most = i64::try_from(below.most_tasks).unwrap_or(i64::MAX);
+        let params: [&(dyn ToSql + Sync); 3] = [&below.root.0, &i64::from(new.execution.total), &most];
+        if tx.execute(&statement, &params).await? == 1 {
+            continue;
+        }
+        let open = "select 1 from execution where id = $1 and state in (0, 1, 2)";
+        let refused = match tx.query_opt(open, &[&below.root.0]).await? {
+            Some(_) => Submitted::RootFull,
+            None => Submitted::RootEnded,
+        };
+        if let Some(key) = &submission.idempotency {
+            let namespace = namespace_of(store, submission)?;
+            tx.execute(
+                "delete from idempotency where namespace = $1 and scope = $2 and key = $3",
+                &[&namespace, &key.scope, &key.key],
+            )
+            .await?;
+        }
+        answers[index] = Some(refused);
+    }
+    Ok(())
 }
 
 fn namespace_of(store: &PostgresStore, submission: &Submission) -> Result<i32, StoreError> {
@@ -490,7 +545,7 @@ async fn insert_execution(
 ) -> Result<(), StoreError> {
     let it = &new.execution;
     let origin = &new.origin;
-    let params: [&(dyn ToSql + Sync); 26] = [
+    let params: [&(dyn ToSql + Sync); 28] = [
         &it.id.0,
         &namespace,
         &it.state.code(),
@@ -517,14 +572,16 @@ async fn insert_execution(
         &origin.firing.as_ref().map(|firing| firing.by.code()),
         &origin.firing.as_ref().map(|firing| &firing.schedule),
         &origin.firing.as_ref().map(|firing| firing.at.0),
+        &new.below.map(|below| below.root.0),
+        &new.below.map_or(0, |below| below.depth.cast_signed()),
     ];
     let statement = tx
         .prepare_cached(
             "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast,
                dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow,
-               workflow_version, input, parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at)
+               workflow_version, input, parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19,
-               $20, $21, $22, $23, $24, $25, $26)",
+               $20, $21, $22, $23, $24, $25, $26, $27, $28)",
         )
         .await?;
     tx.execute(&statement, &params).await?;

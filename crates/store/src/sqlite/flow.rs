@@ -9,31 +9,56 @@ use uuid::Uuid;
 use super::read;
 use super::statements::{Reader, read_open, stored_open};
 use crate::StoreError;
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Dictionary, by_namespace};
 use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
 use crate::types::*;
 
-pub fn steps(connection: &Connection, execution: ExecutionId, which: &OwnedSteps) -> Result<Vec<StepView>, StoreError> {
+pub fn steps(
+    connection: &Connection,
+    execution: ExecutionId,
+    which: &OwnedSteps,
+    most_bytes: u64,
+) -> Result<Vec<StepView>, StoreError> {
     let condition = match which {
         OwnedSteps::Keys(_) => "t.execution_id = ?1 and t.key = ?2",
         OwnedSteps::Tasks(_) => "t.execution_id = ?1 and t.id = ?2",
     };
-    let sql = format!(
-        "select t.id, t.key, coalesce(o.state, d.state), t.step, case when d.state = 6 then
-           (select h.result from history h where h.subject = t.id and h.outcome = 0 order by h.seq desc limit 1) end
-         from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id where {condition}"
-    );
-    let mut statement = connection.prepare_cached(&sql)?;
-    let mut found = Vec::new();
+    let sql = |result: &str| {
+        format!(
+            "select t.id, t.key, coalesce(o.state, d.state), t.step, case when d.state = 6 then
+               (select {result} from history h where h.subject = t.id and h.outcome = 0 order by h.seq desc limit 1) end
+             from task t left join task_open o on o.id = t.id left join task_done d on d.id = t.id where {condition}"
+        )
+    };
+    // The size of a text is known without reading it.
+    let mut with_results = connection.prepare_cached(&sql("h.result"))?;
+    let mut with_sizes = connection.prepare_cached(&sql("octet_length(h.result)"))?;
+    let mut found: Vec<StepView> = Vec::new();
+    let mut bytes: u64 = 0;
     let mut look = |wanted: &dyn ToSql| -> Result<(), StoreError> {
+        let is_full = bytes >= most_bytes;
         let read = |row: &rusqlite::Row<'_>| {
             let mut from = Reader { row, next: 0 };
-            Ok((from.uuid()?, from.get()?, from.get::<i16>()?, from.get()?, from.text()?))
+            let (id, key, state, step) = (from.uuid()?, from.get()?, from.get::<i16>()?, from.get()?);
+            let (result, size) = match is_full {
+                true => (None, from.get::<Option<i64>>()?.unwrap_or(0).cast_unsigned()),
+                false => from.text()?.map_or((None, 0), |text| {
+                    let size = text.len() as u64;
+                    (Some(text), size)
+                }),
+            };
+            Ok((id, key, state, step, result, size))
         };
+        let statement = if is_full { &mut with_sizes } else { &mut with_results };
         let row = statement.query_row((execution.0.as_bytes().as_slice(), wanted), read).optional()?;
-        let Some((id, key, state, step, result)) = row else { return Ok(()) };
+        let Some((id, key, state, step, result, result_bytes)) = row else { return Ok(()) };
+        bytes += result_bytes;
+        if bytes > most_bytes {
+            found.iter_mut().for_each(|step| step.result = None);
+        }
+        let result = result.filter(|_| bytes <= most_bytes);
         let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
-        found.push(StepView { task: TaskId(id), key, state, step, result });
+        found.push(StepView { task: TaskId(id), key, state, step, result, result_bytes });
         Ok(())
     };
     match which {
@@ -41,6 +66,63 @@ pub fn steps(connection: &Connection, execution: ExecutionId, which: &OwnedSteps
         OwnedSteps::Tasks(ids) => ids.iter().try_for_each(|id| look(&id.0.as_bytes().as_slice()))?,
     }
     Ok(found)
+}
+
+pub fn tree(connection: &Connection, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+    let row = connection
+        .prepare_cached(
+            "select r.id, e.depth, r.total + r.tasks_below from execution e
+             join execution r on r.id = coalesce(e.root, e.id) where e.id = ?1",
+        )?
+        .query_row([execution.0.as_bytes().as_slice()], |row| {
+            let mut from = Reader { row, next: 0 };
+            let (root, depth) = (ExecutionId(from.uuid()?), from.get()?);
+            Ok(Tree { root, depth, tasks: from.get::<i64>()?.cast_unsigned() })
+        })
+        .optional()?;
+    Ok(row)
+}
+
+/// The condition of the index `open_gate_lane`.
+const GATED: &str = "gated = 1 and state = 0 and needs_left = 0 and hold = 0";
+
+pub fn gates(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    per_namespace: u32,
+) -> Result<Vec<Stored>, StoreError> {
+    // From one lane to the next through the index: lanes without gates cost nothing.
+    let sql = format!(
+        "with recursive found (lane) as (
+           select min(lane) from task_open indexed by open_gate_lane where {GATED}
+           union all
+           select (select min(lane) from task_open indexed by open_gate_lane where {GATED} and lane > found.lane)
+           from found where found.lane is not null)
+         select lane from found where lane is not null"
+    );
+    let lanes: Vec<i32> =
+        connection.prepare_cached(&sql)?.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let sql = format!(
+        "select {} from task_open o indexed by open_gate_lane where {GATED} and lane = ?1 order by id limit ?2",
+        columns("o", &OPEN_COLUMNS)
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut gates = Vec::new();
+    for turn in by_namespace(dictionary, &lanes, per_namespace) {
+        let mut left = per_namespace;
+        for lane in turn {
+            let read = |row: &rusqlite::Row<'_>| read_open(&mut Reader { row, next: 0 });
+            let rows: Vec<_> = statement.query_map((lane, left), read)?.collect::<rusqlite::Result<_>>()?;
+            left -= u32::try_from(rows.len()).unwrap_or(left).min(left);
+            for row in rows {
+                gates.push(stored_open(row, dictionary)?);
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+    Ok(gates)
 }
 
 static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
@@ -53,43 +135,56 @@ static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub fn call_ends(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+pub fn call_ends(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    per_namespace: u32,
+) -> Result<Vec<CallEnd>, StoreError> {
     let mut statement = connection.prepare_cached(&CALL_ENDS)?;
-    let lanes: Vec<i32> =
-        dictionary.lanes_where(|lane| lane.executor == Executor::Flow).into_iter().map(|(id, _)| id).collect();
-    let mut rows = statement.query((limit, serde_json::to_string(&lanes).unwrap_or_default()))?;
     let mut ends = Vec::new();
-    while let Some(row) = rows.next()? {
-        let mut from = Reader { row, next: 0 };
-        let task = stored_open(read_open(&mut from)?, dictionary)?;
-        let (execution, state) = (ExecutionId(from.uuid()?), from.get::<i16>()?);
-        let state = ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?;
-        ends.push(CallEnd { task, execution, state });
+    for lanes in flow_lanes(dictionary) {
+        let mut rows = statement.query((per_namespace, serde_json::to_string(&lanes).unwrap_or_default()))?;
+        while let Some(row) = rows.next()? {
+            let mut from = Reader { row, next: 0 };
+            let task = stored_open(read_open(&mut from)?, dictionary)?;
+            let (execution, state) = (ExecutionId(from.uuid()?), from.get::<i16>()?);
+            let state = ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?;
+            ends.push(CallEnd { task, execution, state });
+        }
     }
     Ok(ends)
+}
+
+/// The lanes of tasks that stand for others, by namespace.
+fn flow_lanes(dictionary: &Dictionary) -> Vec<Vec<i32>> {
+    let lanes = dictionary.lanes_where(|lane| lane.executor == Executor::Flow);
+    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+    by_namespace(dictionary, &lanes, u32::MAX)
 }
 
 pub fn orphans(
     connection: &Connection,
     dictionary: &Dictionary,
-    limit: u32,
+    per_namespace: u32,
 ) -> Result<Vec<(String, ExecutionId)>, StoreError> {
-    let rows: Vec<(i32, [u8; 16])> = connection
-        .prepare_cached(
-            "select e.namespace, e.id from execution e indexed by execution_called
-             where e.parent_task is not null and e.state in (0, 1, 2) and not exists (
-               select 1 from task_open o where o.id = e.parent_task
-                 and (o.run = e.parent_run - 1 and o.state in (0, 1, 2, 5)
-                   or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null)) limit ?1",
-        )?
-        .query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    rows.into_iter()
-        .map(|(namespace, id)| {
-            let name = dictionary.namespace_name(namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
-            Ok((name.to_string(), ExecutionId(Uuid::from_bytes(id))))
-        })
-        .collect()
+    let mut statement = connection.prepare_cached(
+        "select e.id from execution e indexed by execution_state
+         where e.namespace = ?2 and e.state in (0, 1, 2) and e.parent_task is not null and (not exists (
+           select 1 from task_open o where o.id = e.parent_task
+             and (o.run = e.parent_run - 1 and o.state in (0, 1, 2, 5)
+               or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null))
+           or exists (select 1 from execution r where r.id = e.root and r.state in (3, 4, 5))) limit ?1",
+    )?;
+    let mut orphans = Vec::new();
+    for lanes in flow_lanes(dictionary) {
+        let Some(namespace) = lanes.first().and_then(|lane| dictionary.lane_namespace(*lane)) else { continue };
+        let name = dictionary.namespace_name(namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+        let rows = statement.query_map((per_namespace, namespace), |row| row.get::<_, [u8; 16]>(0))?;
+        for id in rows {
+            orphans.push((name.to_string(), ExecutionId(Uuid::from_bytes(id?))));
+        }
+    }
+    Ok(orphans)
 }
 
 pub fn execution_view(

@@ -45,6 +45,7 @@ use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::interactive::{Scope, Searches};
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
 use crate::query::held_now;
@@ -61,26 +62,30 @@ pub use check::check;
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
     pub path: Option<PathBuf>,
-    /// Reader connections.
+    /// Connections that the engine reads with.
     pub readers: usize,
+    /// Connections that interactive reads have for themselves. All but one of them may search.
+    pub interactive_readers: usize,
     /// Runs every command on the caller's own thread, for simulations that must be repeatable.
     pub inline: bool,
 }
 
 impl SqliteOptions {
     pub fn file(path: impl AsRef<Path>) -> SqliteOptions {
-        SqliteOptions { path: Some(path.as_ref().to_owned()), readers: 3, inline: false }
+        SqliteOptions { path: Some(path.as_ref().to_owned()), readers: 3, interactive_readers: 3, inline: false }
     }
 
     /// A store that lives in memory and works on the caller's thread.
     pub fn in_memory() -> SqliteOptions {
-        SqliteOptions { path: None, readers: 0, inline: true }
+        SqliteOptions { path: None, readers: 0, interactive_readers: 0, inline: true }
     }
 }
 
 pub struct SqliteStore {
     writer: Writer,
     readers: Option<setup::Readers>,
+    interactive_readers: Option<setup::Readers>,
+    searches: Arc<Searches>,
     dictionary: Arc<Dictionary>,
     wakes: tokio::sync::watch::Sender<u64>,
 }
@@ -92,17 +97,19 @@ impl SqliteStore {
         setup::migrate(&mut connection)?;
         let dictionary = Arc::new(Dictionary::default());
         setup::load_dictionary(&connection, &dictionary)?;
-        let readers = match &options.path {
-            Some(path) if !options.inline => Some(setup::Readers::open(path, options.readers)?),
-            _ => None,
+        let readers = |count: usize| match &options.path {
+            Some(path) if !options.inline => setup::Readers::open(path, count).map(Some),
+            _ => Ok(None),
         };
+        let (readers, interactive_readers) = (readers(options.readers)?, readers(options.interactive_readers)?);
+        let searches = Searches::new(options.interactive_readers.saturating_sub(1));
         let writer = if options.inline {
             Writer::inline(connection, dictionary.clone(), lock)
         } else {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, dictionary, wakes })
+        Ok(SqliteStore { writer, readers, interactive_readers, searches, dictionary, wakes })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -113,14 +120,16 @@ impl SqliteStore {
         setup::schema(&setup::connect_to_read(path)?)
     }
 
-    /// Runs a read on a reader connection, or on the writer's where there is none.
+    /// Runs a read on a reader connection, or on the writer's where there is none. Interactive reads have their own.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let dictionary = self.dictionary.clone();
-        match &self.readers {
-            Some(readers) => readers.run(move |connection| work(connection, &dictionary)).await,
+        let scope = Scope::current();
+        let readers = if scope.is_some() { &self.interactive_readers } else { &self.readers };
+        match readers {
+            Some(readers) => readers.run(scope, move |connection| work(connection, &dictionary)).await,
             None => {
                 let mut work = Some(work);
                 let again = || StoreError::Unavailable("a read runs once".into());
@@ -129,6 +138,16 @@ impl SqliteStore {
                     .await
             }
         }
+    }
+}
+
+impl SqliteStore {
+    /// A read that may have to look at many rows.
+    async fn search<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.searches.run(self.read(work)).await
     }
 }
 
@@ -251,7 +270,7 @@ impl Store for SqliteStore {
     }
 
     async fn due_before(&self, until: Timestamp) -> Result<DueBefore, StoreError> {
-        self.read(move |connection, _| read::due_before(connection, until)).await
+        self.search(move |connection, _| read::due_before(connection, until)).await
     }
 
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
@@ -289,7 +308,7 @@ impl Store for SqliteStore {
 
     async fn list(&self, namespace: &str, query: &ListQuery) -> Result<Listing, StoreError> {
         let (namespace, query) = (namespace.to_owned(), query.clone());
-        self.read(move |connection, dictionary| list::list(connection, dictionary, &namespace, &query)).await
+        self.search(move |connection, dictionary| list::list(connection, dictionary, &namespace, &query)).await
     }
 
     async fn history(&self, subject: Subject, after: u32, limit: u32) -> Result<Vec<Record>, StoreError> {
@@ -320,12 +339,25 @@ impl Store for SqliteStore {
 
     async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
         let (namespace, query) = (namespace.to_owned(), query.clone());
-        self.read(move |connection, dictionary| flow::executions(connection, dictionary, &namespace, &query)).await
+        self.search(move |connection, dictionary| flow::executions(connection, dictionary, &namespace, &query)).await
     }
 
-    async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError> {
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
         let which = which.owned();
-        self.read(move |connection, _| flow::steps(connection, execution, &which)).await
+        self.read(move |connection, _| flow::steps(connection, execution, &which, most_bytes)).await
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        self.read(move |connection, _| flow::tree(connection, execution)).await
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        self.read(move |connection, dictionary| flow::gates(connection, dictionary, per_namespace)).await
     }
 
     async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
@@ -437,12 +469,12 @@ impl Store for SqliteStore {
             let held = held_now(dictionary, &namespace, &closed, now);
             read::counts(connection, dictionary, &namespace, Counts::ALL, &held)
         };
-        self.read(count).await
+        self.search(count).await
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
         let namespace = namespace.to_owned();
-        self.read(move |connection, dictionary| {
+        self.search(move |connection, dictionary| {
             read::counts(connection, dictionary, &namespace, Counts::RETRIED, "false")
         })
         .await
@@ -457,7 +489,7 @@ impl Store for SqliteStore {
     }
 
     async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
-        self.read(move |connection, _| tend::prunable(connection, before)).await
+        self.search(move |connection, _| tend::prunable(connection, before)).await
     }
 
     async fn set_pause(
@@ -657,7 +689,7 @@ impl Store for SqliteStore {
     ) -> Result<Vec<TaskId>, StoreError> {
         let namespace = namespace.to_owned();
         let query = ListQuery { filter: filter.clone(), sort: Sort::Submitted, limit: most, after: None, now };
-        self.read(move |connection, dictionary| list::matching(connection, dictionary, &namespace, &query)).await
+        self.search(move |connection, dictionary| list::matching(connection, dictionary, &namespace, &query)).await
     }
 
     async fn start_operation(
@@ -724,7 +756,7 @@ impl Store for SqliteStore {
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
         let query = query.clone();
-        self.read(move |connection, _| audit::page(connection, &query)).await
+        self.search(move |connection, _| audit::page(connection, &query)).await
     }
 
     async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
@@ -738,7 +770,7 @@ impl Store for SqliteStore {
 
     async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
         let (namespace, query) = (namespace.to_owned(), query.clone());
-        self.read(move |connection, _| stats::sums(connection, &namespace, &query)).await
+        self.search(move |connection, _| stats::sums(connection, &namespace, &query)).await
     }
 
     async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
@@ -748,7 +780,7 @@ impl Store for SqliteStore {
     async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
         let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
         let query = query.clone();
-        self.read(move |connection, _| stats::groups(connection, namespace, &query)).await
+        self.search(move |connection, _| stats::groups(connection, namespace, &query)).await
     }
 
     async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
@@ -777,7 +809,7 @@ impl Store for SqliteStore {
         let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
         let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
         let fingerprints = fingerprints.to_vec();
-        self.read(move |connection, _| stats::open_with(connection, &lanes, &fingerprints)).await
+        self.search(move |connection, _| stats::open_with(connection, &lanes, &fingerprints)).await
     }
 
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {

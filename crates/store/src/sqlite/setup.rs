@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use crate::StoreError;
 use crate::check::created_by;
 use crate::dictionary::Dictionary;
+use crate::interactive::Scope;
 use crate::row::corrupt;
 use crate::schema::SchemaState;
 
@@ -188,22 +189,48 @@ impl Readers {
         Ok(Readers { idle: Arc::new(Mutex::new(idle)), permits: Arc::new(Semaphore::new(count)) })
     }
 
+    /// Runs a read on one of them. One that belongs to a scope is interrupted when the scope is over.
     pub async fn run<T: Send + 'static>(
         &self,
+        scope: Option<Arc<Scope>>,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let gone = || StoreError::Unavailable("the readers have stopped".into());
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
         let idle = self.idle.clone();
         let task = tokio::task::spawn_blocking(move || {
-            let connection = idle.lock().pop().ok_or_else(gone)?;
-            let result = in_one_snapshot(&connection, work);
+            let mut connection = idle.lock().pop().ok_or_else(gone)?;
+            let result = match scope {
+                None => in_one_snapshot(&connection, work),
+                Some(scope) => interruptible(&mut connection, &scope.limited(), work),
+            };
             idle.lock().push(connection);
             drop(permit);
             result
         });
         task.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
     }
+}
+
+/// Steps of SQLite's virtual machine between two looks at whether a read goes on.
+const STEPS: i32 = 1_000;
+
+/// A read that ends as soon as its scope is over.
+fn interruptible<T>(
+    connection: &mut Connection,
+    scope: &Arc<Scope>,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if scope.is_over() {
+        return Err(scope.timed_out());
+    }
+    let watched = scope.clone();
+    connection.progress_handler(STEPS, Some(move || watched.is_over()))?;
+    connection.execute_batch("begin")?;
+    let result = work(connection);
+    connection.progress_handler(0, None::<fn() -> bool>)?;
+    connection.execute_batch("rollback")?;
+    result.map_err(|error| if scope.is_over() { scope.timed_out() } else { error })
 }
 
 /// All statements of one read see the same moment.

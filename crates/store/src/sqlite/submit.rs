@@ -152,6 +152,11 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
     if let Some(short) = accounts::short(tx.connection, &moves)? {
         return Ok(Submitted::Unfunded(short));
     }
+    if let Some(new) = &submission.execution
+        && let Some(refused) = count_below(tx.connection, new)?
+    {
+        return Ok(refused);
+    }
     accounts::write(tx.connection, &moves)?;
     let mut tasks = Vec::with_capacity(submission.tasks.len());
     let mut log = SharedLog::default();
@@ -189,6 +194,28 @@ fn submit_one(tx: &mut Tx<'_>, submission: &Submission, now: Timestamp) -> Resul
     Ok(Submitted::Created(tasks))
 }
 
+/// Counts the tasks of an execution that begins below another one at the root of both; a refusal where that has ended or is full.
+fn count_below(connection: &Connection, new: &NewExecution) -> Result<Option<Submitted>, StoreError> {
+    let Some(below) = &new.below else { return Ok(None) };
+    let root = below.root.0.as_bytes().as_slice();
+    let found: Option<(i16, i64)> = connection
+        .prepare_cached("select state, total + tasks_below from execution where id = ?1")?
+        .query_row([root], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let tasks = i64::from(new.execution.total);
+    let most = i64::try_from(below.most_tasks).unwrap_or(i64::MAX);
+    match found {
+        Some((0..=2, there)) if there.saturating_add(tasks) <= most => {
+            connection
+                .prepare_cached("update execution set tasks_below = tasks_below + ?2 where id = ?1")?
+                .execute((root, tasks))?;
+            Ok(None)
+        }
+        Some((0..=2, _)) => Ok(Some(Submitted::RootFull)),
+        _ => Ok(Some(Submitted::RootEnded)),
+    }
+}
+
 /// What those of its tasks reserve that will be made: a key that is taken, or comes again, makes none.
 fn reserved(connection: &Connection, namespace: i32, submission: &Submission) -> Result<Moves, StoreError> {
     if !submission.tasks.iter().any(|new| new.task.metered) {
@@ -215,6 +242,15 @@ pub fn spawn(tx: &mut Tx<'_>, spawn: &Submission) -> Result<(), StoreError> {
         if new.task.execution.is_none() {
             tx.feed.push(namespace, new.task.id.0, 1, new.task.seq);
         }
+    }
+    if let Some(execution) = spawn.tasks.iter().find_map(|new| new.task.execution) {
+        let joined = spawn.tasks.iter().filter(|new| new.task.execution == Some(execution)).count();
+        tx.connection
+            .prepare_cached(
+                "update execution set tasks_below = tasks_below + ?2
+                 where id = (select root from execution where id = ?1)",
+            )?
+            .execute((execution.0.as_bytes().as_slice(), i64::try_from(joined).unwrap_or(0)))?;
     }
     insert_edges(tx.connection, &spawn.edges)?;
     Ok(())
@@ -342,9 +378,9 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
     connection.execute(
         "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel,
            name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow, workflow_version, input,
-           parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at)
+           parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth)
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26)",
+           ?23, ?24, ?25, ?26, ?27, ?28)",
         rusqlite::params![
             id.as_bytes().as_slice(),
             namespace,
@@ -372,6 +408,8 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
             new.origin.firing.as_ref().map(|firing| firing.by.code()),
             new.origin.firing.as_ref().map(|firing| &firing.schedule),
             new.origin.firing.as_ref().map(|firing| firing.at.0),
+            new.below.as_ref().map(|below| below.root.0.as_bytes().as_slice()),
+            new.below.map_or(0, |below| below.depth),
         ],
     )?;
     Ok(())
