@@ -26,6 +26,7 @@ mod read;
 mod rows;
 mod rules;
 pub(crate) mod setup;
+mod shared;
 mod stats;
 mod submit;
 mod tend;
