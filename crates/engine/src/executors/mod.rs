@@ -254,6 +254,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
         lease: LEASE,
         due: false,
         without_calls: false,
+        only_kinds: None,
     }
 }
 
