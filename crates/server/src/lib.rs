@@ -42,8 +42,8 @@ pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
 use catalog::Catalog;
-use gate::Gate;
 use drained::DrainedWorkers;
+use gate::Gate;
 use kind_policies::KindPolicies;
 use token::Tokens;
 use wire::task::Policies;

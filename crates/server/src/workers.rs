@@ -257,7 +257,7 @@ pub struct Listed {
 
 #[cfg(test)]
 mod tests {
-    use comeback_engine::store::{SqliteOptions, SqliteStore};
+    use comeback_engine::store::{SharedStore, SqliteOptions, SqliteStore};
 
     use super::*;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use comeback_core::filter::Filter;
 use comeback_core::{
-    Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, NamePatterns, Policy, Record, State, Task, TaskId, Timestamp,
+    Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, NamePatterns, Policy, Record, State, Task, TaskId,
+    Timestamp,
 };
 
 use serde::{Deserialize, Serialize};

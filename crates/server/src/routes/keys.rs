@@ -155,7 +155,9 @@ fn read_terms(app: &App, role: Role, given: &mut KeyIn) -> Result<Terms, Invalid
         let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
         match network {
             Some(network) => allowed_addresses.push(network.trunc()),
-            None => faults.push(format!("allowed_addresses[{n}]"), "must be an address or a network, such as 10.0.0.0/8"),
+            None => {
+                faults.push(format!("allowed_addresses[{n}]"), "must be an address or a network, such as 10.0.0.0/8")
+            }
         }
     }
     let lists = [

@@ -19,10 +19,10 @@ use utoipa::ToSchema;
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::drained::{KEPT, MOST};
 use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::drained::{KEPT, MOST};
 use crate::wire;
 use crate::workers::{LISTED, Listed, REMEMBERED};
 
@@ -52,7 +52,13 @@ pub fn lines() -> Vec<Line> {
     );
     let drained = || object([("name", text())].into_iter().chain(drain()));
     let instance = object([
-        ("id", about(text(), "Its name; another one that tells nothing for callers who may not administer all namespaces.")),
+        (
+            "id",
+            about(
+                text(),
+                "Its name; another one that tells nothing for callers who may not administer all namespaces.",
+            ),
+        ),
         ("self", about(flag(), "Whether it is the one that answers.")),
         ("version", text()),
         ("started_at", instant()),

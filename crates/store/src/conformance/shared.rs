@@ -7,9 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{World, cases};
-use crate::{
-    ApiKey, AuditQuery, Drained, DrainedWorker, InstanceRow, KeyPut, KindPolicy, StoreError, WorkerSeen,
-};
+use crate::{ApiKey, AuditQuery, Drained, DrainedWorker, InstanceRow, KeyPut, KindPolicy, StoreError, WorkerSeen};
 
 fn key(w: &World, id: &str, namespace: &str, name: Option<&str>) -> ApiKey {
     ApiKey {

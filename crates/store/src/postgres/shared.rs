@@ -101,12 +101,8 @@ async fn policies(
 ) -> Result<Vec<KindPolicy>, StoreError> {
     let sql = "select namespace, kind, body, dialect from kind_policy where namespace = $1 and kind = any($2)";
     let statement = client.prepare_cached(sql).await?;
-    let read = |row: &Row| KindPolicy {
-        namespace: row.get(0),
-        kind: row.get(1),
-        body: row.get(2),
-        dialect: row.get(3),
-    };
+    let read =
+        |row: &Row| KindPolicy { namespace: row.get(0), kind: row.get(1), body: row.get(2), dialect: row.get(3) };
     Ok(client.query(&statement, &[&namespace, &kinds]).await?.iter().map(read).collect())
 }
 
@@ -299,7 +295,8 @@ impl SharedStore for PostgresStore {
             removes = true;
         }
         let change = next_change(&tx, SharedList::DrainedWorkers, removes).await?;
-        let sql = "insert into drained_worker (namespace, name, at, actor, note, change) values ($1, $2, $3, $4, $5, $6)";
+        let sql =
+            "insert into drained_worker (namespace, name, at, actor, note, change) values ($1, $2, $3, $4, $5, $6)";
         tx.execute(sql, &[namespace, name, &at.0, by, note, &change]).await?;
         audit::note(&tx, audit, None).await?;
         tx.commit().await?;

@@ -313,9 +313,8 @@ impl SharedStore for SqliteStore {
         self.read(move |connection, _| {
             let sql = "select namespace, kind, change from kind_policy where change > ?1";
             let mut statement = connection.prepare_cached(sql)?;
-            let read = |row: &Row<'_>| {
-                Ok(KindPolicyName { namespace: row.get(0)?, kind: row.get(1)?, change: row.get(2)? })
-            };
+            let read =
+                |row: &Row<'_>| Ok(KindPolicyName { namespace: row.get(0)?, kind: row.get(1)?, change: row.get(2)? });
             Ok(statement.query_map([after], read)?.collect::<Result<_, _>>()?)
         })
         .await
