@@ -51,6 +51,7 @@ words! {
         PolicyUnbind = 61 "policy.unbind",
         KeyCreate = 70 "key.create",
         KeyRevoke = 71 "key.revoke",
+        KeyRotate = 72 "key.rotate",
         AccountPut = 80 "account.put",
         AccountDelete = 81 "account.delete",
         DependencyPut = 100 "dependency.put",
@@ -106,8 +107,10 @@ pub struct Audit {
     pub subject: String,
     /// Who it was, as they say.
     pub actor: Option<String>,
-    /// The key they came with.
+    /// The name of the API key they came with, or its id where it has no name.
     pub key: Option<String>,
+    /// The id of that key. Unlike names, ids are never given twice.
+    pub key_id: Option<String>,
     pub note: Option<String>,
     /// The name of the request that asked for it.
     pub request: Option<String>,
@@ -126,6 +129,7 @@ impl Audit {
             subject: subject.into(),
             actor: act.by.clone(),
             key: act.key.clone(),
+            key_id: act.key_id.clone(),
             note: act.note.clone(),
             request: act.request.clone(),
             before: None,

@@ -94,6 +94,9 @@ pub struct Plan {
     pub by: Option<String>,
     pub note: Option<String>,
     pub key: Option<String>,
+    /// The id of that key.
+    #[serde(default)]
+    pub key_id: Option<String>,
     pub request: Option<String>,
 }
 
@@ -131,6 +134,7 @@ impl Plan {
             by: None,
             note: None,
             key: None,
+            key_id: None,
             request: None,
         }
     }
@@ -190,7 +194,7 @@ impl Plan {
     /// Who is behind each act of it.
     pub fn act(&self, operation: Uuid) -> Act {
         let (by, note, key, request) = (self.by.clone(), self.note.clone(), self.key.clone(), self.request.clone());
-        Act { by, note, key, request, operation: Some(operation) }
+        Act { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation) }
     }
 }
 

@@ -266,8 +266,10 @@ impl<'a> Change<'a> {
 pub struct Act {
     pub by: Option<String>,
     pub note: Option<String>,
-    /// The key they came with: unlike the name, nobody can say another.
+    /// The name of the API key they came with, or its id where it has no name.
     pub key: Option<String>,
+    /// The id of that key.
+    pub key_id: Option<String>,
     /// The name of the request that asked for it.
     pub request: Option<String>,
     /// The bulk operation that it is a part of.

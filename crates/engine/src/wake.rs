@@ -192,6 +192,7 @@ mod tests {
             lease: Millis(1),
             due: false,
             without_calls: false,
+            only_kinds: None,
         }
     }
 

@@ -1,20 +1,18 @@
-//! Who may do what: keys, roles, and the namespace a request is about. Keys are kept as hashes; the secret is shown once.
+//! Who may do what: roles, scopes, addresses, and the namespace a request is about.
 
-use axum::http::{HeaderMap, header};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, header};
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Millis, Timestamp};
-use comeback_engine::store::{Store, StoreError};
+use comeback_core::{Invalid, Timestamp};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
-use uuid::Builder;
 
 use crate::App;
+pub use crate::keys::{EVERYWHERE, Key, Keys, Made, NewKey, Terms, default_namespace, key_id};
 use crate::problem::Problem;
-use crate::shared::Shared;
 
 /// What a key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,207 +69,28 @@ pub enum Need {
     AdministerAll,
 }
 
-/// A key as it is kept.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Key {
-    pub id: String,
-    pub name: Option<String>,
-    pub role: Role,
-    /// `*` stands for all of them.
-    pub namespace: String,
-    hash: String,
-    pub created_at: i64,
-    pub expires_at: Option<i64>,
-    pub revoked_at: Option<i64>,
-}
-
-impl Key {
-    pub fn is_live(&self, now: Timestamp) -> bool {
-        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| at > now.0)
-    }
-
-    pub fn shown(&self) -> Value {
-        let at = |at: Option<i64>| at.map(|at| Timestamp(at).to_rfc3339());
-        json!({
-            "id": self.id,
-            "name": self.name,
-            "role": self.role.word(),
-            "namespace": self.namespace,
-            "created_at": at(Some(self.created_at)),
-            "expires_at": at(self.expires_at),
-            "revoked_at": at(self.revoked_at),
-        })
-    }
-}
-
-/// A key as somebody asks for it.
-pub struct NewKey {
-    pub name: Option<String>,
-    pub role: Role,
-    pub namespace: String,
-    pub valid_for: Option<Millis>,
-}
-
-/// Which namespace a key is for when nobody says: an admin looks after the house, everybody else works in a room of it.
-pub fn default_namespace(role: Role) -> &'static str {
-    if role == Role::Admin { EVERYWHERE } else { "default" }
-}
-
-/// A random one, or one that follows from who asks, for which namespace, and under which idempotency key.
-pub fn key_id(asked: Option<(&str, &str, &str)>) -> Result<String, StoreError> {
-    let mut id = [0_u8; 6];
-    match asked {
-        None => getrandom::fill(&mut id).map_err(no_randomness)?,
-        Some((by, namespace, key)) => {
-            id.copy_from_slice(&Sha256::digest(format!("{by}\0{namespace}\0{key}"))[..6]);
-        }
-    }
-    Ok(id.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// What is written down about a key. One that is good for all namespaces concerns all of them.
-fn entry(did: Did, key: &Key, act: &Act, now: Timestamp) -> Result<Audit, StoreError> {
-    let mut random = [0_u8; 10];
-    getrandom::fill(&mut random).map_err(no_randomness)?;
-    let id = Builder::from_unix_timestamp_millis(u64::try_from(now.0).unwrap_or(0), &random).into_uuid();
-    let entry = Audit::new(id, now, did, &key.id, act);
-    Ok(if key.namespace == EVERYWHERE { entry } else { entry.within(&key.namespace) })
-}
-
-fn no_randomness(error: getrandom::Error) -> StoreError {
-    StoreError::Unavailable(format!("no randomness: {error}"))
-}
-
-/// The namespace of a key that is good for all of them.
-pub const EVERYWHERE: &str = "*";
-
-/// Where keys are kept.
-const META: &str = "api_keys";
-
-/// All keys, as this instance knows them. Others are heard of within a second.
-pub struct Keys {
-    all: Shared<Vec<Key>>,
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        Keys { all: Shared::new(META) }
-    }
-}
-
-impl Keys {
-    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
-        self.all.refresh(store).await
-    }
-
-    pub fn all(&self) -> Vec<Key> {
-        self.all.get()
-    }
-
-    /// Once there is a key, every request needs one.
-    pub fn is_empty(&self) -> bool {
-        self.all.look(Vec::is_empty)
-    }
-
-    /// The key and its secret, which nobody can show again.
-    pub async fn create(
-        &self,
-        store: &dyn Store,
-        new: NewKey,
-        act: &Act,
-        now: Timestamp,
-    ) -> Result<(Key, String), StoreError> {
-        self.create_as(store, key_id(None)?, new, act, now).await
-    }
-
-    /// A key of the same id is replaced: its secret was lost on the way to whoever asks again.
-    pub async fn create_as(
-        &self,
-        store: &dyn Store,
-        id: String,
-        new: NewKey,
-        act: &Act,
-        now: Timestamp,
-    ) -> Result<(Key, String), StoreError> {
-        let mut secret = [0_u8; 32];
-        getrandom::fill(&mut secret).map_err(no_randomness)?;
-        let secret = URL_SAFE_NO_PAD.encode(secret).replace(['-', '_'], "x");
-        let key = Key {
-            hash: hash(&secret),
-            name: new.name,
-            role: new.role,
-            namespace: new.namespace,
-            created_at: now.0,
-            expires_at: new.valid_for.map(|span| (now + span).0),
-            revoked_at: None,
-            id: id.clone(),
-        };
-        let put = |keys: &mut Vec<Key>| {
-            keys.retain(|it| it.id != key.id);
-            keys.push(key.clone());
-        };
-        let noted = entry(Did::KeyCreate, &key, act, now)?.changed(None, Some(key.shown()));
-        self.all.change_noted(store, put, |()| Some(noted.clone())).await?;
-        Ok((key, format!("cbk_{id}_{secret}")))
-    }
-
-    /// Whether there was such a key, among those that one may revoke.
-    pub async fn revoke(
-        &self,
-        store: &dyn Store,
-        id: &str,
-        may: impl Fn(&Key) -> bool,
-        act: &Act,
-        now: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let revoke = |keys: &mut Vec<Key>| {
-            let key = keys.iter_mut().find(|key| key.id == id && may(key))?;
-            let before = key.clone();
-            key.revoked_at.get_or_insert(now.0);
-            Some((before, key.clone()))
-        };
-        let noted = |revoked: &Option<(Key, Key)>| {
-            let (before, after) = revoked.as_ref()?;
-            let entry = entry(Did::KeyRevoke, after, act, now).ok()?;
-            Some(entry.changed(Some(before.shown()), Some(after.shown())))
-        };
-        Ok(self.all.change_noted(store, revoke, noted).await?.is_some())
-    }
-
-    fn is_live(&self, id: &str, now: Timestamp) -> bool {
-        self.all.look(|keys| keys.iter().any(|key| key.id == id && key.is_live(now)))
-    }
-
-    fn find(&self, token: &str, now: Timestamp) -> Option<Key> {
-        let (id, secret) = token.strip_prefix("cbk_")?.split_once('_')?;
-        let key = self.all.look(|keys| keys.iter().find(|key| key.id == id).cloned())?;
-        let same = bool::from(hash(secret).as_bytes().ct_eq(key.hash.as_bytes()));
-        (same && key.is_live(now)).then_some(key)
-    }
-}
-
-fn hash(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Who asks, and about which namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caller {
     pub namespace: String,
     pub role: Role,
-    /// The key's id or name; nothing when the server is open.
+    /// The key's name, or its id where it has none; nothing when the server is open.
     pub key: Option<String>,
     /// Whether all namespaces are open to this caller, not only the one it asks about.
     pub everywhere: bool,
     /// What its request is called.
     pub request: Option<String>,
     id: Option<String>,
+    /// What its key is good for below its role.
+    terms: Option<Arc<Terms>>,
+    /// When its key ends, where that is soon.
+    ends_at: Option<Timestamp>,
 }
 
 impl Caller {
     /// Somebody without a key.
     fn nobody(namespace: String, role: Role, everywhere: bool) -> Caller {
-        Caller { namespace, role, key: None, everywhere, request: None, id: None }
+        Caller { namespace, role, key: None, everywhere, request: None, id: None, terms: None, ends_at: None }
     }
 
     /// Whether this caller would still be let in: long answers ask again and again.
@@ -282,6 +101,11 @@ impl Caller {
         }
     }
 
+    /// Whether what concerns all namespaces may be told to it.
+    pub fn may_administer_all(&self) -> bool {
+        self.everywhere && self.role.may(Need::AdministerAll)
+    }
+
     /// Whether a key is this caller's to show and to revoke.
     pub fn governs(&self, key: &Key) -> bool {
         self.everywhere || key.namespace == self.namespace
@@ -290,15 +114,76 @@ impl Caller {
     /// Who to write down for an act: what the caller says, else its key.
     pub fn act(&self, by: Option<String>, note: Option<String>) -> Act {
         let by = by.or_else(|| self.key.clone());
-        Act { by, note, key: self.key.clone(), request: self.request.clone(), operation: None }
+        Act { by, note, key: self.key.clone(), key_id: self.id.clone(), request: self.request.clone(), operation: None }
+    }
+
+    /// What its key is limited to, where it is limited to queues or kinds.
+    pub fn scope(&self) -> Option<&Terms> {
+        self.terms.as_deref().filter(|terms| terms.is_scoped())
+    }
+
+    /// Refuses a queue or a kind that its key is not good for.
+    pub fn check_scope(&self, queue: &str, kind: &str) -> Result<(), Problem> {
+        let Some(scope) = self.scope() else { return Ok(()) };
+        for (what, name, allowed) in [("queue", queue, &scope.queues), ("kind", kind, &scope.kinds)] {
+            if !allowed.allows(name) {
+                return Err(Problem::forbidden(format!("this key is not good for the {what} `{name}`")));
+            }
+        }
+        Ok(())
+    }
+
+    /// When its key ends, where that is within two weeks.
+    pub fn key_ends_at(&self) -> Option<Timestamp> {
+        self.ends_at
     }
 }
 
 pub const NAMESPACE: &str = "comeback-namespace";
 
-/// Who asks; refused when their key does not reach so far.
-pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
-    let caller = identify(app, need, headers)?;
+/// The other end of the connection that a request came on.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+/// The address of the caller: the other end of the connection; behind trusted proxies the last address in `X-Forwarded-For` that is
+/// none of theirs. Nothing where it cannot be told.
+pub fn caller_address(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
+    let is_trusted = |address: &IpAddr| trusted.iter().any(|network| network.contains(address));
+    let peer = request.extensions().get::<Peer>()?.0.to_canonical();
+    if !is_trusted(&peer) {
+        return Some(peer);
+    }
+    let mut last = peer;
+    let lines: Vec<&axum::http::HeaderValue> = request.headers().get_all("x-forwarded-for").iter().collect();
+    for line in lines.into_iter().rev() {
+        for text in line.to_str().ok()?.rsplit(',') {
+            last = address_of(text.trim())?.to_canonical();
+            if !is_trusted(&last) {
+                return Some(last);
+            }
+        }
+    }
+    Some(last)
+}
+
+/// An address, with or without a port.
+fn address_of(text: &str) -> Option<IpAddr> {
+    text.parse().ok().or_else(|| text.parse::<std::net::SocketAddr>().ok().map(|address| address.ip()))
+}
+
+/// What a key that is limited to queues or kinds may ask for. Everything else would show or change what it is not good for.
+const SCOPED: &[(Method, &str)] = &[
+    (Method::GET, "/api/v1/me"),
+    (Method::POST, "/api/v1/tasks"),
+    (Method::GET, "/api/v1/tasks/{id}"),
+    (Method::POST, "/api/v1/leases"),
+    (Method::POST, "/api/v1/leases/heartbeat"),
+    (Method::POST, "/api/v1/leases/report"),
+];
+
+/// Who asks, at the route of this path; refused when their key does not reach so far.
+pub fn check(app: &App, need: Need, path: &str, request: &Request) -> Result<Caller, Problem> {
+    let caller = identify(app, need, request)?;
     let mut faults = Invalid::default();
     app.engine.config().limits.check_namespace(&caller.namespace, &mut faults);
     if let Some(fault) = faults.faults.first() {
@@ -311,10 +196,16 @@ pub fn check(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Probl
     if need == Need::AdministerAll && !caller.everywhere {
         return Err(Problem::forbidden("this concerns all namespaces: it needs an admin's key for `*`"));
     }
+    let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    if caller.scope().is_some() && !SCOPED.iter().any(|(it, at)| it == method && *at == path) {
+        let detail = "this key is limited to queues or kinds: it may submit tasks and read them by id, or lease, heartbeat and report";
+        return Err(Problem::forbidden(detail));
+    }
     Ok(caller)
 }
 
-fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Problem> {
+fn identify(app: &App, need: Need, request: &Request) -> Result<Caller, Problem> {
+    let headers = request.headers();
     let wanted = headers.get(NAMESPACE).map(|value| value.to_str().unwrap_or("").to_owned());
     if need == Need::Nothing {
         return Ok(Caller::nobody("default".into(), Role::Viewer, false));
@@ -327,9 +218,16 @@ fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Proble
     let Some(token) = text.strip_prefix("Bearer ") else {
         return Err(Problem::unauthorized("send a key: `Authorization: Bearer cbk_…`"));
     };
-    let Some(key) = app.keys.find(token.trim(), app.engine.now()) else {
+    let now = app.engine.now();
+    let Some(key) = app.keys.find(token.trim(), now) else {
         return Err(Problem::unauthorized("the key is unknown, expired or revoked"));
     };
+    if !key.terms.allowed_addresses.is_empty()
+        && !key.terms.allows_address(caller_address(request, &app.trusted_proxies))
+    {
+        app.keys.count_refused_address();
+        return Err(Problem::forbidden("this key may not be used from this address"));
+    }
     let namespace = match (key.namespace.as_str(), wanted) {
         (EVERYWHERE, wanted) => wanted.unwrap_or_else(|| "default".into()),
         (own, Some(wanted)) if wanted != own => {
@@ -338,8 +236,17 @@ fn identify(app: &App, need: Need, headers: &HeaderMap) -> Result<Caller, Proble
         (own, _) => own.to_owned(),
     };
     let everywhere = key.namespace == EVERYWHERE;
-    let name = key.name.unwrap_or_else(|| key.id.clone());
-    Ok(Caller { namespace, role: key.role, key: Some(name), everywhere, request: None, id: Some(key.id) })
+    let name = key.name.clone().unwrap_or_else(|| key.id.clone());
+    Ok(Caller {
+        namespace,
+        role: key.role,
+        key: Some(name),
+        everywhere,
+        request: None,
+        id: Some(key.id.clone()),
+        terms: Some(key.terms.clone()),
+        ends_at: key.expires_at.map(Timestamp).filter(|_| key.ends_soon(now)),
+    })
 }
 
 /// What browsers say of a page that asks: where it is from, or that it is not from here.
@@ -388,6 +295,28 @@ mod tests {
         for (role, expected) in table {
             assert_eq!(needs.map(|need| role.may(need)), expected, "{role:?}");
         }
+    }
+
+    #[test]
+    fn the_address_of_a_caller_is_the_last_one_that_no_trusted_proxy_has() {
+        let proxies: Vec<IpNet> = vec!["10.0.0.0/8".parse().expect("a network"), "::1/128".parse().expect("one")];
+        let seen = |peer: &str, forwarded: &[&'static str]| {
+            let mut request = Request::new(axum::body::Body::empty());
+            request.extensions_mut().insert(Peer(peer.parse().expect("an address")));
+            for line in forwarded {
+                request.headers_mut().append("x-forwarded-for", line.parse().expect("a header"));
+            }
+            caller_address(&request, &proxies).map(|address| address.to_string())
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(seen("203.0.113.9", &["10.1.1.1"]), is("203.0.113.9"), "nobody trusts what a stranger says");
+        assert_eq!(seen("10.0.0.1", &["198.51.100.7, 203.0.113.9, 10.0.0.2"]), is("203.0.113.9"));
+        assert_eq!(seen("10.0.0.1", &["198.51.100.7", "203.0.113.9:4711"]), is("203.0.113.9"));
+        assert_eq!(seen("::ffff:10.0.0.1", &["::ffff:203.0.113.9"]), is("203.0.113.9"));
+        assert_eq!(seen("::1", &["[2001:db8::1]:80"]), is("2001:db8::1"));
+        assert_eq!(seen("10.0.0.1", &[]), is("10.0.0.1"), "the proxy itself");
+        assert_eq!(seen("10.0.0.1", &["203.0.113.9, nonsense"]), None);
+        assert_eq!(caller_address(&Request::new(axum::body::Body::empty()), &proxies), None);
     }
 
     #[test]

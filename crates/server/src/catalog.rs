@@ -4,14 +4,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use comeback_core::workflow::{self, Items, Mode, Origin, Problems, Source};
 use comeback_core::{Dialect, Invalid, Lane, PolicyLimits, Priority};
 use comeback_engine::executors::Kinds;
 use comeback_engine::flow::{self, Each, Plan, Workflows};
-use comeback_engine::{Engine, ExecutionSpec, Need, TaskSpec};
+use comeback_engine::store::{Store, StoreError};
+use comeback_engine::{CommandError, Engine, ExecutionSpec, Need, TaskSpec};
 use serde_json::{Map, Value, json};
 
-use crate::shared::{Bound, Shared};
+use crate::kind_policies::KindPolicies;
+use crate::problem::Problem;
 use crate::wire::read_part;
 use crate::wire::task::{Context, Policies, TaskIn, read_dialect};
 
@@ -19,20 +22,34 @@ pub struct Catalog {
     limits: PolicyLimits,
     kinds: Kinds,
     policies: Arc<Policies>,
-    bound: Arc<Shared<Bound>>,
+    kind_policies: Arc<KindPolicies>,
+    store: Arc<dyn Store>,
 }
 
+#[async_trait]
 impl Workflows for Catalog {
-    fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid> {
+    async fn plan(&self, namespace: &str, text: &str) -> Result<Plan, CommandError> {
         let source = workflow::read(text).map_err(without_places)?;
-        self.planned(namespace, &source.workflow)
+        let context = self.context(namespace, kinds_of(&source.workflow)).await?;
+        Ok(self.planned(&context, &source.workflow)?)
     }
 
-    fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+    async fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, CommandError> {
         let mut faults = Invalid::default();
-        let spec = read_part::<TaskIn>(body.clone())?.spec("", &self.context(namespace), &mut faults);
-        faults.or(spec)
+        let task = read_part::<TaskIn>(body.clone())?;
+        let context = self.context(namespace, task.kind_of_policy()).await?;
+        let spec = task.spec("", &context, &mut faults);
+        Ok(faults.or(spec)?)
     }
+}
+
+/// The kind of a step.
+fn kind_of(step: &workflow::Step) -> &str {
+    step.task.get("kind").and_then(Value::as_str).unwrap_or(&step.name)
+}
+
+fn kinds_of(workflow: &workflow::Workflow) -> impl Iterator<Item = &str> {
+    workflow.steps.iter().map(kind_of)
 }
 
 fn without_places(problems: Problems) -> Invalid {
@@ -44,40 +61,41 @@ fn without_places(problems: Problems) -> Invalid {
 }
 
 impl Catalog {
-    pub fn new(engine: &Engine, policies: Arc<Policies>, bound: Arc<Shared<Bound>>) -> Catalog {
-        Catalog { limits: engine.config().policy_limits, kinds: engine.config().kinds.clone(), policies, bound }
+    pub fn new(engine: &Engine, policies: Arc<Policies>, kind_policies: Arc<KindPolicies>) -> Catalog {
+        let (config, store) = (engine.config(), engine.store().clone());
+        Catalog { limits: config.policy_limits, kinds: config.kinds.clone(), policies, kind_policies, store }
     }
 
     /// Everything that can be wrong with a workflow before it is executed, each with its place.
-    pub fn read(&self, engine: &Engine, namespace: &str, text: &str) -> Result<(Source, Plan), Problems> {
+    pub async fn read(&self, engine: &Engine, namespace: &str, text: &str) -> Result<(Source, Plan), Problem> {
         let source = workflow::read(text)?;
-        let plan = self.planned(namespace, &source.workflow);
+        let context = self.context(namespace, kinds_of(&source.workflow)).await?;
+        let plan = self.planned(&context, &source.workflow);
         let checked = plan.and_then(|plan| engine.check_plan(namespace, &plan).map(|()| plan));
         match checked {
             Ok(plan) => Ok((source, plan)),
             Err(invalid) => {
                 let place = |fault: comeback_core::Fault| source.problem(&fault.path, &fault.message);
-                Err(Problems(invalid.faults.into_iter().map(place).collect()))
+                Err(Problems(invalid.faults.into_iter().map(place).collect()).into())
             }
         }
     }
 
-    fn context<'a>(&'a self, namespace: &'a str) -> Context<'a> {
-        Context {
-            policies: &self.policies,
-            limits: &self.limits,
-            traceparent: None,
-            bound: self.bound.look(|bound| bound.get(namespace).cloned()).unwrap_or_default(),
-            kinds: &self.kinds,
-            namespace,
-        }
+    /// With the policies of these kinds.
+    async fn context<'a>(
+        &'a self,
+        namespace: &'a str,
+        kinds: impl IntoIterator<Item = &str> + Send,
+    ) -> Result<Context<'a>, StoreError> {
+        let bound = self.kind_policies.of_kinds(&*self.store, namespace, kinds).await?;
+        let (policies, limits) = (&*self.policies, &self.limits);
+        Ok(Context { policies, limits, traceparent: None, bound, kinds: &self.kinds, namespace })
     }
 
-    fn planned(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
+    fn planned(&self, context: &Context<'_>, workflow: &workflow::Workflow) -> Result<Plan, Invalid> {
         let mut faults = Invalid::default();
-        let context = self.context(namespace);
         let names: BTreeSet<&str> = workflow.steps.iter().map(|step| step.name.as_str()).collect();
-        let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, &context, &mut faults)).collect();
+        let tasks = workflow.steps.iter().map(|step| task(step, workflow, &names, context, &mut faults)).collect();
         let retry = workflow.retry.as_ref().and_then(|retry| {
             let read = self.policies.read(&retry.to_string(), workflow.dialect, &self.limits);
             read.map_err(|part| faults.absorb("retry", part)).ok().flatten()
@@ -216,10 +234,10 @@ fn step_shown(step: &workflow::Step, given: &[(&'static str, Value, Origin)]) ->
 
 impl Catalog {
     /// A workflow as it was understood, with where each field of a step comes from.
-    pub fn shown(&self, namespace: &str, workflow: &workflow::Workflow) -> Value {
-        let context = self.context(namespace);
+    pub async fn shown(&self, namespace: &str, workflow: &workflow::Workflow) -> Result<Value, StoreError> {
+        let context = self.context(namespace, kinds_of(workflow)).await?;
         let step = |step: &workflow::Step| step_shown(step, &self.given(&context, step));
-        json!({
+        Ok(json!({
             "name": workflow.name,
             "description": workflow.description,
             "input": workflow.input,
@@ -230,16 +248,16 @@ impl Catalog {
             "dead_end_cancel": workflow.dead_end_cancel,
             "is_playbook": workflow.is_playbook,
             "steps": workflow.steps.iter().map(step).collect::<Vec<_>>(),
-        })
+        }))
     }
 
     /// What neither a step nor its workflow says: the policy of its kind, and what holds where nobody says anything.
     fn given(&self, context: &Context<'_>, step: &workflow::Step) -> Vec<(&'static str, Value, Origin)> {
-        let kind = step.task.get("kind").and_then(Value::as_str).unwrap_or(&step.name);
+        let kind = kind_of(step);
         let of_kind = match context.bound.get(kind) {
-            Some((text, dialect)) => {
-                let dialect = read_dialect(Some(dialect)).unwrap_or(Dialect::Native);
-                self.policies.read(text, dialect, &self.limits).ok().map(|policy| policy.map(|it| it.to_json()))
+            Some(given) => {
+                let dialect = read_dialect(Some(&given.dialect)).unwrap_or(Dialect::Native);
+                self.policies.read(&given.body, dialect, &self.limits).ok().map(|policy| policy.map(|it| it.to_json()))
             }
             None => self.kinds.retry(context.namespace, kind).map(|policy| Some(policy.to_json())),
         };

@@ -6,26 +6,30 @@ pub mod auth;
 mod catalog;
 mod compat;
 mod counted;
+mod drained;
 mod gate;
+mod keys;
+mod kind_policies;
 mod once;
 pub mod openapi;
 mod problem;
 mod routes;
 mod serve;
-mod shared;
 mod token;
 mod ui;
 mod wire;
+mod workers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
-use comeback_core::Quota;
+use comeback_core::{Millis, Quota, Timestamp};
 use comeback_engine::executors::Executors;
-use comeback_engine::store::{PutIf, Store, StoreError};
+use comeback_engine::store::{InstanceRow, PutIf, Store, StoreError};
 use comeback_engine::{Engine, VirtualClock};
+use ipnet::IpNet;
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
 
@@ -38,10 +42,12 @@ pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
 use catalog::Catalog;
+use drained::DrainedWorkers;
 use gate::Gate;
-use shared::{Bound, Drained, Instance, Instances, Shared, Workers};
+use kind_policies::KindPolicies;
 use token::Tokens;
 use wire::task::Policies;
+use workers::Workers;
 
 /// Readers of the stream of events, at once.
 const STREAMS: usize = 1_000;
@@ -56,11 +62,12 @@ pub struct App {
     executors: Option<Executors>,
     tokens: Tokens,
     policies: Arc<Policies>,
-    bound: Arc<Shared<Bound>>,
+    kind_policies: Arc<KindPolicies>,
     catalog: Arc<Catalog>,
-    instances: Shared<Instances>,
     workers: Workers,
-    drained: Shared<Drained>,
+    drained: DrainedWorkers,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    trusted_proxies: Vec<IpNet>,
     gate: Gate,
     counted: counted::Counted,
     /// Who is told of requests.
@@ -102,6 +109,8 @@ pub struct AppOptions {
     pub gate: GateOptions,
     /// Who is told of requests that were answered.
     pub requests: Option<Listener>,
+    /// Proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 /// Is told of requests.
@@ -121,16 +130,18 @@ pub struct Asked<'a> {
 
 impl App {
     pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
-        let AppOptions { instance, clock, executors, gate, requests } = options;
+        let AppOptions { instance, clock, executors, gate, requests, trusted_proxies } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?);
-        let bound = Arc::new(Shared::new("policies"));
-        bound.refresh(&**engine.store()).await?;
-        let drained = Shared::new("drained_workers");
+        let kind_policies = Arc::new(KindPolicies::default());
+        kind_policies.refresh(&**engine.store()).await?;
+        let drained = DrainedWorkers::default();
         drained.refresh(&**engine.store()).await?;
+        let workers = Workers::default();
+        workers.recount(&**engine.store(), engine.now()).await?;
         let policies = Arc::new(Policies::default());
-        let catalog = Arc::new(Catalog::new(&engine, policies.clone(), bound.clone()));
+        let catalog = Arc::new(Catalog::new(&engine, policies.clone(), kind_policies.clone()));
         engine.read_workflows_with(catalog.clone());
         let app = App {
             engine,
@@ -140,11 +151,11 @@ impl App {
             executors,
             tokens,
             policies,
-            bound,
+            kind_policies,
             catalog,
-            instances: Shared::new("instances"),
-            workers: Workers::default(),
+            workers,
             drained,
+            trusted_proxies,
             gate: Gate::new(gate),
             counted: counted::Counted::default(),
             requests,
@@ -187,17 +198,19 @@ impl App {
     }
 }
 
-/// Keys, policies, drained workers and a time that another instance has changed are heard of within a second.
+/// Keys, policies, drained workers and a time that another instance has changed are heard of within a second. While nothing changes
+/// only the numbers of the last changes are read.
 async fn follow(app: std::sync::Weak<App>) {
     loop {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let Some(app) = app.upgrade() else { return };
         let store = &**app.engine.store();
         let heard = async {
-            app.keys.refresh(store).await?;
+            let numbers = store.change_numbers().await?;
+            app.keys.follow(store, numbers.keys).await?;
             routes::clock::follow(&app).await?;
-            app.drained.refresh(store).await?;
-            app.bound.refresh(store).await
+            app.drained.follow(store, numbers.drained).await?;
+            app.kind_policies.follow(store, numbers.policies).await
         };
         if let Err(error) = heard.await {
             tracing::debug!(%error, "what instances share could not be read again");
@@ -205,27 +218,64 @@ async fn follow(app: std::sync::Weak<App>) {
     }
 }
 
+/// Instances that were silent for so long are no longer listed.
+const GONE: Millis = Millis::from_secs(60);
+/// How often an instance says that it runs, and writes the workers that are due.
+const ALIVE: Duration = Duration::from_secs(5);
+/// How often rows of workers that were not seen for an hour are removed.
+const FORGET: Duration = Duration::from_secs(60);
+/// How often the log tells of keys that end soon.
+const DAY: Duration = Duration::from_secs(86_400);
+
 async fn say_that_it_lives(app: std::sync::Weak<App>) {
     let mut started_at = None;
+    let (mut forgot, mut warned): (Option<Instant>, Option<Instant>) = (None, None);
+    let is_due = |last: Option<Instant>, period: Duration| last.is_none_or(|last| last.elapsed() >= period);
     loop {
         let Some(app) = app.upgrade() else { return };
         let now = app.engine.now();
-        let started_at = *started_at.get_or_insert(now.0);
-        let workers = app.workers.latest(now.0);
-        let own = Instance { started_at, seen_at: now.0, version: env!("CARGO_PKG_VERSION").into(), workers };
-        let said = app
-            .instances
-            .change(&**app.engine.store(), |all| {
-                all.retain(|_, it| !it.is_gone(now));
-                all.insert(app.instance.clone(), own.clone());
-            })
-            .await;
+        let started_at = *started_at.get_or_insert(now);
+        let said = app.say(started_at, now).await;
         if let (Err(error), false) = (&said, app.is_draining()) {
             tracing::warn!(%error, "the database takes no writes");
         }
         *app.trouble.write() = said.err().map(|error| error.to_string());
+        if is_due(forgot, FORGET) {
+            forgot = Some(Instant::now());
+            if let Err(error) = app.engine.store().forget_workers(now - workers::REMEMBERED).await {
+                tracing::debug!(%error, "old workers could not be removed");
+            }
+        }
+        if is_due(warned, DAY) && app.warn_of_ending_keys(now) {
+            warned = Some(Instant::now());
+        }
         drop(app);
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(ALIVE).await;
+    }
+}
+
+/// Keys that one line of the log names.
+const NAMED: usize = 10;
+
+impl App {
+    /// Writes that this instance runs, and the workers that are due.
+    async fn say(&self, started_at: Timestamp, now: Timestamp) -> Result<(), StoreError> {
+        let store = &**self.engine.store();
+        let (id, version) = (self.instance.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        store.put_instance(&InstanceRow { id, version, started_at, seen_at: now }, now - GONE).await?;
+        self.workers.write(store, &self.instance, now).await?;
+        Ok(())
+    }
+
+    /// Logs the keys that end within two weeks. False where there are none.
+    fn warn_of_ending_keys(&self, now: Timestamp) -> bool {
+        let mut ending = self.keys.ending(None, now);
+        ending.sort_by_key(|key| key.expires_at);
+        let Some(first) = ending.first().and_then(|key| key.expires_at) else { return false };
+        let ids: Vec<&str> = ending.iter().take(NAMED).map(|key| key.id.as_str()).collect();
+        let (count, first) = (ending.len(), Timestamp(first).to_rfc3339());
+        tracing::warn!(keys = count, first, ids = ids.join(" "), "API keys expire within 14 days");
+        true
     }
 }
 

@@ -99,6 +99,20 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, code, title, detail)
     }
 
+    /// A request that made a key before is sent again, and the answer that had the secret is no longer remembered.
+    pub fn key_exists(id: &str) -> Problem {
+        let detail = format!(
+            "this request made the key {id} before, and its secret was shown then; rotate or revoke that key, or send another \
+             Idempotency-Key"
+        );
+        Problem::conflict("KEY_EXISTS", "The key exists", detail).with("id", id)
+    }
+
+    /// Something else has the name.
+    pub fn name_taken(detail: impl Into<String>) -> Problem {
+        Problem::conflict("NAME_TAKEN", "The name is taken", detail)
+    }
+
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
         self.more.get_or_insert_default().insert(name.into(), value.into());
         self

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::App;
+use crate::auth::Peer;
 
 pub struct ServeOptions {
     /// How long requests that were begun may take after the word to stop.
@@ -54,8 +56,8 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Too many open files, or a caller that is gone already: neither is a reason to stop.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -64,7 +66,11 @@ pub async fn serve(
             }
         };
         let _ = stream.set_nodelay(true);
-        let (service, watcher) = (TowerToHyperService::new(router.clone()), graceful.watcher());
+        let (inner, watcher) = (TowerToHyperService::new(router.clone()), graceful.watcher());
+        let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
+            request.extensions_mut().insert(Peer(peer.ip()));
+            inner.call(request)
+        });
         let patience = options.header_timeout;
         tokio::spawn(async move {
             let _permit = permit;

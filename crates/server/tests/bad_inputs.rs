@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method};
-use comeback_engine::store::FeedCursor;
+use comeback_engine::store::{ChangeNumbers, FeedCursor};
 use comeback_server::auth::{NewKey, Role};
 use comeback_server::{App, Route};
 use serde_json::{Value, json};
@@ -260,7 +260,7 @@ impl World {
     }
 
     /// Moves with everything that is stored.
-    async fn last_change(&self, mut last: Option<FeedCursor>) -> (Option<FeedCursor>, [Option<String>; 2], usize) {
+    async fn last_change(&self, mut last: Option<FeedCursor>) -> (Option<FeedCursor>, ChangeNumbers, usize) {
         let store = self.app.engine.store();
         loop {
             let feed = store.feed(last, 500).await.expect("read");
@@ -269,9 +269,8 @@ impl World {
             }
             last = feed.next;
         }
-        let meta = async |name| store.meta(name).await.expect("read");
         let pauses = self.app.engine.paused_loops().await.expect("read").len();
-        (last, [meta("api_keys").await, meta("policies").await], pauses)
+        (last, store.change_numbers().await.expect("read"), pauses)
     }
 
     /// All that there is to be seen.

@@ -5,6 +5,7 @@ mod bad_inputs;
 mod compat;
 mod contract;
 mod instances;
+mod keys;
 mod metrics;
 mod once;
 mod place;

@@ -6,7 +6,7 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
-use comeback_server::auth::{NewKey, Role};
+use comeback_server::auth::{self, NewKey, Role};
 use comeback_server::{App, AppOptions};
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -111,29 +111,48 @@ async fn a_key_is_made_once_and_its_secret_shown_once() {
     assert_eq!(door.app.keys.all().len(), 1);
 }
 
-/// Who lost the first answer, and with it the secret, asks again: there is one key of that id, and its secret works.
+/// M1: a key is never replaced, also when the record of the request that made it was pruned.
 #[tokio::test]
-async fn a_key_that_was_made_and_not_remembered_is_made_afresh() {
+async fn a_key_is_not_replaced_when_the_record_of_its_request_is_gone() {
+    let clock = VirtualClock::new(comeback_core::Timestamp(1_700_000_000_000));
+    let door = Door::new(Some(clock.clone())).await;
+    let (_, first) = door.send("POST", "/keys", Some("provision"), &json!({"role": "admin"})).await;
+    let secret = first["key"].as_str().expect("a secret").to_owned();
+    assert_eq!(first["id"].as_str().map(str::len), Some(32), "M2: 128 bits");
+    clock.advance(comeback_core::Millis::from_days(3));
+    while door.app.engine.store().prune(door.app.engine.now(), 1_000).await.expect("pruned").more {}
+    let again = async |key: &str| {
+        let request = Request::post("/api/v1/keys")
+            .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {secret}"))
+            .header("idempotency-key", key);
+        let request = request.body(Body::from(json!({"role": "admin"}).to_string())).expect("a request");
+        let answer = door.app.router().oneshot(request).await.expect("an answer");
+        let status = answer.status();
+        let bytes = to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
+        (status, serde_json::from_slice::<Value>(&bytes).expect("JSON"))
+    };
+    for _ in 0..2 {
+        let (status, problem) = again("provision").await;
+        assert_eq!((status, &problem["type"]), (StatusCode::CONFLICT, &json!("key-exists")), "{problem}");
+        assert_eq!(problem["id"], first["id"]);
+    }
+    assert_eq!(again("another").await.0, StatusCode::CREATED, "the first secret is still good");
+    assert_eq!(door.app.keys.all().len(), 2);
+}
+
+/// A key that the version before made, with the shorter id, is found by the request that made it.
+#[tokio::test]
+async fn a_key_with_an_id_of_the_version_before_is_not_made_twice() {
     let door = Door::new(None).await;
     let store = &**door.app.engine.store();
     let new = || NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
-    let mut secrets = Vec::new();
-    for _ in 0..2 {
-        let made = door
-            .app
-            .keys
-            .create_as(store, "0123456789ab".into(), new(), &Default::default(), door.app.engine.now())
-            .await;
-        secrets.push(made.expect("a key").1);
-    }
-    assert_eq!(door.app.keys.all().len(), 1);
-    let mut answers = Vec::new();
-    for secret in secrets {
-        let ask = Request::get("/api/v1/keys").header("authorization", format!("Bearer {secret}"));
-        let answer = door.app.router().oneshot(ask.body(Body::empty()).expect("a request")).await.expect("an answer");
-        answers.push(answer.status());
-    }
-    assert_eq!(answers, [StatusCode::UNAUTHORIZED, StatusCode::OK]);
+    let id = auth::key_id(Some(("default", "*", "k"))).expect("an id");
+    let (terms, act, now) = (auth::Terms::default, Default::default(), door.app.engine.now());
+    let made = door.app.keys.create_as(store, id[..12].into(), new(), terms(), 9, &act, now).await.expect("made");
+    assert!(matches!(made, auth::Made::Key(..)));
+    let again = door.app.keys.create_as(store, id, new(), terms(), 9, &act, now).await.expect("an answer");
+    assert!(matches!(again, auth::Made::Exists(it) if it.len() == 12));
 }
 
 /// What was begun is done and remembered although nobody waits for the answer.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use comeback_core::{Millis, Timestamp};
-use comeback_engine::store::{PutIf, SqliteOptions, SqliteStore};
+use comeback_engine::store::{SqliteOptions, SqliteStore, WorkerSeen};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
 use comeback_server::auth::{NewKey, Role};
 use comeback_server::{App, AppOptions};
@@ -171,8 +171,15 @@ async fn a_mistake_is_in_the_log_under_the_name_of_its_request() {
     let house = House::new().await;
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    house.app.engine.store().put_meta("instances", "no JSON at all", PutIf::Always, None).await.expect("written");
-    let request = Request::get("/api/v1/admin/instances")
+    let broken = WorkerSeen {
+        namespace: "default".into(),
+        name: "w".into(),
+        seen_at: house.app.engine.now(),
+        leased: 0,
+        asks: Some("no JSON at all".into()),
+    };
+    house.app.engine.store().put_workers("", &[broken]).await.expect("written");
+    let request = Request::get("/api/v1/admin/workers")
         .header("authorization", format!("Bearer {}", house.everywhere))
         .header("x-request-id", "the-one-that-failed")
         .body(Body::empty());
@@ -181,7 +188,7 @@ async fn a_mistake_is_in_the_log_under_the_name_of_its_request() {
     let told = to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
     let told: Value = serde_json::from_slice(&told).expect("a problem");
     assert_eq!(told["instance"], "the-one-that-failed");
-    assert!(!told.to_string().contains("instances:"), "{told}");
+    assert!(!told.to_string().contains("worker w:"), "{told}");
     let log = log.0.lock().expect("the log").clone();
-    assert!(log.contains("the-one-that-failed") && log.contains("instances:"), "{log}");
+    assert!(log.contains("the-one-that-failed") && log.contains("worker w:"), "{log}");
 }

@@ -16,7 +16,7 @@ pub struct AuditQuery {
     pub house: bool,
     /// None means any.
     pub did: Vec<Did>,
-    /// By their name or by their key.
+    /// By their name, or by the name or id of their key.
     pub actor: Option<String>,
     pub subject: Option<String>,
     pub since: Option<Timestamp>,
@@ -35,7 +35,7 @@ pub enum Given {
     Id(Uuid),
 }
 
-pub const COLUMNS: &str = "id, at, namespace, did, subject, actor, key, note, request, before, after";
+pub const COLUMNS: &str = "id, at, namespace, did, subject, actor, key, note, request, before, after, key_id";
 
 impl AuditQuery {
     /// The statement and its values; `mark` stands before their numbers.
@@ -50,7 +50,7 @@ impl AuditQuery {
             add(test, Given::Text(name.clone()));
         }
         if let Some(actor) = &self.actor {
-            add("(actor = @ or key = @)", Given::Text(actor.clone()));
+            add("(actor = @ or key = @ or key_id = @)", Given::Text(actor.clone()));
         }
         if let Some(subject) = &self.subject {
             add("subject = @", Given::Text(subject.clone()));
@@ -88,6 +88,7 @@ pub struct AuditRow {
     pub request: Option<String>,
     pub before: Option<String>,
     pub after: Option<String>,
+    pub key_id: Option<String>,
 }
 
 impl AuditRow {
@@ -104,6 +105,7 @@ impl AuditRow {
             subject: self.subject,
             actor: self.actor,
             key: self.key,
+            key_id: self.key_id,
             note: self.note,
             request: self.request,
             before: value(self.before)?,

@@ -19,6 +19,7 @@ mod query;
 mod row;
 mod rules;
 mod schema;
+mod shared;
 mod stats;
 mod types;
 
@@ -51,6 +52,7 @@ pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use schema::{SCHEMA_VERSION, SchemaState};
+pub use shared::*;
 pub use sqlite::{BackupProgress, SqliteOptions, SqliteStore};
 pub use stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 pub use types::*;
@@ -61,7 +63,7 @@ pub use types::*;
 /// case by case in `conformance`, which both implementations run. An `audit` that comes with a write is stored with it, in one
 /// transaction, and only if something was written.
 #[async_trait]
-pub trait Store: Send + Sync {
+pub trait Store: SharedStore {
     /// Creates tasks. Each submission is all or nothing; its idempotency key and its dedupe keys are honoured.
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError>;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use comeback_core::filter::Filter;
 use comeback_core::{
-    Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, Policy, Record, State, Task, TaskId, Timestamp,
+    Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, NamePatterns, Policy, Record, State, Task, TaskId,
+    Timestamp,
 };
 
 use serde::{Deserialize, Serialize};
@@ -221,6 +222,8 @@ pub struct ClaimRequest {
     pub due: bool,
     /// Calls of hooks are left out, because they are paused.
     pub without_calls: bool,
+    /// Beside `kinds`: patterns of kinds that an API key is limited to.
+    pub only_kinds: Option<Arc<NamePatterns>>,
 }
 
 impl ClaimRequest {
@@ -233,6 +236,7 @@ impl ClaimRequest {
             && (anywhere || lane.namespace == self.namespace && self.queues.contains(&lane.queue))
             && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
             && !(self.without_calls && lane.is_call())
+            && self.only_kinds.as_ref().is_none_or(|patterns| patterns.allows(&lane.kind))
     }
 
     /// Whether calls of hooks are among what is asked for.

@@ -213,7 +213,7 @@ pub enum Command {
     /// List who asks for work, and drain one
     #[command(subcommand)]
     Worker(WorkerCommand),
-    /// Create, list and revoke API keys
+    /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(KeyCommand),
     /// Bring the database up to date, check it, back it up

@@ -144,9 +144,18 @@ pub enum KeyCommand {
         /// Whose it is
         #[arg(long)]
         name: Option<String>,
-        /// Valid for a span
-        #[arg(long, value_name = "SPAN")]
+        /// Valid for a span, such as 90d
+        #[arg(long, visible_alias = "expires", value_name = "SPAN")]
         expires_in: Option<String>,
+        /// Only this queue, or those that begin so: mail*; may be said more than once
+        #[arg(long = "queue", value_name = "QUEUE")]
+        queues: Vec<String>,
+        /// Only this kind, or those that begin so: billing.*; may be said more than once
+        #[arg(long = "kind", value_name = "KIND")]
+        kinds: Vec<String>,
+        /// Only from this network, such as 10.0.0.0/8; may be said more than once
+        #[arg(long = "from", value_name = "CIDR")]
+        addresses: Vec<String>,
         /// Which namespace the key is for, * for all; else * for an admin and `default` for the others
         #[arg(long, value_name = "NAMESPACE")]
         for_namespace: Option<String>,
@@ -156,6 +165,17 @@ pub enum KeyCommand {
     },
     /// The keys, without their secrets
     List,
+    /// Make a new key in place of one, which stays good for a while
+    Rotate {
+        /// As key list shows it, or the beginning of it
+        id: String,
+        /// How long the old key stays good, such as 24h; 0s ends it at once
+        #[arg(long, value_name = "SPAN", default_value = "24h")]
+        overlap: String,
+        /// The new key is valid for a span; as long as the old one was where nothing is said
+        #[arg(long, visible_alias = "expires", value_name = "SPAN")]
+        expires_in: Option<String>,
+    },
     /// Refuse a key from now on
     Revoke {
         /// As key list shows it, or the beginning of it

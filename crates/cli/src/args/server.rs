@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// Let calls reach a network that is not public, such as 10.1.0.0/16
     #[arg(long, env = "COMEBACK_ALLOW_NETWORK", hide_env_values = true, value_name = "CIDR", value_delimiter = ',')]
     pub allow_network: Vec<String>,
+    /// Believe X-Forwarded-For of proxies in this network, such as 10.1.0.0/16
+    #[arg(long, env = "COMEBACK_TRUSTED_PROXY", hide_env_values = true, value_name = "CIDR", value_delimiter = ',')]
+    pub trusted_proxy: Vec<String>,
     /// Leave http, command and timer tasks to other instances
     #[arg(long, env = "COMEBACK_NO_EXECUTORS", hide_env_values = true)]
     pub no_executors: bool,

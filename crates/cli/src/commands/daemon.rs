@@ -24,6 +24,7 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         allow_commands: false,
         allow_private_networks: false,
         allow_network: Vec::new(),
+        trusted_proxy: Vec::new(),
         no_executors: false,
         retention,
         stuck_after: "30m".into(),

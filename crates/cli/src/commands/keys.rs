@@ -1,10 +1,13 @@
 //! API keys: by the server, or on the database itself while there is no server to ask.
 
-use comeback_core::Millis;
+use std::net::IpAddr;
+
 use comeback_core::transition::Act;
+use comeback_core::{Millis, NamePatterns};
 use comeback_engine::store::Place;
 use comeback_engine::{Clock, SystemClock};
-use comeback_server::auth::{Keys, NewKey, Role, default_namespace};
+use comeback_server::auth::{Keys, Made, NewKey, Role, Terms, default_namespace, key_id};
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::{Context, broken};
@@ -14,15 +17,21 @@ use crate::output::{self, Output, Table, View, say};
 
 pub async fn run(context: impl Fn() -> Result<Context, Failure>, command: KeyCommand) -> Result<u8, Failure> {
     match command {
-        KeyCommand::Create { role, name, expires_in, for_namespace, db: Some(db) } => {
+        KeyCommand::Create { role, name, expires_in, queues, kinds, addresses, for_namespace, db: Some(db) } => {
             let valid_for = expires_in.as_deref().map(Millis::parse).transpose();
             let valid_for = valid_for.map_err(|error| Failure::new(code::USAGE, error.to_string()))?;
-            create_offline(&Place::named(&db), &role, name, for_namespace, valid_for).await
+            let terms = terms(queues, kinds, &addresses)?;
+            create_offline(&Place::named(&db), &role, name, for_namespace, valid_for, terms).await
         }
-        KeyCommand::Create { role, name, expires_in, for_namespace, db: None } => {
+        KeyCommand::Create { role, name, expires_in, queues, kinds, addresses, for_namespace, db: None } => {
             let context = context()?;
             let fields = [("name", name), ("expires_in", expires_in), ("namespace", for_namespace)];
             let mut body = json!({"role": role});
+            for (field, values) in [("queues", queues), ("kinds", kinds), ("allowed_addresses", addresses)] {
+                if !values.is_empty() {
+                    body[field] = values.into();
+                }
+            }
             for (field, value) in fields {
                 if let Some(value) = value {
                     body[field] = value.into();
@@ -32,6 +41,19 @@ pub async fn run(context: impl Fn() -> Result<Context, Failure>, command: KeyCom
             Ok(code::OK)
         }
         KeyCommand::List => list(&context()?).await,
+        KeyCommand::Rotate { id, overlap, expires_in } => {
+            let context = context()?;
+            let id = resolve(&context, &id).await?;
+            let mut body = json!({"overlap": overlap});
+            if let Some(span) = expires_in {
+                body["expires_in"] = span.into();
+            }
+            show_new(&context.out, &context.client.post(&format!("/api/v1/keys/{id}/rotate"), &body).await?);
+            if !context.out.is_json() {
+                eprintln!("{id} stays good for {overlap}, or until it expires.");
+            }
+            Ok(code::OK)
+        }
         KeyCommand::Revoke { id } => {
             let context = context()?;
             let id = resolve(&context, &id).await?;
@@ -83,9 +105,30 @@ async fn list(context: &Context) -> Result<u8, Failure> {
         ]);
     }
     let empty = table.rows.is_empty();
+    let is_ending = |it: &&Value| it["expires_soon"] == true && it["replaced_by"].is_null();
+    let ending = output::items(&keys).filter(is_ending).count() as u64;
     let view = View::table(keys, table);
+    if ending > 0 {
+        let hint = format!("{} within 14 days: comeback key rotate ID", ends(ending));
+        return view.with_hint(hint).print(&context.out);
+    }
     let hint = "no keys: everybody on this machine may do everything; comeback key create --role admin";
     if empty { view.with_hint(hint).print(&context.out) } else { view.print(&context.out) }
+}
+
+/// How many keys end.
+pub fn ends(count: u64) -> String {
+    format!("{} {}", output::plural(count, "key"), if count == 1 { "ends" } else { "end" })
+}
+
+/// What a key is limited to.
+fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<Terms, Failure> {
+    let read = |text: &String| {
+        let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        network.ok_or_else(|| Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--from 10.0.0.0/8"))
+    };
+    let allowed_addresses = addresses.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Terms { queues: NamePatterns::new(queues), kinds: NamePatterns::new(kinds), allowed_addresses, replaces: None })
 }
 
 fn show_new(out: &Output, key: &Value) {
@@ -108,17 +151,26 @@ async fn create_offline(
     name: Option<String>,
     namespace: Option<String>,
     valid_for: Option<Millis>,
+    terms: Terms,
 ) -> Result<u8, Failure> {
     let role = Role::from_word(role).ok_or_else(|| {
         Failure::new(code::USAGE, format!("`{role}` is no role"))
             .remedy("--role viewer, worker, submitter, operator or admin")
     })?;
+    if terms.is_scoped() && !matches!(role, Role::Worker | Role::Submitter) {
+        let why = "only the keys of workers and submitters can be limited to queues or kinds";
+        return Err(Failure::new(code::USAGE, why).remedy("--role worker, or --role submitter"));
+    }
     let store = place.open().await.map_err(|error| broken(place, &error))?;
     let namespace = namespace.unwrap_or_else(|| default_namespace(role).into());
     let new = NewKey { name, role, namespace: namespace.clone(), valid_for };
     let by = Act { by: Some("comeback key create".into()), ..Act::default() };
-    let made = Keys::default().create(&*store, new, &by, SystemClock::new().now()).await;
-    let (_, secret) = made.map_err(|error| broken(place, &error))?;
+    let (id, now) = (key_id(None).map_err(|error| broken(place, &error))?, SystemClock::new().now());
+    let made = Keys::default().create_as(&*store, id, new, terms, u64::MAX, &by, now).await;
+    let Made::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
+        let why = "an active key of this namespace has this name, or a key for `*` has it";
+        return Err(Failure::new(code::USAGE, why).remedy("choose another --name"));
+    };
     say!("{secret}");
     eprintln!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
     Ok(code::OK)

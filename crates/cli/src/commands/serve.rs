@@ -95,7 +95,8 @@ async fn open(
     let mut interrupted = Interrupted::listen()?;
     let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
-    let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests() };
+    let trusted_proxies = networks(&args.trusted_proxy, "--trusted-proxy 10.1.0.0/16")?;
+    let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests(), trusted_proxies };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
@@ -121,14 +122,18 @@ fn own_name() -> String {
     format!("{host}-{}", std::process::id())
 }
 
+fn networks<T: std::str::FromStr>(given: &[String], remedy: &str) -> Result<Vec<T>, Failure> {
+    let read = |text: &String| {
+        text.parse().map_err(|_| Failure::new(code::USAGE, format!("`{text}` is no network")).remedy(remedy))
+    };
+    given.iter().map(read).collect()
+}
+
 fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) -> Result<Option<Executors>, Failure> {
     if args.no_executors {
         return Ok(None);
     }
-    let networks = args.allow_network.iter().map(|text| text.parse().map_err(|_| text)).collect::<Result<_, _>>();
-    let networks = networks.map_err(|text| {
-        Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--allow-network 10.1.0.0/16")
-    })?;
+    let networks = networks(&args.allow_network, "--allow-network 10.1.0.0/16")?;
     // Where it really listens: whoever asked for any port could not say which.
     let address = listener.local_addr().map_or_else(|_| args.listen.clone(), |address| address.to_string());
     let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{address}"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use comeback_core::{Executor, Invalid, Millis, TaskId, Timestamp};
+use comeback_core::{Executor, Invalid, Millis, NamePatterns, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
 
 use super::{BULK, again};
@@ -25,6 +25,8 @@ pub struct LeaseRequest {
     pub queues: Vec<String>,
     /// None means any.
     pub kinds: Vec<String>,
+    /// Beside `kinds`: patterns of kinds that an API key is limited to.
+    pub only_kinds: Option<Arc<NamePatterns>>,
     pub executor: Executor,
     pub limit: u32,
     pub lease: Millis,
@@ -39,6 +41,7 @@ impl LeaseRequest {
             worker: worker.into(),
             queues: vec!["default".into()],
             kinds: Vec::new(),
+            only_kinds: None,
             executor: Executor::Worker,
             limit: 10,
             lease: Millis::from_secs(60),
@@ -171,6 +174,7 @@ impl Core {
             lease: request.lease,
             due: false,
             without_calls: false,
+            only_kinds: request.only_kinds.clone(),
         })
     }
 

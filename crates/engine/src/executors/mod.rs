@@ -307,6 +307,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
         lease: LEASE,
         due: false,
         without_calls: false,
+        only_kinds: None,
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
         lease: LEASE,
         due: false,
         without_calls: false,
+        only_kinds: None,
     };
     let requests: Vec<ClaimRequest> = queues.into_iter().map(request).collect();
     let claimed = core.claim_batch(&requests).await.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -273,7 +274,11 @@ impl Core {
         };
         let shelf = Shelf { namespace, shelf: WORKFLOWS };
         let Some(document) = self.store.document(shelf, path, Some(*version)).await? else { return Ok(Value::Null) };
-        let Ok(plan) = workflows.plan(namespace, &document.body) else { return Ok(Value::Null) };
+        let plan = match workflows.plan(namespace, &document.body).await {
+            Ok(plan) => plan,
+            Err(crate::CommandError::Store(error)) => return Err(error),
+            Err(_) => return Ok(Value::Null),
+        };
         let Some(output) = plan.output else { return Ok(Value::Null) };
         let sees = steps_named(&output, plan.bare_names);
         let Some(scene) = self.scene(namespace, execution, &sees).await? else { return Ok(Value::Null) };

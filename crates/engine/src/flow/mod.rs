@@ -14,11 +14,12 @@ mod turns;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use comeback_core::{ExecutionId, Invalid, Policy, expression};
+use async_trait::async_trait;
+use comeback_core::{ExecutionId, Policy, expression};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ExecutionSpec, TaskSpec};
+use crate::{CommandError, ExecutionSpec, TaskSpec};
 
 pub use standing::WorkflowStanding;
 pub use start::{Start, Started};
@@ -176,11 +177,12 @@ pub struct Plan {
 }
 
 /// Reads what stands in the catalog. The engine keeps the texts, and knows nothing of how they are written.
+#[async_trait]
 pub trait Workflows: Send + Sync {
-    fn plan(&self, namespace: &str, text: &str) -> Result<Plan, Invalid>;
+    async fn plan(&self, namespace: &str, text: &str) -> Result<Plan, CommandError>;
 
     /// One task, as a request describes it.
-    fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, Invalid>;
+    async fn task(&self, namespace: &str, body: &Value) -> Result<TaskSpec, CommandError>;
 }
 
 /// The shelf on which workflows stand.

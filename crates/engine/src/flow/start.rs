@@ -212,7 +212,7 @@ impl Core {
         let shelf = Shelf { namespace, shelf: WORKFLOWS };
         let document = self.store.document(shelf, path, version).await?.ok_or(CommandError::NotFound("workflow"))?;
         let Some(workflows) = self.workflows.get() else { return Err(CommandError::NotFound("workflow")) };
-        Ok((workflows.plan(namespace, &document.body)?, document.version))
+        Ok((workflows.plan(namespace, &document.body).await?, document.version))
     }
 
     /// Which execution a task was the first to stand for.

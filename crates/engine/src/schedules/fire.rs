@@ -105,7 +105,10 @@ impl Core {
                     }
                 }
             }
-            Starts::Task(body) => self.lone_task(namespace, body, &names, firing).map_err(|it| it.under("task"))?,
+            Starts::Task(body) => match self.lone_task(namespace, body, &names, firing).await {
+                Err(CommandError::Invalid(faults)) => return Err(faults.under("task").into()),
+                other => other?,
+            },
         };
         if let Some(new) = &start.execution {
             run.execution = Some(new.execution.id);
@@ -115,7 +118,13 @@ impl Core {
         Ok(Shot { start, run })
     }
 
-    fn lone_task(&self, namespace: &str, body: &Value, names: &Value, firing: &Firing) -> Result<Submission, Invalid> {
+    async fn lone_task(
+        &self,
+        namespace: &str,
+        body: &Value,
+        names: &Value,
+        firing: &Firing,
+    ) -> Result<Submission, CommandError> {
         let mut body = body.clone();
         let fields = body.as_object_mut().ok_or_else(|| Invalid::one("", "must be an object"))?;
         // What is decided later has texts of its own.
@@ -123,13 +132,14 @@ impl Core {
             *field = expression::render(field, names).map_err(|faults| faults.under(name))?;
         }
         let workflows = self.workflows.get().ok_or_else(|| Invalid::one("", "nobody here reads tasks"))?;
-        let mut task = workflows.task(namespace, &body)?;
+        let mut task = workflows.task(namespace, &body).await?;
         if task.dedupe_key.is_some() {
-            return Err(Invalid::one("dedupe_key", "is not for schedules; `overlap: skip` waits for the run before"));
+            let why = "is not for schedules; `overlap: skip` waits for the run before";
+            return Err(Invalid::one("dedupe_key", why).into());
         }
         task.labels.insert("schedule".into(), firing.schedule.clone());
         task.labels.insert("scheduled_at".into(), firing.at.to_rfc3339());
-        Submit::one(namespace, task).plan(&self.config, &self.ids, self.clock.now())
+        Ok(Submit::one(namespace, task).plan(&self.config, &self.ids, self.clock.now())?)
     }
 
     /// After the commit: whoever waits for it hears of it.

@@ -654,3 +654,106 @@ impl<H: Hand> Store for Between<H> {
         self.truth.wakes()
     }
 }
+
+#[async_trait]
+impl<H: Hand> SharedStore for Between<H> {
+    async fn change_numbers(&self) -> Result<ChangeNumbers, StoreError> {
+        self.reads(self.truth.change_numbers()).await
+    }
+
+    async fn api_keys(&self, after: i64) -> Result<Vec<ApiKey>, StoreError> {
+        self.reads(self.truth.api_keys(after)).await
+    }
+
+    async fn list_keys(&self, namespace: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
+        self.reads(self.truth.list_keys(namespace)).await
+    }
+
+    async fn create_key(
+        &self,
+        key: &ApiKey,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<KeyPut, StoreError> {
+        self.writes(self.truth.create_key(key, most, audit, now), |_| true).await
+    }
+
+    async fn rotate_key(
+        &self,
+        old: &str,
+        ends_at: Timestamp,
+        key: &ApiKey,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<KeyPut, StoreError> {
+        self.writes(self.truth.rotate_key(old, ends_at, key, most, audit, now), |_| true).await
+    }
+
+    async fn revoke_key(&self, id: &str, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        self.writes(self.truth.revoke_key(id, audit, now), |_| true).await
+    }
+
+    async fn kind_policy_names(&self, after: i64) -> Result<Vec<KindPolicyName>, StoreError> {
+        self.reads(self.truth.kind_policy_names(after)).await
+    }
+
+    async fn kind_policies(&self, namespace: &str, kinds: &[String]) -> Result<Vec<KindPolicy>, StoreError> {
+        self.reads(self.truth.kind_policies(namespace, kinds)).await
+    }
+
+    async fn put_kind_policy(&self, policy: &KindPolicy, most: u64, audit: Option<&Audit>) -> Result<(), StoreError> {
+        self.writes(self.truth.put_kind_policy(policy, most, audit), |_| true).await
+    }
+
+    async fn delete_kind_policy(&self, namespace: &str, kind: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_kind_policy(namespace, kind, audit), |_| true).await
+    }
+
+    async fn drained_workers(&self) -> Result<Vec<DrainedWorker>, StoreError> {
+        self.reads(self.truth.drained_workers()).await
+    }
+
+    async fn drain_worker(
+        &self,
+        worker: &DrainedWorker,
+        most: u64,
+        old: Timestamp,
+        audit: Option<&Audit>,
+    ) -> Result<Drained, StoreError> {
+        self.writes(self.truth.drain_worker(worker, most, old, audit), |_| true).await
+    }
+
+    async fn undrain_worker(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.undrain_worker(namespace, name, audit), |_| true).await
+    }
+
+    async fn put_workers(&self, instance: &str, workers: &[WorkerSeen]) -> Result<(), StoreError> {
+        self.writes(self.truth.put_workers(instance, workers), |_| true).await
+    }
+
+    async fn workers(&self, namespace: &str, after: Timestamp, limit: u32) -> Result<Vec<WorkerRow>, StoreError> {
+        self.reads(self.truth.workers(namespace, after, limit)).await
+    }
+
+    async fn has_worker(&self, namespace: &str, name: &str, after: Timestamp) -> Result<bool, StoreError> {
+        self.reads(self.truth.has_worker(namespace, name, after)).await
+    }
+
+    async fn worker_counts(&self, after: Timestamp) -> Result<Vec<(String, u64)>, StoreError> {
+        self.reads(self.truth.worker_counts(after)).await
+    }
+
+    async fn forget_workers(&self, before: Timestamp) -> Result<u64, StoreError> {
+        self.writes(self.truth.forget_workers(before), |_| true).await
+    }
+
+    async fn put_instance(&self, instance: &InstanceRow, gone: Timestamp) -> Result<(), StoreError> {
+        self.writes(self.truth.put_instance(instance, gone), |_| true).await
+    }
+
+    async fn instances(&self) -> Result<Vec<InstanceRow>, StoreError> {
+        self.reads(self.truth.instances()).await
+    }
+}

@@ -72,8 +72,9 @@ fn step(name: &str, it: &Value) -> TaskSpec {
     }
 }
 
+#[async_trait::async_trait]
 impl Workflows for Plain {
-    fn plan(&self, _: &str, document: &str) -> Result<Plan, Invalid> {
+    async fn plan(&self, _: &str, document: &str) -> Result<Plan, CommandError> {
         let read: Value = serde_json::from_str(document).map_err(|error| Invalid::one("", error))?;
         let steps = read["steps"].as_object().cloned().unwrap_or_default();
         Ok(Plan {
@@ -90,7 +91,7 @@ impl Workflows for Plain {
         })
     }
 
-    fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+    async fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, CommandError> {
         let kind = text(&body["kind"]).ok_or_else(|| Invalid::one("kind", "is missing"))?;
         Ok(TaskSpec { payload: body.get("payload").map(|payload| payload.clone().into()), ..TaskSpec::new(kind) })
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::schedule::{CatchUp, Times};
-use comeback_core::{Invalid, Millis, Timestamp};
+use comeback_core::{Millis, Timestamp};
 use comeback_engine::flow::{Plan, Workflows};
 use comeback_engine::schedules::{ScheduleSpec, Standing, Starts};
 use comeback_engine::store::{Following, ListQuery, Store};
-use comeback_engine::{Engine, EngineConfig, TaskSpec};
+use comeback_engine::{CommandError, Engine, EngineConfig, TaskSpec};
 use serde_json::{Value, json};
 
 use crate::{START, Sim};
@@ -21,12 +21,13 @@ const INSTANTS: u64 = 40;
 /// Tasks that are a kind and nothing else.
 pub struct Kinds;
 
+#[async_trait::async_trait]
 impl Workflows for Kinds {
-    fn plan(&self, _: &str, _: &str) -> Result<Plan, Invalid> {
+    async fn plan(&self, _: &str, _: &str) -> Result<Plan, CommandError> {
         Ok(Plan::default())
     }
 
-    fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, Invalid> {
+    async fn task(&self, _: &str, body: &Value) -> Result<TaskSpec, CommandError> {
         Ok(TaskSpec::new(body["kind"].as_str().unwrap_or_default()))
     }
 }

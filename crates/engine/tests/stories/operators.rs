@@ -18,6 +18,7 @@ fn ana() -> Act {
         by: Some("ana".into()),
         note: Some("the bank is back".into()),
         key: Some("ops".into()),
+        key_id: Some("0123".into()),
         request: Some("r-1".into()),
         operation: None,
     }

@@ -44,7 +44,7 @@ const NDJSON: &str = "application/x-ndjson";
 const CSV: &str = "text/csv";
 
 const PARAMETERS: &[Param] = &[
-    Param::new("actor", "Who it was, by the name they said or by that of their key.", schema::text),
+    Param::new("actor", "Who it was, by the name they said, or by the name or id of their key.", schema::text),
     Param::new(
         "act",
         "Only these, with commas between them: `task.retry`, or `task` for everything done to tasks.",
@@ -105,6 +105,7 @@ pub fn shown(it: &Audit) -> Value {
         "subject": it.subject,
         "actor": it.actor,
         "key": it.key,
+        "key_id": it.key_id,
         "note": it.note,
         "request_id": it.request,
         "before": it.before,
@@ -142,8 +143,8 @@ async fn as_csv(
     Ok(export(app, query, CSV, Some(head), csv_line))
 }
 
-const COLUMNS: [&str; 11] =
-    ["id", "at", "namespace", "act", "subject", "actor", "key", "note", "request_id", "before", "after"];
+const COLUMNS: [&str; 12] =
+    ["id", "at", "namespace", "act", "subject", "actor", "key", "note", "request_id", "before", "after", "key_id"];
 
 /// As RFC 4180 has it.
 fn csv_line(it: &Audit) -> String {

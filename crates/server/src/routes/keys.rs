@@ -1,5 +1,6 @@
-//! Keys: made, listed and revoked. The secret is shown once, in the answer that makes it.
+//! Keys: made, listed, rotated and revoked. The secret is shown once, in the answer that makes it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
@@ -7,15 +8,17 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post};
 use bytes::Bytes;
-use comeback_core::Invalid;
 use comeback_core::transition::Act;
+use comeback_core::{Invalid, Millis, NamePatterns, Quota, Timestamp};
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
-use crate::auth::{self, Caller, Need, NewKey, Role};
+use crate::auth::{self, Caller, Made, Need, NewKey, Role, Terms};
+use crate::keys::looks_like_id;
 use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
@@ -41,13 +44,29 @@ pub fn lines() -> Vec<Line> {
             Doc::new("createKey")
                 .about(
                     "Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one \
-                     namespace makes keys for that one only.",
+                     namespace makes keys for that one only. Active keys of a namespace have names of their own, and none is \
+                     named like a key for `*`. A key of a worker or a submitter can be limited to queues and kinds; it then \
+                     leases, submits and reads by id nothing else.",
                 )
                 .needs::<KeyIn>()
                 .once()
                 .example(json!({"role": "admin", "namespace": "*", "name": "ops", "expires_in": "90d"}))
-                .creates(schema::named("NewKey")),
+                .creates(schema::named("NewKey"))
+                .problems(&["name-taken", "key-exists"]),
         ),
+        line(Method::POST, "/api/v1/keys/{id}/rotate", Need::Administer, "Make a new key in place of one", post(rotate))
+            .doc(
+                Doc::new("rotateKey")
+                    .about(
+                        "The new one has the same name, role and limits. The old one stays good until the overlap has passed; \
+                         both are listed.",
+                    )
+                    .takes::<RotateIn>()
+                    .once()
+                    .example(json!({"overlap": "24h"}))
+                    .creates(schema::named("NewKey"))
+                    .problems(&["not-found", "key-exists"]),
+            ),
         line(Method::DELETE, "/api/v1/keys/{id}", Need::Administer, "Revoke a key", delete(revoke))
             .doc(Doc::new("revokeKey").answers_nothing().problems(&["not-found"])),
     ]
@@ -63,9 +82,12 @@ async fn me(Extension(caller): Extension<Caller>) -> Json<Value> {
     }))
 }
 
-async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Json<Value> {
-    let items: Vec<Value> = app.keys.all().iter().filter(|key| caller.governs(key)).map(|key| key.shown()).collect();
-    Json(json!({"items": items, "next_cursor": null}))
+async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let namespace = (!caller.everywhere).then_some(caller.namespace.as_str());
+    let keys = app.keys.stored(&**app.engine.store(), namespace).await?;
+    let now = app.engine.now();
+    let items: Vec<Value> = keys.iter().filter(|key| caller.governs(key)).map(|key| key.shown_at(now)).collect();
+    Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -84,6 +106,71 @@ struct KeyIn {
     name: Option<String>,
     #[serde(default)]
     expires_in: Option<Span>,
+    /// Only these queues, for the key of a worker or a submitter: exact names, or the beginning of names followed by `*`.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    queues: Vec<String>,
+    /// Only these kinds, in the same way.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    kinds: Vec<String>,
+    /// Only from these networks: addresses, or networks such as `10.0.0.0/8`.
+    #[serde(default)]
+    #[schema(value_type = Vec<stands_for::Name>, max_items = 100)]
+    allowed_addresses: Vec<String>,
+}
+
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = KeyRotation)]
+struct RotateIn {
+    /// How long the old key stays good: 24 hours where nothing is said, 90 days at most; `0s` ends it at once.
+    #[serde(default)]
+    overlap: Option<Span>,
+    /// How long the new key is valid; as long as the old one was where nothing is said.
+    #[serde(default)]
+    expires_in: Option<Span>,
+}
+
+/// How long a key stays good after it was rotated, where nothing is said, and at most.
+const OVERLAP: Millis = Millis::from_secs(86_400);
+const LONGEST_OVERLAP: Millis = Millis::from_days(90);
+
+/// Names in one list of a key's limits at most.
+const MOST_NAMES: usize = 100;
+
+/// What a key is limited to below its role.
+fn read_terms(app: &App, role: Role, given: &mut KeyIn) -> Result<Terms, Invalid> {
+    let (limits, mut faults) = (&app.engine.config().limits, Invalid::default());
+    for (field, names) in [("queues", &given.queues), ("kinds", &given.kinds)] {
+        if !names.is_empty() && !matches!(role, Role::Worker | Role::Submitter) {
+            faults.push(field, "only the keys of workers and submitters can be limited to queues or kinds");
+        }
+        for (n, name) in names.iter().enumerate() {
+            limits.check_name(&format!("{field}[{n}]"), name, &mut faults);
+        }
+    }
+    let mut allowed_addresses = Vec::new();
+    for (n, text) in given.allowed_addresses.iter().enumerate() {
+        let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        match network {
+            Some(network) => allowed_addresses.push(network.trunc()),
+            None => {
+                faults.push(format!("allowed_addresses[{n}]"), "must be an address or a network, such as 10.0.0.0/8")
+            }
+        }
+    }
+    let lists = [
+        ("queues", given.queues.len()),
+        ("kinds", given.kinds.len()),
+        ("allowed_addresses", given.allowed_addresses.len()),
+    ];
+    for (field, _) in lists.into_iter().filter(|(_, count)| *count > MOST_NAMES) {
+        faults.push(field, format!("at most {MOST_NAMES} are allowed"));
+    }
+    let queues = NamePatterns::new(std::mem::take(&mut given.queues));
+    let kinds = NamePatterns::new(std::mem::take(&mut given.kinds));
+    faults.or(Terms { queues, kinds, allowed_addresses, replaces: None })
 }
 
 /// The secret is in the first answer only: who comes again under the same key is told which key was made.
@@ -93,7 +180,7 @@ async fn create(
     once: Once,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let given: KeyIn = wire::read(&body)?;
+    let mut given: KeyIn = wire::read(&body)?;
     let role = Role::from_word(&given.role)
         .ok_or_else(|| Invalid::one("role", "must be one of viewer, worker, submitter, operator, admin"))?;
     let namespace = given.namespace.clone().unwrap_or_else(|| match caller.everywhere {
@@ -105,20 +192,17 @@ async fn create(
         return Err(Problem::forbidden(detail));
     }
     let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), namespace.as_str(), key)))?;
-    let (all, made) = (app.clone(), id.clone());
-    let again = async move {
-        let all = all.keys.all();
-        let made = all.iter().find(|key| key.id == made).ok_or_else(|| Problem::not_found("key"))?;
-        Ok((StatusCode::CREATED, Json(made.shown())).into_response())
-    };
-    once.guard(
-        &app,
-        &caller.namespace,
-        &body,
-        make(app.clone(), given, role, namespace, id, caller.act(None, None)),
-        again,
-    )
-    .await
+    let terms = read_terms(&app, role, &mut given)?;
+    let again = shown_again(app.clone(), id.clone(), namespace.clone());
+    let act = make(app.clone(), given, role, namespace, terms, id, caller.act(None, None));
+    once.guard(&app, &caller.namespace, &body, act, again).await
+}
+
+/// The key that the same request made, without its secret.
+async fn shown_again(app: Arc<App>, id: String, namespace: String) -> Result<Response, Problem> {
+    app.keys.refresh(&**app.engine.store()).await?;
+    let made = app.keys.made_before(&id, &namespace).ok_or_else(|| Problem::not_found("key"))?;
+    Ok((StatusCode::CREATED, Json(made.shown_at(app.engine.now()))).into_response())
 }
 
 async fn make(
@@ -126,6 +210,7 @@ async fn make(
     given: KeyIn,
     role: Role,
     namespace: String,
+    terms: Terms,
     id: String,
     act: Act,
 ) -> Result<Response, Problem> {
@@ -133,8 +218,13 @@ async fn make(
     limits.check_name("namespace", &namespace, &mut faults);
     if let Some(name) = &given.name {
         limits.check_name("name", name, &mut faults);
+        if looks_like_id(name) {
+            faults.push("name", "may not look like the id of a key");
+        }
     }
     faults.or(())?;
+    let (store, now) = (&**app.engine.store(), app.engine.now());
+    app.keys.refresh(store).await?;
     if app.keys.is_empty() && role != Role::Admin {
         return Err(Invalid::one("role", "the first key must be an admin's, or nobody could make another").into());
     }
@@ -143,10 +233,52 @@ async fn make(
         return Err(Invalid::one("namespace", why).into());
     }
     let new = NewKey { name: given.name, role, namespace, valid_for: given.expires_in.map(|Span(span)| span) };
-    let (key, secret) = app.keys.create_as(&**app.engine.store(), id, new, &act, app.engine.now()).await?;
-    let mut shown = key.shown();
-    shown["key"] = secret.into();
-    Ok((StatusCode::CREATED, Json(shown)).into_response())
+    let most = app.engine.config().quotas.get(Quota::Keys);
+    let made = app.keys.create_as(store, id, new, terms, most, &act, now).await?;
+    answered(made, now)
+}
+
+fn answered(made: Made, now: Timestamp) -> Result<Response, Problem> {
+    match made {
+        Made::Key(key, secret) => {
+            let mut shown = key.shown_at(now);
+            shown["key"] = secret.into();
+            Ok((StatusCode::CREATED, Json(shown)).into_response())
+        }
+        Made::Exists(id) => Err(Problem::key_exists(&id)),
+        Made::NameTaken => {
+            Err(Problem::name_taken("an active key of this namespace has this name, or a key for `*` has it"))
+        }
+        Made::NotActive => Err(Invalid::one("id", "the key is expired or revoked, or was rotated before").into()),
+    }
+}
+
+async fn rotate(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(old): Path<String>,
+    once: Once,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let given: RotateIn = wire::read(&body)?;
+    let overlap = given.overlap.map_or(OVERLAP, |Span(span)| span);
+    if overlap > LONGEST_OVERLAP {
+        return Err(Invalid::one("overlap", "90 days at most").into());
+    }
+    let valid_for = given.expires_in.map(|Span(span)| span);
+    app.keys.refresh(&**app.engine.store()).await?;
+    let namespace = app.keys.namespace_of(&old).unwrap_or_default();
+    let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), old.as_str(), key)))?;
+    let again = shown_again(app.clone(), id.clone(), namespace);
+    let (here, whose, act) = (app.clone(), caller.clone(), caller.act(None, None));
+    let act = async move {
+        let (store, now) = (&**here.engine.store(), here.engine.now());
+        let most = here.engine.config().quotas.get(Quota::Keys);
+        let may = |key: &auth::Key| whose.governs(key);
+        let made = here.keys.rotate(store, id, &old, overlap, valid_for, may, most, &act, now).await?;
+        answered(made.ok_or_else(|| Problem::not_found("key"))?, now)
+    };
+    once.guard(&app, &caller.namespace, &body, act, again).await
 }
 
 async fn revoke(

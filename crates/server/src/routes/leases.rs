@@ -8,7 +8,7 @@ use axum::http::{Method, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use bytes::Bytes;
-use comeback_core::Invalid;
+use comeback_core::{Invalid, NamePatterns};
 use comeback_engine::store::BeatAnswer;
 use comeback_engine::{
     Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported,
@@ -70,13 +70,17 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let given: LeaseIn = wire::read(&body)?;
     let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
     let (namespace, worker) = (caller.namespace.clone(), given.worker.clone());
+    let (queues, kinds, only_kinds) = within_scope(&caller, given.queues, given.kinds)?;
     let request = LeaseRequest {
-        queues: given.queues,
-        kinds: given.kinds,
+        queues,
+        kinds,
+        only_kinds,
         limit: given.limit,
         lease: given.lease.map_or(DEFAULT_LEASE, |Span(span)| span),
         ..LeaseRequest::new(namespace.clone(), given.worker)
     };
+    app.engine.check_lease(&request)?;
+    saw_worker(&app, &request).await?;
     let give_up = tokio::time::Instant::now() + Duration::from_millis(wait.0);
     let leased = loop {
         // A key may end while its holder waits.
@@ -90,15 +94,59 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
             break leased;
         }
     };
-    let now = app.engine.now().0;
-    app.workers.saw(&namespace, &worker, &request.queues, &request.kinds, leased.len() as u64, now);
+    app.workers.leased(&namespace, &worker, leased.len(), app.engine.now());
     let leases = leased.iter().map(|it| LeaseOut::of(it, &app.tokens, &namespace)).collect();
     written(&LeasesOut { leases, draining: is_drained(&app, &request) })
 }
 
 /// Whether somebody wants this worker to come to an end with what it has.
 fn is_drained(app: &App, request: &LeaseRequest) -> bool {
-    app.drained.look(|drained| drained.get(&request.namespace, &request.worker).is_some())
+    app.drained.contains(&request.namespace, &request.worker)
+}
+
+/// Notes that a worker asks for work. A new name beyond the quota of its namespace is refused.
+pub async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem> {
+    let (namespace, worker) = (&request.namespace, &request.worker);
+    let (quotas, now) = (&app.engine.config().quotas, app.engine.now());
+    let asked = (&request.queues[..], &request.kinds[..]);
+    let Err(refused) = app.workers.saw(namespace, worker, asked, quotas, false, now) else { return Ok(()) };
+    // Another instance may know it, or this one before it was started again.
+    if !app.engine.store().has_worker(namespace, worker, now - crate::workers::REMEMBERED).await? {
+        return Err(refused.into());
+    }
+    app.workers.saw(namespace, worker, asked, quotas, true, now)?;
+    Ok(())
+}
+
+/// The queues and kinds that a request is for: those that it names, if its key is good for them, or those of the key.
+fn within_scope(
+    caller: &Caller,
+    queues: Option<Vec<String>>,
+    kinds: Vec<String>,
+) -> Result<(Vec<String>, Vec<String>, Option<Arc<NamePatterns>>), Problem> {
+    let usual = || vec!["default".to_owned()];
+    let Some(scope) = caller.scope() else { return Ok((queues.unwrap_or_else(usual), kinds, None)) };
+    let refused = |what: &str, name: &str| Problem::forbidden(format!("this key is not good for the {what} `{name}`"));
+    if let Some(name) = queues.iter().flatten().find(|name| !scope.queues.allows(name)) {
+        return Err(refused("queue", name));
+    }
+    if let Some(name) = kinds.iter().find(|name| !scope.kinds.allows(name)) {
+        return Err(refused("kind", name));
+    }
+    let queues = match queues {
+        Some(queues) => queues,
+        None if scope.queues.allows("default") && scope.queues.exact_names().next().is_none() => usual(),
+        None => scope.queues.exact_names().cloned().collect(),
+    };
+    if queues.is_empty() {
+        let patterns = scope.queues.as_slice().join(", ");
+        return Err(Problem::forbidden(format!("name the queues: this key is good for {patterns}")));
+    }
+    match (kinds.is_empty(), scope.kinds.exact()) {
+        (true, Some(names)) => Ok((queues, names.to_vec(), None)),
+        (true, None) => Ok((queues, kinds, Some(Arc::new(scope.kinds.clone())))),
+        (false, _) => Ok((queues, kinds, None)),
+    }
 }
 
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.

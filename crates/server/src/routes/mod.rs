@@ -179,7 +179,8 @@ async fn enter(State(door): State<Door>, request: Request, next: Next) -> Respon
 
 /// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
 async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
-    let mut caller = auth::check(&door.app, door.need, request.headers())?;
+    let mut caller = auth::check(&door.app, door.need, door.path, &request)?;
+    let key_ends_at = caller.key_ends_at();
     caller.request = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
     // What anybody may ask for takes no body, so none is waited for or kept.
     let (mut request, _room) = match door.need {
@@ -192,11 +193,18 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
     let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
     let reads = (door.class == Class::Look).then(|| door.app.engine.interactive(&caller.namespace));
     request.extensions_mut().insert(caller);
-    Ok(match reads {
+    let mut response = match reads {
         Some(reads) => interactive(reads, next.run(request)).await,
         None => next.run(request).await,
-    })
+    };
+    if let Some(value) = key_ends_at.and_then(|at| HeaderValue::from_str(&at.to_rfc3339()).ok()) {
+        response.headers_mut().insert(KEY_EXPIRES, value);
+    }
+    Ok(response)
 }
+
+/// In every answer to a key that ends within two weeks: when it does.
+const KEY_EXPIRES: &str = "comeback-key-expires";
 
 /// A browser says where a request comes from. What would change something must not come from a page of somebody else, with a
 /// body or without one.

@@ -172,6 +172,7 @@ impl BulkIn {
             by: act.by,
             note: act.note,
             key: act.key,
+            key_id: act.key_id,
             request: act.request,
             ..Plan::new(self.action)
         };

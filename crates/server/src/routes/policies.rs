@@ -9,7 +9,8 @@ use axum::response::Json;
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::Assumed;
-use comeback_core::{Did, Failure, Invalid, Millis, Policy, TaskId, Trigger, dialect, explain, forecast};
+use comeback_core::{Did, Failure, Invalid, Millis, Policy, Quota, TaskId, Trigger, dialect, explain, forecast};
+use comeback_engine::store::KindPolicy;
 use comeback_engine::{Cohort, MOST_LIVES, USUAL_LIVES};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,7 +23,6 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::shared::Bound;
 use crate::wire::lease::{ErrorIn, WholeError};
 use crate::wire::{self, Span, task};
 
@@ -223,18 +223,13 @@ async fn bind(
     let limits = app.engine.config().policy_limits;
     app.policies.read(&text, dialect, &limits).map_err(|faults| faults.under("policy"))?;
     let (store, namespace) = (&**app.engine.store(), caller.namespace.clone());
-    let value = (text, dialect.word().to_owned());
+    let given = json!({"policy": given.policy, "dialect": dialect.word()});
     let entry = app.engine.entry(Did::PolicyBind, &kind, &caller.act(None, None)).within(&namespace);
-    let bind = |bound: &mut Bound| bound.entry(namespace.clone()).or_default().insert(kind.clone(), value.clone());
-    let noted = |old: &Option<_>| Some(entry.clone().changed(old.as_ref().map(as_given), Some(as_given(&value))));
-    app.bound.change_noted(store, bind, noted).await?;
+    let policy = KindPolicy { namespace, kind: kind.clone(), body: text, dialect: dialect.word().to_owned() };
+    let most = app.engine.config().quotas.get(Quota::NamedPolicies);
+    store.put_kind_policy(&policy, most, Some(&entry.changed(None, Some(given)))).await?;
+    app.kind_policies.refresh(store).await?;
     show(State(app), Extension(caller), Path(kind)).await
-}
-
-/// A policy as it was given.
-fn as_given((text, dialect): &(String, String)) -> Value {
-    let policy: Value = serde_json::from_str(text).unwrap_or_else(|_| text.as_str().into());
-    json!({"policy": policy, "dialect": dialect})
 }
 
 async fn show(
@@ -242,9 +237,10 @@ async fn show(
     Extension(caller): Extension<Caller>,
     Path(kind): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let found = app.bound.look(|bound| bound.get(&caller.namespace).and_then(|kinds| kinds.get(&kind)).cloned());
+    let store = &**app.engine.store();
+    let found = app.kind_policies.of_kinds(store, &caller.namespace, [kind.as_str()]).await?.remove(&kind);
     match (found, app.engine.config().kinds.retry(&caller.namespace, &kind)) {
-        (Some((text, dialect)), _) => shown(&app, &kind, &text, &dialect).map(Json),
+        (Some(given), _) => shown(&app, &kind, &given.body, &given.dialect).map(Json),
         (None, Some(policy)) => Ok(Json(in_words(&kind, "native", Some(policy)))),
         (None, None) => Err(Problem::not_found("policy")),
     }
@@ -265,15 +261,20 @@ fn in_words(kind: &str, dialect: &str, policy: Option<&Policy>) -> Value {
 }
 
 async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
-    let kinds = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
+    let (store, kinds) = (&**app.engine.store(), app.kind_policies.kinds(&caller.namespace));
     let mut items = BTreeMap::new();
     for kind in app.engine.config().kinds.iter().filter(|kind| kind.namespace == caller.namespace) {
         if let Some(policy) = &kind.retry {
             items.insert(kind.name.clone(), in_words(&kind.name, "native", Some(policy)));
         }
     }
-    for (kind, (text, dialect)) in kinds {
-        items.insert(kind.clone(), shown(&app, &kind, &text, &dialect)?);
+    // A few at a time: their texts may be large.
+    for some in kinds.chunks(16) {
+        let names = some.iter().map(String::as_str);
+        for (kind, given) in app.kind_policies.of_kinds(store, &caller.namespace, names).await? {
+            let item = shown(&app, &kind, &given.body, &given.dialect)?;
+            items.insert(kind, item);
+        }
     }
     let items: Vec<Value> = items.into_values().collect();
     Ok(Json(json!({"items": items, "next_cursor": null})))
@@ -286,8 +287,10 @@ async fn unbind(
 ) -> Result<StatusCode, Problem> {
     let namespace = &caller.namespace;
     let entry = app.engine.entry(Did::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
-    let change = |bound: &mut Bound| bound.get_mut(namespace).and_then(|kinds| kinds.remove(&kind));
-    let noted = |old: &Option<_>| old.as_ref().map(|old| entry.clone().changed(Some(as_given(old)), None));
-    let removed = app.bound.change_noted(&**app.engine.store(), change, noted).await?;
-    removed.map(|_| StatusCode::NO_CONTENT).ok_or_else(|| Problem::not_found("policy"))
+    let store = &**app.engine.store();
+    if !store.delete_kind_policy(namespace, &kind, Some(&entry)).await? {
+        return Err(Problem::not_found("policy"));
+    }
+    app.kind_policies.refresh(store).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

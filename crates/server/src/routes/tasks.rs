@@ -158,7 +158,8 @@ async fn submit(
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
     let limits = &app.engine.config().policy_limits;
-    let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
+    let of_policies = tasks.iter().filter_map(TaskIn::kind_of_policy);
+    let bound = app.kind_policies.of_kinds(&**app.engine.store(), &caller.namespace, of_policies).await?;
     let traceparent = header_text(&headers, "traceparent")?;
     let (kinds, namespace) = (&app.engine.config().kinds, caller.namespace.as_str());
     let context = Context { policies: &app.policies, limits, traceparent, bound, kinds, namespace };
@@ -173,6 +174,9 @@ async fn submit(
         })
         .collect();
     faults.or(())?;
+    for spec in caller.scope().into_iter().flat_map(|_| &specs) {
+        caller.check_scope(spec.queue.as_deref().unwrap_or("default"), &spec.kind)?;
+    }
     let keys: Vec<Option<String>> = specs.iter().map(|spec| spec.key.clone()).collect();
     let idempotency = once.of(&app, &body)?;
     let request = Submit {
@@ -319,7 +323,13 @@ async fn show(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    shown_after(&app, &caller, task_id(&id)?).await.map(Json)
+    let id = task_id(&id)?;
+    if caller.scope().is_some() {
+        let view = app.engine.task(&caller.namespace, id).await?;
+        let lane = &view.stored.task.lane;
+        caller.check_scope(&lane.queue, &lane.kind).map_err(|_| Problem::not_found("task"))?;
+    }
+    shown_after(&app, &caller, id).await.map(Json)
 }
 
 async fn attempts(

@@ -1,6 +1,6 @@
 //! Who is there: workers that ask for work, and the servers that they ask.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::{Extension, Path, State};
@@ -9,19 +9,22 @@ use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Timestamp};
+use comeback_core::{Did, Invalid};
+use comeback_engine::store::{Drained, DrainedWorker, InstanceRow};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::drained::{KEPT, MOST};
 use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
-use crate::shared::{Drain, Drained, Seen};
 use crate::wire;
+use crate::workers::{LISTED, Listed, REMEMBERED};
 
 pub fn lines() -> Vec<Line> {
     use schema::{about, count, flag, instant, list, nullable, object, page, text};
@@ -37,8 +40,10 @@ pub fn lines() -> Vec<Line> {
         [
             ("name", text()),
             ("instance", about(nullable(text()), "Nothing where one that is drained has not asked for an hour.")),
-            ("queues", list(text())),
-            ("kinds", list(text())),
+            ("queues", about(list(text()), "The first 20 that it names.")),
+            ("more_queues", about(count(), "How many more it names.")),
+            ("kinds", about(list(text()), "The first 20 that it names.")),
+            ("more_kinds", about(count(), "How many more it names.")),
             ("leased_total", count()),
             ("last_seen_at", nullable(instant())),
         ]
@@ -47,7 +52,13 @@ pub fn lines() -> Vec<Line> {
     );
     let drained = || object([("name", text())].into_iter().chain(drain()));
     let instance = object([
-        ("id", text()),
+        (
+            "id",
+            about(
+                text(),
+                "Its name; another one that tells nothing for callers who may not administer all namespaces.",
+            ),
+        ),
         ("self", about(flag(), "Whether it is the one that answers.")),
         ("version", text()),
         ("started_at", instant()),
@@ -55,7 +66,11 @@ pub fn lines() -> Vec<Line> {
     ]);
     vec![
         line(Method::GET, "/api/v1/admin/workers", Need::Read, "Workers that ask for work, by instance", get(workers))
-            .doc(Doc::new("listWorkers").answers(page(worker))),
+            .doc(
+                Doc::new("listWorkers")
+                    .about("Those that were seen within an hour: the latest 1,000, and all that are drained.")
+                    .answers(page(worker)),
+            ),
         line(Method::POST, "/api/v1/admin/workers/{name}/drain", Need::Operate, "Drain a worker", post(drain_one)).doc(
             Doc::new("drainWorker")
                 .about(
@@ -75,55 +90,66 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// All of a namespace, by name: those who ask this instance, and those whom others told of.
-async fn all_seen(app: &App, namespace: &str) -> Result<Vec<(String, Seen)>, Problem> {
-    app.instances.refresh(&**app.engine.store()).await?;
-    let now = app.engine.now();
-    let own = app.workers.latest(now.0);
-    let mut seen: Vec<(String, Seen)> = own.into_iter().map(|seen| (app.instance.clone(), seen)).collect();
-    for (instance, it) in app.instances.get() {
-        if instance == app.instance || it.is_gone(now) {
-            continue;
-        }
-        seen.extend(it.workers.into_iter().map(|seen| (instance.clone(), seen)));
+/// All of a namespace, by name, on the instances that run.
+async fn all_seen(app: &App, namespace: &str) -> Result<Vec<Listed>, Problem> {
+    let (store, now) = (app.engine.store(), app.engine.now());
+    let running: BTreeSet<String> = running(app).await?.into_iter().map(|it| it.id).collect();
+    let rows = store.workers(namespace, now - REMEMBERED, u32::try_from(LISTED).unwrap_or(u32::MAX)).await?;
+    Ok(app.workers.listed(namespace, &app.instance, rows, |id| running.contains(id), now)?)
+}
+
+/// Instances that have said within a minute that they run, and this one.
+async fn running(app: &App) -> Result<Vec<InstanceRow>, Problem> {
+    let oldest = app.engine.now() - crate::GONE;
+    let mut all = app.engine.store().instances().await?;
+    all.retain(|it| it.id == app.instance || it.seen_at > oldest);
+    Ok(all)
+}
+
+/// The name of an instance tells the name of its host, which is for those who may administer all namespaces; others get a name that
+/// only tells instances apart.
+fn instance_name(caller: &Caller, id: &str) -> String {
+    if caller.may_administer_all() {
+        return id.to_owned();
     }
-    seen.retain(|(_, seen)| seen.namespace == namespace);
-    seen.sort_by(|(a, x), (b, y)| (&x.name, a).cmp(&(&y.name, b)));
-    Ok(seen)
+    let digest = Sha256::digest(format!("instance\0{id}"));
+    let digits: String = digest[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("instance-{digits}")
 }
 
 async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let seen = all_seen(&app, &caller.namespace).await?;
     app.drained.refresh(&**app.engine.store()).await?;
-    let drained: BTreeMap<String, Drain> =
-        app.drained.look(|all| all.of(&caller.namespace).map(|(name, drain)| (name.clone(), drain.clone())).collect());
+    let drained = app.drained.of(&caller.namespace);
+    let names: BTreeSet<&str> = seen.iter().map(|it| it.name.as_str()).collect();
     let mut items = Vec::with_capacity(seen.len());
-    for (name, drain) in &drained {
-        if !seen.iter().any(|(_, seen)| seen.name == *name) {
-            let unseen = json!({
-                "instance": null, "queues": [], "kinds": [], "leased_total": 0, "last_seen_at": null,
-            });
-            items.push(shown(name, Some(drain), unseen));
-        }
-    }
-    items.extend(seen.into_iter().map(|(instance, seen)| {
-        let asks = json!({
-            "instance": instance,
-            "queues": seen.queues,
-            "kinds": seen.kinds,
-            "leased_total": seen.leased,
-            "last_seen_at": Timestamp(seen.at).to_rfc3339(),
+    for (name, drain) in drained.iter().filter(|(name, _)| !names.contains(name.as_str())) {
+        let unseen = json!({
+            "instance": null, "queues": [], "more_queues": 0, "kinds": [], "more_kinds": 0, "leased_total": 0,
+            "last_seen_at": null,
         });
-        shown(&seen.name, drained.get(&seen.name), asks)
+        items.push(shown(name, Some(drain), unseen));
+    }
+    items.extend(seen.iter().map(|it| {
+        let asks = json!({
+            "instance": instance_name(&caller, &it.instance),
+            "queues": it.asks.queues,
+            "more_queues": it.asks.more_queues,
+            "kinds": it.asks.kinds,
+            "more_kinds": it.asks.more_kinds,
+            "leased_total": it.leased,
+            "last_seen_at": it.at.to_rfc3339(),
+        });
+        shown(&it.name, drained.get(&it.name), asks)
     }));
     items.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }
 
-fn shown(name: &str, drain: Option<&Drain>, mut with: Value) -> Value {
+fn shown(name: &str, drain: Option<&DrainedWorker>, mut with: Value) -> Value {
     with["name"] = name.into();
     with["draining"] = drain.is_some().into();
-    with["draining_since"] = drain.map(|drain| Timestamp(drain.at).to_rfc3339()).into();
+    with["draining_since"] = drain.map(|drain| drain.at.to_rfc3339()).into();
     with["drained_by"] = drain.and_then(|drain| drain.by.as_deref()).into();
     with["note"] = drain.and_then(|drain| drain.note.as_deref()).into();
     with
@@ -146,18 +172,21 @@ async fn drain_one(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
-    let seen = known(&app, &caller.namespace, &name).await?;
+    known(&app, &caller.namespace, &name).await?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
     let act = async move {
-        let is_here = |name: &str| seen.iter().any(|(_, seen)| seen.name == name);
+        let (store, now) = (&**here.engine.store(), here.engine.now());
         let entry = here.engine.entry(Did::WorkerDrain, &worker, &by).within(&namespace);
-        let drain = Drain { at: here.engine.now().0, by: by.by, note: by.note };
-        let change = |all: &mut Drained| all.add(&namespace, &worker, &drain, is_here);
-        let noted = |added: &Option<_>| matches!(added, Some((_, true))).then(|| entry.clone());
-        match here.drained.change_noted(&**here.engine.store(), change, noted).await? {
-            Some((drain, _)) => Ok(Json(shown(&worker, Some(&drain), json!({})))),
-            None => Err(Invalid::one("name", format!("{} are drained, which is the most", Drained::MOST)).into()),
-        }
+        let drain = DrainedWorker { namespace, name: worker.clone(), at: now, by: by.by, note: by.note };
+        let drain = match store.drain_worker(&drain, MOST, now - KEPT, Some(&entry)).await? {
+            Drained::Done => drain,
+            Drained::Already(drain) => drain,
+            Drained::TooMany => {
+                return Err(Invalid::one("name", format!("{MOST} are drained, which is the most")).into());
+            }
+        };
+        here.drained.refresh(store).await?;
+        Ok(Json(shown(&worker, Some(&drain), json!({}))))
     };
     let (there, namespace) = (app.clone(), caller.namespace.clone());
     once.guard(&app, &caller.namespace, &body, act, async move { Ok(now_of(&there, &namespace, &name)) }).await
@@ -175,9 +204,9 @@ async fn undrain(
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
     let act = async move {
         let entry = here.engine.entry(Did::WorkerUndrain, &worker, &by).within(&namespace);
-        let change = |all: &mut Drained| all.remove(&namespace, &worker);
-        let noted = |removed: &Option<Drain>| removed.as_ref().map(|_| entry.clone());
-        here.drained.change_noted(&**here.engine.store(), change, noted).await?;
+        let store = &**here.engine.store();
+        store.undrain_worker(&namespace, &worker, Some(&entry)).await?;
+        here.drained.refresh(store).await?;
         Ok(Json(shown(&worker, None, json!({}))))
     };
     let (there, namespace) = (app.clone(), caller.namespace.clone());
@@ -191,39 +220,34 @@ fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Act, Problem> {
     Ok(act)
 }
 
-/// Everybody who is there. A name that nobody has is a slip of the pen: it would be drained and nothing would come of it.
-async fn known(app: &App, namespace: &str, name: &str) -> Result<Vec<(String, Seen)>, Problem> {
-    let seen = all_seen(app, namespace).await?;
+/// Refuses the name of a worker that was not seen and is not drained: nothing would come of draining it.
+async fn known(app: &App, namespace: &str, name: &str) -> Result<(), Problem> {
     app.drained.refresh(&**app.engine.store()).await?;
-    let is_drained = app.drained.look(|all| all.get(namespace, name).is_some());
-    if is_drained || seen.iter().any(|(_, seen)| seen.name == name) {
-        return Ok(seen);
+    if app.drained.contains(namespace, name) || all_seen(app, namespace).await?.iter().any(|it| it.name == name) {
+        return Ok(());
     }
-    Err(Problem::not_found("worker"))
+    // Not among those that a list shows.
+    let since = app.engine.now() - REMEMBERED;
+    match app.engine.store().has_worker(namespace, name, since).await? {
+        true => Ok(()),
+        false => Err(Problem::not_found("worker")),
+    }
 }
 
 fn now_of(app: &App, namespace: &str, name: &str) -> Json<Value> {
-    app.drained.look(|all| Json(shown(name, all.get(namespace, name), json!({}))))
+    Json(shown(name, app.drained.get(namespace, name).as_ref(), json!({})))
 }
 
-async fn instances(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
-    app.instances.refresh(&**app.engine.store()).await?;
-    let at = |ms: i64| Timestamp(ms).to_rfc3339();
-    let now = app.engine.now();
-    let items: Vec<Value> = app
-        .instances
-        .get()
-        .into_iter()
-        .filter(|(id, it)| *id == app.instance || !it.is_gone(now))
-        .map(|(id, it)| {
-            json!({
-                "id": id,
-                "self": id == app.instance,
-                "version": it.version,
-                "started_at": at(it.started_at),
-                "last_seen_at": at(it.seen_at),
-            })
+async fn instances(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let shown = |it: InstanceRow| {
+        json!({
+            "id": instance_name(&caller, &it.id),
+            "self": it.id == app.instance,
+            "version": it.version,
+            "started_at": it.started_at.to_rfc3339(),
+            "last_seen_at": it.seen_at.to_rfc3339(),
         })
-        .collect();
+    };
+    let items: Vec<Value> = running(&app).await?.into_iter().map(shown).collect();
     Ok(Json(json!({"items": items, "next_cursor": null})))
 }

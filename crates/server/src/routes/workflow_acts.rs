@@ -124,7 +124,7 @@ async fn rollback(
     let by = caller.act(None, given.note);
     app.engine.config().limits.check_act(&by)?;
     let old = find(&app, &caller, &path, Some(given.version)).await?;
-    app.catalog.read(&app.engine, &caller.namespace, &old.body)?;
+    app.catalog.read(&app.engine, &caller.namespace, &old.body).await?;
     let (here, again, whose) = (app.clone(), app.clone(), caller.clone());
     let (namespace, called) = (caller.namespace.clone(), path.clone());
     let act = async move {

@@ -105,7 +105,7 @@ async fn store(
         Some(true) => workflow::import(text)?,
         _ => (text.to_owned(), Vec::new()),
     };
-    app.catalog.read(&app.engine, &caller.namespace, &text)?;
+    app.catalog.read(&app.engine, &caller.namespace, &text).await?;
     let mut entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
     if !warnings.is_empty() {
         entry.after = Some(json!({"warnings": warnings}));
@@ -160,8 +160,10 @@ async fn whole(app: &App, document: &Document) -> Result<Json<Value>, Problem> {
     let mut shown = head(document, standing.state);
     shown["standing"] = standing_shown(&standing);
     shown["source"] = document.body.clone().into();
-    let source = workflow::read(&document.body);
-    shown["workflow"] = source.map_or(Value::Null, |source| app.catalog.shown(&document.namespace, &source.workflow));
+    shown["workflow"] = match workflow::read(&document.body) {
+        Ok(source) => app.catalog.shown(&document.namespace, &source.workflow).await?,
+        Err(_) => Value::Null,
+    };
     Ok(Json(shown))
 }
 

@@ -21,9 +21,9 @@ pub struct LeaseIn {
     #[schema(value_type = stands_for::Name)]
     pub worker: String,
     /// `["default"]` where nothing is said.
-    #[serde(default = "default_queues")]
-    #[schema(value_type = Vec<stands_for::Name>, min_items = 1, max_items = 100)]
-    pub queues: Vec<String>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Vec<stands_for::Name>, min_items = 1, max_items = 100, required = false)]
+    pub queues: Option<Vec<String>>,
     /// None means any.
     #[serde(default)]
     #[schema(value_type = Vec<stands_for::Name>, max_items = 1000)]
@@ -40,8 +40,9 @@ pub struct LeaseIn {
     pub wait: Option<Span>,
 }
 
-fn default_queues() -> Vec<String> {
-    vec!["default".into()]
+/// What is there, which is never nothing.
+fn given<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    Vec::deserialize(from).map(Some)
 }
 
 fn default_limit() -> u32 {

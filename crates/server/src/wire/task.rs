@@ -20,32 +20,48 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use super::{Instant, MomentIn, Object, Raw, Span, TextOr, instant};
+use crate::kind_policies::PoliciesOfKinds;
 use crate::openapi::stands_for;
 
 /// Policies by their text: the same one comes again and again.
 #[derive(Default)]
 pub struct Policies {
-    known: Mutex<HashMap<(String, Dialect), Read>>,
+    known: Mutex<KnownPolicies>,
+}
+
+#[derive(Default)]
+struct KnownPolicies {
+    /// Of the texts, which a caller chooses.
+    bytes: usize,
+    read: HashMap<(String, Dialect), Read>,
 }
 
 /// Nothing means that there is no retry.
 type Read = Option<Arc<Policy>>;
 
 const MOST_POLICIES: usize = 1_000;
+/// Bytes of their texts together; a longer one than an eighth of it is not kept.
+const MOST_POLICY_BYTES: usize = 8 << 20;
 
 impl Policies {
     pub fn read(&self, text: &str, dialect: Dialect, limits: &PolicyLimits) -> Result<Read, Invalid> {
         let key = (text.to_owned(), dialect);
-        if let Some(known) = self.known.lock().get(&key) {
+        if let Some(known) = self.known.lock().read.get(&key) {
             return Ok(known.clone());
         }
         let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
         let policy = dialect::parse(&value, dialect, limits)?.map(Arc::new);
-        let mut known = self.known.lock();
-        if known.len() >= MOST_POLICIES {
-            known.clear();
+        let size = key.0.len();
+        if size > MOST_POLICY_BYTES / 8 {
+            return Ok(policy);
         }
-        known.insert(key, policy.clone());
+        let mut known = self.known.lock();
+        if known.read.len() >= MOST_POLICIES || known.bytes + size > MOST_POLICY_BYTES {
+            *known = KnownPolicies::default();
+        }
+        if known.read.insert(key, policy.clone()).is_none() {
+            known.bytes += size;
+        }
         Ok(policy)
     }
 }
@@ -239,14 +255,19 @@ pub struct Context<'a> {
     pub policies: &'a Policies,
     pub limits: &'a PolicyLimits,
     pub traceparent: Option<String>,
-    /// Policies of kinds, for tasks that say nothing about retries: their text and their dialect.
-    pub bound: BTreeMap<String, (String, String)>,
+    /// Policies of kinds, for tasks that say nothing about retries.
+    pub bound: PoliciesOfKinds,
     /// Kinds that this server runs itself: their policies count where nothing else is bound to a kind.
     pub kinds: &'a Kinds,
     pub namespace: &'a str,
 }
 
 impl TaskIn {
+    /// The kind whose policy counts, where the task says nothing about retries.
+    pub fn kind_of_policy(&self) -> Option<&str> {
+        self.retry.is_none().then_some(&self.kind)
+    }
+
     /// Everything that can be wrong with the shape is named under `at`; the engine checks the rest.
     pub fn spec(self, at: &str, context: &Context<'_>, faults: &mut Invalid) -> TaskSpec {
         let mut part = Invalid::default();
@@ -255,7 +276,7 @@ impl TaskIn {
         }
         let retry = match (&self.retry, context.bound.get(&self.kind)) {
             (Some(raw), _) => read_retry(raw.get(), self.dialect.as_deref(), context, &mut part),
-            (None, Some((text, dialect))) => read_retry(text, Some(dialect), context, &mut part),
+            (None, Some(given)) => read_retry(&given.body, Some(&given.dialect), context, &mut part),
             (None, None) => context.kinds.retry(context.namespace, &self.kind).cloned(),
         };
         let executor = read_executor(self.executor, &mut part);

@@ -13,9 +13,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Method;
 use comeback_core::Millis;
-use comeback_engine::store::PutIf;
+use comeback_engine::store::ApiKey;
 use comeback_engine::{LeaseRequest, Submit, TaskSpec, VirtualClock};
-use comeback_server::auth::{Need, NewKey, Role};
+use comeback_server::auth::{self, Need, NewKey, Role};
 use comeback_server::{App, GateOptions, Room};
 use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
@@ -810,7 +810,35 @@ async fn keys_and_roles(world: &World) {
     let body = Some(json!({"role": "viewer"}).to_string());
     let viewer = world.good("createKey", Ask { body, headers: with(&admin), ..Ask::default() }).await;
     let id = viewer["id"].as_str().expect("an id").to_owned();
+    for example in examples("rotateKey") {
+        let body = Some(example.to_string());
+        world.good("rotateKey", Ask { part: &id, body, headers: with(&admin), ..Ask::default() }).await;
+    }
+    let body = Some("{}".to_owned());
+    let again = Ask { part: &id, body, headers: with(&admin), ..Ask::default() };
+    assert_eq!(world.bad("rotateKey", again).await, "validation-failed", "once");
     world.good("revokeKey", Ask { part: &id, headers: with(&admin), ..Ask::default() }).await;
+    let store = &**world.app.engine.store();
+    let before = auth::key_id(Some(("default", "default", "long ago"))).expect("an id");
+    let new = NewKey { name: None, role: Role::Viewer, namespace: "default".into(), valid_for: None };
+    let (act, now) = (Default::default(), world.clock_now());
+    let made = world.app.keys.create_as(store, before, new, auth::Terms::default(), 9_999, &act, now).await;
+    assert!(matches!(made.expect("a key"), auth::Made::Key(..)));
+    let body = Some(json!({"role": "viewer"}).to_string());
+    let headers: Vec<_> = with(&admin).into_iter().chain([("idempotency-key", "long ago".to_owned())]).collect();
+    assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "key-exists");
+    let (mut n, mut refused) = (0, String::new());
+    while refused.is_empty() && n < 30 {
+        let body = Some(json!({"policy": 3}).to_string());
+        let ask = Ask { part: &format!("kind-{n}"), body, headers: with(&admin), ..Ask::default() };
+        let answer = world.ask("bindPolicy", ask).await;
+        refused = answer.problem().unwrap_or_default();
+        n += 1;
+    }
+    assert_eq!(refused, "quota-exceeded");
+    let named = || Some(json!({"role": "viewer", "name": "ops"}).to_string());
+    let ask = Ask { body: named(), headers: with(&admin), ..Ask::default() };
+    assert_eq!(world.bad("createKey", ask).await, "name-taken", "a key for all namespaces has it");
     for route in routes().iter().filter(|route| route.need != Need::Nothing) {
         let doc = route.doc.as_ref().expect("a description");
         assert_eq!(world.bad(doc.id, Ask { part: "x", ..Ask::default() }).await, "unauthorized", "{}", doc.id);
@@ -832,12 +860,21 @@ async fn breakdowns(world: &World) -> String {
     let store = world.app.engine.store().clone();
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
     let (_, secret) = world.app.keys.create(&*store, new, &Default::default(), world.clock_now()).await.expect("a key");
-    let keys = store.meta("api_keys").await.expect("read").expect("kept");
-    store.put_meta("api_keys", "no longer what it was", PutIf::Always, None).await.expect("written");
+    let broken = ApiKey {
+        id: "broken".into(),
+        namespace: "*".into(),
+        name: None,
+        role: "no longer a role".into(),
+        hash: String::new(),
+        terms: "{}".into(),
+        created_at: world.clock_now(),
+        expires_at: None,
+        revoked_at: None,
+        replaced_by: None,
+    };
+    store.create_key(&broken, 9_999, None, world.clock_now()).await.expect("written");
     let headers = vec![("authorization", format!("Bearer {secret}"))];
-    let body = Some(json!({"role": "viewer"}).to_string());
-    assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "internal");
-    store.put_meta("api_keys", &keys, PutIf::Always, None).await.expect("written");
+    assert_eq!(world.bad("listKeys", Ask { headers, ..Ask::default() }).await, "internal");
     world.app.drain();
     assert_eq!(world.bad("getReady", Ask::default()).await, "unavailable");
     secret

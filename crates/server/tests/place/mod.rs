@@ -60,7 +60,9 @@ impl Place {
 pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
-    let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
+    let mut quotas = comeback_core::Quotas::default();
+    quotas.set("named_policies", "20").expect("a number");
+    let config = EngineConfig { instance: "test".into(), executors, quotas, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
     App::new(engine, options).await.expect("an app")

@@ -18,6 +18,7 @@ fn entry(w: &World, number: u128, did: Did, subject: &str) -> Audit {
         by: Some("ana".into()),
         note: Some("why".into()),
         key: Some("ops".into()),
+        key_id: Some("0123".into()),
         request: Some("r1".into()),
         operation: None,
     };

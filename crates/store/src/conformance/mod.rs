@@ -27,6 +27,7 @@ mod promote;
 mod prune;
 mod read;
 mod rules;
+mod shared;
 mod stats;
 mod submit;
 mod world;
@@ -74,6 +75,7 @@ pub fn all() -> Vec<Case> {
         dependencies::CASES,
         stats::CASES,
         operations::CASES,
+        shared::CASES,
     ]
     .concat()
 }

@@ -114,6 +114,7 @@ impl World {
             limit,
             due: false,
             without_calls: false,
+            only_kinds: None,
             lease: Millis::from_secs(60),
         }
     }

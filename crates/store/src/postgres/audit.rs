@@ -9,10 +9,10 @@ use crate::StoreError;
 use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
 
 pub async fn write(client: &impl GenericClient, audit: &Audit) -> Result<(), StoreError> {
-    let sql = format!("insert into audit ({COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
+    let sql = format!("insert into audit ({COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
     let statement = client.prepare_cached(&sql).await?;
     let (did, before, after) = (audit.did.code(), text(audit.before.as_ref()), text(audit.after.as_ref()));
-    let values: [&(dyn ToSql + Sync); 11] = [
+    let values: [&(dyn ToSql + Sync); 12] = [
         &audit.id,
         &audit.at.0,
         &audit.namespace,
@@ -24,6 +24,7 @@ pub async fn write(client: &impl GenericClient, audit: &Audit) -> Result<(), Sto
         &audit.request,
         &before,
         &after,
+        &audit.key_id,
     ];
     client.execute(&statement, &values).await?;
     Ok(())
@@ -69,6 +70,7 @@ pub async fn page(store: &PostgresStore, query: &AuditQuery) -> Result<Vec<Audit
             request: row.get(8),
             before: row.get(9),
             after: row.get(10),
+            key_id: row.get(11),
         }
         .read()
     };

@@ -27,6 +27,7 @@ mod read_client;
 mod rows;
 mod rules;
 pub(crate) mod setup;
+mod shared;
 mod stats;
 mod submit;
 mod tend;

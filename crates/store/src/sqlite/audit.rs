@@ -9,9 +9,9 @@ use crate::StoreError;
 use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
 
 pub fn write(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {
-    let sql = format!("insert into audit ({COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+    let sql = format!("insert into audit ({COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)");
     let (before, after) = (text(audit.before.as_ref()), text(audit.after.as_ref()));
-    let values: [&dyn ToSql; 11] = [
+    let values: [&dyn ToSql; 12] = [
         &audit.id.as_bytes().as_slice(),
         &audit.at.0,
         &audit.namespace,
@@ -23,6 +23,7 @@ pub fn write(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {
         &audit.request,
         &before,
         &after,
+        &audit.key_id,
     ];
     connection.prepare_cached(&sql)?.execute(values)?;
     Ok(())
@@ -58,6 +59,7 @@ pub fn page(connection: &Connection, query: &AuditQuery) -> Result<Vec<Audit>, S
             request: row.get(8)?,
             before: row.get(9)?,
             after: row.get(10)?,
+            key_id: row.get(11)?,
         })
     })?;
     rows.map(|row| row?.read()).collect()

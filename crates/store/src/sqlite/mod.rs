@@ -20,6 +20,7 @@ mod payloads;
 mod read;
 mod rules;
 mod setup;
+mod shared;
 mod statements;
 mod stats;
 mod submit;

@@ -7,6 +7,7 @@ use comeback_core::{Millis, Timestamp};
 use serde_json::Value;
 
 use super::Chart;
+use crate::commands::keys::ends;
 use crate::commands::status::{PATIENCE, next_due};
 use crate::config::Settings;
 use crate::failure::{Failure, without_number};
@@ -57,7 +58,18 @@ pub async fn look(settings: &Settings, chart: &mut Chart) {
     let Some(stats) = asked(&client, "/api/v1/stats", settings, chart).await else { return };
     clock(&client, chart).await;
     versions(&client, chart).await;
+    keys(&client, chart).await;
     work(&client, &stats, chart).await;
+}
+
+/// Keys that end soon, for those who may see them.
+async fn keys(client: &Client, chart: &mut Chart) {
+    let Ok(keys) = client.get("/api/v1/keys").await else { return };
+    let is_ending = |it: &&Value| it["expires_soon"] == true && it["replaced_by"].is_null();
+    let ending: Vec<&Value> = output::items(&keys).filter(is_ending).collect();
+    let Some(first) = ending.iter().min_by_key(|it| output::text(it, "expires_at")) else { return };
+    let words = format!("{} within 14 days", ends(ending.len() as u64));
+    chart.look("keys", words, format!("comeback key rotate {}", output::text(first, "id")));
 }
 
 /// The first question that needs a key.

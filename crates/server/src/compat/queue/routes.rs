@@ -28,7 +28,7 @@ use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::routes::admin::NothingIn;
-use crate::routes::leases::{lease_or_give_back, report_all};
+use crate::routes::leases::{lease_or_give_back, report_all, saw_worker};
 use crate::routes::{CURSOR, LIMIT, Line, Query, line, task_id};
 use crate::wire::lease::ErrorIn;
 use crate::wire::{self, Instant, Page, Raw};
@@ -228,9 +228,10 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
         lease: Millis::from_secs(given.lease_seconds.into()),
         ..LeaseRequest::new(namespace.clone(), given.worker_id.clone())
     };
-    let queues = request.queues.clone();
+    app.engine.check_lease(&request).map_err(|error| worker_id(error.into()))?;
+    saw_worker(&app, &request).await?;
     let leased = lease_or_give_back(&app, request).await.map_err(worker_id)?;
-    app.workers.saw(&namespace, &given.worker_id, &queues, &[], leased.len() as u64, app.engine.now().0);
+    app.workers.leased(&namespace, &given.worker_id, leased.len(), app.engine.now());
     let Some(leased) = leased.first() else { return Ok(Json(json!({"status": "empty", "job": null}))) };
     let mut job = output::job(&app.engine.task(&namespace, leased.lease.task).await?);
     job["lease"] = app.tokens.seal(leased.lease, &namespace).into();

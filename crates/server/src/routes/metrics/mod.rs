@@ -39,7 +39,21 @@ async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     counters::all(&mut page, &app.engine.tally());
     door(&mut page, &app);
     gauges(&mut page, &app, &caller).await?;
+    keys(&mut page, &app, &caller);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.into_text()).into_response())
+}
+
+/// Keys that end soon, and requests that came from an address that their key may not be used from.
+fn keys(page: &mut Page, app: &App, caller: &Caller) {
+    let namespace = (!caller.everywhere).then_some(caller.namespace.as_str());
+    let ending = app.keys.ending(namespace, app.engine.now()).len();
+    page.head("keys_expiring", "gauge", "Active API keys that expire within 14 days and were not rotated.");
+    page.value("keys_expiring", &[], ending);
+    page.counter(
+        "key_address_refusals_total",
+        "Requests that were refused because their API key may not be used from their address.",
+        app.keys.refused_addresses.load(std::sync::atomic::Ordering::Relaxed),
+    );
 }
 
 /// How busy this process is with answering.

@@ -1,0 +1,134 @@
+//! Policies of kinds: which kinds have one is known here, and follows the database; the texts are read when a task needs them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use comeback_engine::store::{ChangeNumber, Store, StoreError};
+use parking_lot::{Mutex, RwLock};
+
+/// A policy as it was given.
+#[derive(Debug, PartialEq)]
+pub struct GivenPolicy {
+    pub body: String,
+    pub dialect: String,
+}
+
+/// The policies that a request needs, by kind.
+pub type PoliciesOfKinds = BTreeMap<String, Arc<GivenPolicy>>;
+
+/// Texts that are kept in memory, in bytes; all are dropped when there are more.
+const MOST_BYTES: usize = 8 << 20;
+
+/// Which kinds of a namespace have a policy, each with the number of its last change.
+type Index = HashMap<String, HashMap<String, i64>>;
+
+/// Policies of kinds, as this instance knows them.
+#[derive(Default)]
+pub struct KindPolicies {
+    known: RwLock<Known>,
+    /// One reads at a time: what was read earlier must not be put in place of what was read later.
+    reading: tokio::sync::Mutex<()>,
+    texts: Mutex<Texts>,
+}
+
+#[derive(Default)]
+struct Known {
+    number: i64,
+    index: Index,
+}
+
+#[derive(Default)]
+struct Texts {
+    bytes: usize,
+    /// With the number of the change that each was read at.
+    known: HashMap<(String, String), (i64, Arc<GivenPolicy>)>,
+}
+
+impl KindPolicies {
+    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let number = store.change_numbers().await?.policies;
+        self.follow(store, number).await
+    }
+
+    /// Reads the names that have changed; nothing where nothing has.
+    pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
+        if self.known.read().number >= number.last {
+            return Ok(());
+        }
+        let _reading = self.reading.lock().await;
+        let known = self.known.read().number;
+        if known >= number.last {
+            return Ok(());
+        }
+        let whole = known < number.removed;
+        let names = store.kind_policy_names(if whole { 0 } else { known }).await?;
+        let mut known = self.known.write();
+        if whole {
+            known.index.clear();
+        }
+        for it in names {
+            known.index.entry(it.namespace).or_default().insert(it.kind, it.change);
+        }
+        known.number = known.number.max(number.last);
+        Ok(())
+    }
+
+    /// The kinds of a namespace that have a policy.
+    pub fn kinds(&self, namespace: &str) -> Vec<String> {
+        let known = self.known.read();
+        let mut kinds: Vec<String> = known.index.get(namespace).into_iter().flat_map(HashMap::keys).cloned().collect();
+        kinds.sort_unstable();
+        kinds
+    }
+
+    /// The policies of those of these kinds that have one.
+    pub async fn of_kinds<'a>(
+        &self,
+        store: &dyn Store,
+        namespace: &str,
+        kinds: impl IntoIterator<Item = &'a str>,
+    ) -> Result<PoliciesOfKinds, StoreError> {
+        let mut found = PoliciesOfKinds::new();
+        let mut missing = BTreeMap::new();
+        {
+            let known = self.known.read();
+            let Some(index) = known.index.get(namespace).filter(|index| !index.is_empty()) else { return Ok(found) };
+            let texts = self.texts.lock();
+            for kind in kinds {
+                let Some((kind, change)) = index.get_key_value(kind) else { continue };
+                match texts.known.get(&(namespace.to_owned(), kind.clone())) {
+                    Some((read_at, policy)) if read_at == change => drop(found.insert(kind.clone(), policy.clone())),
+                    _ => drop(missing.insert(kind.clone(), *change)),
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let asked: Vec<String> = missing.keys().cloned().collect();
+        for row in store.kind_policies(namespace, &asked).await? {
+            let policy = Arc::new(GivenPolicy { body: row.body, dialect: row.dialect });
+            if let Some(change) = missing.get(&row.kind) {
+                self.texts.lock().keep((row.namespace, row.kind.clone()), *change, policy.clone());
+            }
+            found.insert(row.kind, policy);
+        }
+        Ok(found)
+    }
+}
+
+impl Texts {
+    fn keep(&mut self, name: (String, String), change: i64, policy: Arc<GivenPolicy>) {
+        let size = policy.body.len();
+        if size > MOST_BYTES / 8 {
+            return;
+        }
+        if self.bytes + size > MOST_BYTES {
+            *self = Texts::default();
+        }
+        self.bytes += size;
+        if let Some((_, old)) = self.known.insert(name, (change, policy)) {
+            self.bytes -= old.body.len();
+        }
+    }
+}
