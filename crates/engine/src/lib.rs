@@ -21,6 +21,7 @@ mod classes;
 mod combine;
 mod commands;
 mod config;
+mod cursors;
 pub mod executors;
 pub mod flow;
 mod guards;
@@ -31,6 +32,7 @@ mod loops;
 mod operations;
 mod road;
 pub mod schedules;
+pub mod secrets;
 mod shares;
 mod spec;
 pub mod subscriptions;
@@ -61,12 +63,14 @@ pub use commands::loops::Preview as PausePreview;
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
 pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, HeldBy, RuleView, may_be_held};
+pub use commands::secret::Reencrypted;
 pub use commands::settle::Settle;
 pub use commands::stuck::{Action, PutRight, lost_by};
 pub use commands::submit::SubmitAnswer;
 pub use commands::subscription::{Again, Redelivered};
 pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
+pub use cursors::Cursors;
 pub use limits::Limits;
 pub use road::Changed;
 pub use shares::{Share, Shares};
@@ -93,6 +97,8 @@ pub(crate) struct Core {
     /// How far those who follow the feed have looked.
     pub looked: subscriptions::follow::Looked,
     pub counted: alerts::look::Counted,
+    /// Places in the feed as callers see them.
+    pub cursors: Cursors,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -130,6 +136,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Engine, StoreError> {
         clock.follow(store.clock_offset().await?.unwrap_or(0));
+        let cursors = Cursors::open(&*store).await?;
         let core = Arc::new(Core {
             store,
             clock,
@@ -145,6 +152,7 @@ impl Engine {
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
             looked: subscriptions::follow::Looked::default(),
             counted: alerts::look::Counted::default(),
+            cursors,
             workflows: std::sync::OnceLock::new(),
         });
         core.learn_classes().await?;
@@ -172,6 +180,16 @@ impl Engine {
     /// What this process has stored since it started.
     pub fn tally(&self) -> Tally {
         self.core.tallies.now()
+    }
+
+    /// The same of one namespace, without what belongs to the process.
+    pub fn tally_of(&self, namespace: &str) -> Tally {
+        self.core.tallies.now_of(namespace)
+    }
+
+    /// Places in the feed as callers see them.
+    pub fn cursors(&self) -> &Cursors {
+        &self.core.cursors
     }
 
     pub fn now(&self) -> comeback_core::Timestamp {

@@ -8,6 +8,7 @@ mod document;
 mod executor;
 mod fields;
 mod import;
+mod masked;
 mod native;
 mod node;
 mod order;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 
 pub use diff::{Difference, between, diff};
 pub use import::import;
+pub use masked::masked_source;
 pub use playbook::names as playbook_names;
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;

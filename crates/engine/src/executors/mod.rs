@@ -315,8 +315,10 @@ impl Runner {
         }
         let run = async {
             match &duty {
-                Duty::Sort(Executor::Http) => self.engine.core.tallies.telling(&task.kind, self.call(&task)).await,
-                Duty::Sort(Executor::Command) => command::run_own(&task).await,
+                Duty::Sort(Executor::Http) => {
+                    self.engine.core.tallies.telling(&task.namespace, &task.kind, self.call(&task)).await
+                }
+                Duty::Sort(Executor::Command) => command::run_own(&self.engine.core, &task).await,
                 Duty::Sort(_) => ReportEnd::Succeeded { result: None },
                 Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
             }
@@ -335,10 +337,10 @@ impl Runner {
 
     async fn call(&self, task: &Leased) -> ReportEnd {
         let core = &self.engine.core;
-        let Some(subscription) = deliver::subscription_of(task) else { return self.calls.run(task).await };
+        let Some(subscription) = deliver::subscription_of(task) else { return self.calls.run(core, task).await };
         let end = match core.signed(&subscription, task).await {
             Err(failure) => return ReportEnd::Failed(*failure),
-            Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(&call)).await {
+            Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(core, &call)).await {
                 Ok(end) => end,
                 Err(_) => {
                     let message = format!("no answer within {} s", deliver::LONGEST.as_secs());

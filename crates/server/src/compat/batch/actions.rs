@@ -55,7 +55,7 @@ impl ActionIn {
         }
         let mut checked = call.clone();
         checked["type"] = "http".into();
-        if let Err(part) = HttpCall::read(&checked.to_string()) {
+        if let Err(part) = HttpCall::checked(&checked.to_string()) {
             faults.absorb(&format!("{at}.params"), part);
         }
         call
