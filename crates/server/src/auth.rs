@@ -265,7 +265,7 @@ pub struct Caller {
     pub everywhere: bool,
     /// What its request is called.
     pub request: Option<String>,
-    id: Option<String>,
+    pub id: Option<String>,
 }
 
 impl Caller {

@@ -7,6 +7,7 @@ mod catalog;
 mod compat;
 mod counted;
 mod gate;
+mod mask;
 mod once;
 pub mod openapi;
 mod problem;
@@ -38,6 +39,7 @@ pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
 use catalog::Catalog;
+use compat::LeasedBy;
 use gate::Gate;
 use shared::{Bound, Drained, Instance, Instances, Shared, Workers};
 use token::Tokens;
@@ -55,6 +57,8 @@ pub struct App {
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
     tokens: Tokens,
+    /// Which key leased a job in the dialect of queues.
+    leased_by: LeasedBy,
     policies: Arc<Policies>,
     bound: Arc<Shared<Bound>>,
     catalog: Arc<Catalog>,
@@ -139,6 +143,7 @@ impl App {
             clock,
             executors,
             tokens,
+            leased_by: LeasedBy::default(),
             policies,
             bound,
             catalog,

@@ -166,6 +166,11 @@ pub fn read(text: &str) -> Result<Source, Problems> {
 }
 
 impl Source {
+    /// The document as it is written, as a value.
+    pub fn written_value(&self) -> Value {
+        self.root.to_value()
+    }
+
     /// Where a path stands: `steps.load.retry.max_retries`, whatever shape the document has. A path that leads further than
     /// the text does is where the text ends on the way to it.
     pub fn locate(&self, path: &str) -> Option<Position> {

@@ -20,6 +20,7 @@ mod policies;
 mod retries;
 mod rules;
 mod schedules;
+mod secrets;
 mod stats;
 mod subscriptions;
 mod tasks;
@@ -45,7 +46,7 @@ use crate::compat::{self, Shape};
 use crate::gate::{Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
-use crate::{App, Asked, ui};
+use crate::{App, Asked, mask, ui};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -116,7 +117,7 @@ fn lines() -> Vec<Line> {
         .chain([dependencies::lines()])
         .chain([retries::lines(), errors::lines()])
         .chain([operations::lines()])
-        .chain([subscriptions::lines(), alerts::lines()])
+        .chain([subscriptions::lines(), alerts::lines(), secrets::lines()])
         .chain([
             stats::lines(),
             clock::lines(),
@@ -170,8 +171,12 @@ struct Door {
 struct At(&'static str);
 
 async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let path = door.path;
+    let (path, need) = (door.path, door.need);
     let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
+    // Workers are given tasks as they are.
+    if need != Need::Work {
+        response = mask::answer(response).await;
+    }
     response.extensions_mut().insert(At(path));
     response
 }
