@@ -181,7 +181,11 @@ async fn replace(
     if given.id.as_ref().is_some_and(|given| *given != id) {
         return Err(Invalid::one("id", format!("must be `{id}`, as in the address, or be left out")).into());
     }
-    let (spec, secret) = given.read()?;
+    let keeps_headers = !given.has_headers();
+    let (mut spec, secret) = given.read()?;
+    if keeps_headers && let Ok(before) = app.engine.subscription(&caller.namespace, &id).await {
+        spec.headers = before.spec.headers;
+    }
     let act = caller.act(None, None);
     let (view, secret, new) = app.engine.put_subscription(&caller.namespace, &id, spec, secret, &act).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };

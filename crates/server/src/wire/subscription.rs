@@ -45,10 +45,10 @@ pub struct SubscriptionIn {
     #[serde(default)]
     #[schema(value_type = Option<stands_for::SigningSecret>)]
     secret: Option<SecretText>,
-    /// Sent with every delivery; a value may be a named secret.
+    /// Sent with every delivery; a value may be a named secret. Those that are there stay where nothing is said.
     #[serde(default)]
-    #[schema(value_type = stands_for::Headers, required = false)]
-    headers: BTreeMap<String, SecretText>,
+    #[schema(value_type = Option<stands_for::Headers>)]
+    headers: Option<BTreeMap<String, SecretText>>,
     /// A policy in place of ours, which tries ten times over three days.
     #[serde(default)]
     #[schema(value_type = stands_for::RetryPolicy, required = false)]
@@ -62,6 +62,11 @@ pub struct SubscriptionIn {
 }
 
 impl SubscriptionIn {
+    /// Whether it says which headers are sent.
+    pub fn has_headers(&self) -> bool {
+        self.headers.is_some()
+    }
+
     pub fn read(self) -> Result<(SubscriptionSpec, Option<Signing>), Invalid> {
         let mut faults = Invalid::default();
         let format = self.format.as_deref().map_or(Some(Format::Webhook), Format::from_word);
@@ -75,7 +80,7 @@ impl SubscriptionIn {
             types,
             filter: self.filter.filter(|text| !text.trim().is_empty()),
             format: format.unwrap_or(Format::Webhook),
-            headers: self.headers,
+            headers: self.headers.unwrap_or_default(),
             retry: self.retry.filter(|it| !it.is_null()),
             paused: self.paused,
             note: self.note,
