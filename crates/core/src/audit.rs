@@ -76,6 +76,9 @@ words! {
         SubscriptionRedeliver = 114 "subscription.redeliver",
         AlertPut = 115 "alert.put",
         AlertDelete = 116 "alert.delete",
+        SecretPut = 140 "secret.put",
+        SecretDelete = 141 "secret.delete",
+        SecretReencrypt = 142 "secret.reencrypt",
         WorkerDrain = 130 "worker.drain",
         WorkerUndrain = 131 "worker.undrain",
     }

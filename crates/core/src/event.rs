@@ -301,8 +301,10 @@ impl Task {
 }
 
 impl Event {
-    /// As it is told to those who follow.
+    /// As it is told to those who follow, without the secrets of calls.
     pub fn told(&self) -> Value {
+        let mut data = self.data.clone();
+        crate::mask::mask(&mut data);
         json!({
             "type": self.kind.word(),
             "at": self.at.to_rfc3339(),
@@ -311,7 +313,7 @@ impl Event {
             "seq": self.seq,
             "run": self.run,
             "attempt": self.attempt,
-            "data": self.data,
+            "data": data,
         })
     }
 }

@@ -31,6 +31,7 @@ pub mod guard;
 pub mod id;
 pub mod invalid;
 pub mod lint;
+pub mod mask;
 pub mod operation;
 pub mod payload;
 pub mod policy;

@@ -4,6 +4,7 @@ use comeback_core::{Millis, PolicyLimits, Quotas};
 use comeback_store::Loop;
 
 use crate::executors::Kinds;
+use crate::secrets::Keyring;
 use crate::{Limits, Watching};
 
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// How much of what namespaces share each of them may have.
     pub quotas: Quotas,
+    /// The keys that named secrets are encrypted with.
+    pub secret_keys: Keyring,
     /// What tasks may ask this installation to do by itself.
     pub executors: Available,
     /// Kinds whose tasks this installation runs by itself.
@@ -68,6 +71,7 @@ impl Default for EngineConfig {
             policy_limits: PolicyLimits::default(),
             limits: Limits::default(),
             quotas: Quotas::default(),
+            secret_keys: Keyring::default(),
             executors: Available::default(),
             kinds: Kinds::default(),
             stuck_after: Millis::from_secs(1_800),

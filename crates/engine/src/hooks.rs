@@ -53,7 +53,7 @@ pub(crate) fn check(hooks: &Json) -> Result<(), Invalid> {
             faults.push(name.clone(), format!("at most {MOST_CALLS} calls are allowed"));
         }
         for (n, call) in calls.iter().enumerate() {
-            if let Err(part) = HttpCall::read(&as_executor(call).to_string()) {
+            if let Err(part) = HttpCall::checked(&as_executor(call).to_string()) {
                 faults.absorb(&format!("{name}[{n}]"), part);
             }
         }
@@ -70,13 +70,13 @@ pub(crate) fn check_start(settings: &Json) -> Result<(), Invalid> {
         match (name.as_str(), &value) {
             ("type", _) | ("start" | "handle", Value::Null) => {}
             ("start", Value::Object(_)) => {
-                if let Err(part) = HttpCall::read(&as_executor(&value).to_string()) {
+                if let Err(part) = HttpCall::checked(&as_executor(&value).to_string()) {
                     faults.absorb("start", part);
                 }
             }
             ("start", Value::Array(calls)) if (1..=MOST_CALLS).contains(&calls.len()) => {
                 for (n, call) in calls.iter().enumerate() {
-                    if let Err(part) = HttpCall::read(&as_executor(call).to_string()) {
+                    if let Err(part) = HttpCall::checked(&as_executor(call).to_string()) {
                         faults.absorb(&format!("start[{n}]"), part);
                     }
                 }

@@ -21,6 +21,7 @@ mod classes;
 mod combine;
 mod commands;
 mod config;
+mod cursors;
 pub mod executors;
 pub mod flow;
 mod guards;
@@ -31,6 +32,7 @@ mod loops;
 mod operations;
 mod road;
 pub mod schedules;
+pub mod secrets;
 mod shares;
 mod spec;
 pub mod subscriptions;
@@ -61,12 +63,14 @@ pub use commands::loops::Preview as PausePreview;
 pub use commands::report::{Report, ReportEnd, ReportError, Reported};
 pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, HeldBy, RuleView, may_be_held};
+pub use commands::secret::Reencrypted;
 pub use commands::settle::Settle;
 pub use commands::stuck::{Action, PutRight, lost_by};
 pub use commands::submit::SubmitAnswer;
 pub use commands::subscription::{Again, Redelivered};
 pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
+pub use cursors::Cursors;
 pub use limits::Limits;
 pub use road::Changed;
 pub use shares::{Share, Shares};
@@ -95,6 +99,8 @@ pub(crate) struct Core {
     pub counted: alerts::look::Counted,
     /// How often open calls are looked through.
     pub flow_pace: flow::Pace,
+    /// Places in the feed as callers see them.
+    pub cursors: Cursors,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -132,6 +138,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Engine, StoreError> {
         clock.follow(store.clock_offset().await?.unwrap_or(0));
+        let cursors = Cursors::open(&*store).await?;
         let core = Arc::new(Core {
             store,
             clock,
@@ -148,6 +155,7 @@ impl Engine {
             looked: subscriptions::follow::Looked::default(),
             counted: alerts::look::Counted::default(),
             flow_pace: flow::Pace::default(),
+            cursors,
             workflows: std::sync::OnceLock::new(),
         });
         core.learn_classes().await?;
@@ -175,6 +183,16 @@ impl Engine {
     /// What this process has stored since it started.
     pub fn tally(&self) -> Tally {
         self.core.tallies.now()
+    }
+
+    /// The same of one namespace, without what belongs to the process.
+    pub fn tally_of(&self, namespace: &str) -> Tally {
+        self.core.tallies.now_of(namespace)
+    }
+
+    /// Places in the feed as callers see them.
+    pub fn cursors(&self) -> &Cursors {
+        &self.core.cursors
     }
 
     pub fn now(&self) -> comeback_core::Timestamp {

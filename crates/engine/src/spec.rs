@@ -428,7 +428,7 @@ impl TaskSpec {
             // What is still to be worked out is read when it is run.
             ExecutorSpec::Http(settings) if self.is_to_be_worked_out(settings) => (available.http, Ok(())),
             ExecutorSpec::Command(settings) if self.is_to_be_worked_out(settings) => (available.command, Ok(())),
-            ExecutorSpec::Http(settings) => (available.http, HttpCall::read(settings.text()).map(|_| ())),
+            ExecutorSpec::Http(settings) => (available.http, HttpCall::checked(settings.text()).map(|_| ())),
             ExecutorSpec::Command(settings) => (available.command, Process::read(settings.text()).map(|_| ())),
         };
         if !is_there {

@@ -80,7 +80,7 @@ pub struct Caller {
     pub everywhere: bool,
     /// What its request is called.
     pub request: Option<String>,
-    id: Option<String>,
+    pub id: Option<String>,
     /// What its key is good for below its role.
     terms: Option<Arc<Terms>>,
     /// When its key ends, where that is soon.

@@ -10,6 +10,7 @@ mod drained;
 mod gate;
 mod keys;
 mod kind_policies;
+mod mask;
 mod once;
 pub mod openapi;
 mod problem;
@@ -42,6 +43,7 @@ pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
 use catalog::Catalog;
+use compat::LeasedBy;
 use drained::DrainedWorkers;
 use gate::Gate;
 use kind_policies::KindPolicies;
@@ -61,6 +63,8 @@ pub struct App {
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
     tokens: Tokens,
+    /// Which key leased a job in the dialect of queues.
+    leased_by: LeasedBy,
     policies: Arc<Policies>,
     kind_policies: Arc<KindPolicies>,
     catalog: Arc<Catalog>,
@@ -150,6 +154,7 @@ impl App {
             clock,
             executors,
             tokens,
+            leased_by: LeasedBy::default(),
             policies,
             kind_policies,
             catalog,

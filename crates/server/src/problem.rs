@@ -38,6 +38,12 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Not found", format!("there is no such {what}"))
     }
 
+    /// A job is spoken of by the name of its worker, with a key that did not lease it.
+    pub fn lease_needed() -> Problem {
+        let detail = "another key leased this job, or it was leased elsewhere: send its `lease`";
+        Problem::conflict("LEASE_LOST", "The lease is no longer held", detail)
+    }
+
     pub fn unavailable(detail: impl Into<String>) -> Problem {
         let title = "Not available at the moment";
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", title, detail);

@@ -10,4 +10,5 @@ mod metrics;
 mod once;
 mod place;
 mod roles;
+mod secrets;
 mod walls;

@@ -353,6 +353,29 @@ pub trait Store: SharedStore {
     /// Only where no open task has reserved any of it.
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
 
+    /// A named secret as it is kept: encrypted.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError>;
+
+    /// Named secrets behind `after`, in the order of their names.
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError>;
+
+    /// Those of all namespaces behind a namespace and a name, for a change of the key that encrypts them.
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError>;
+
+    /// Makes or replaces a secret; a namespace has `most` at most. Answers it as it then stands, and whether it is new.
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError>;
+
+    /// The same value under another key, if the version that it names is still the one there is.
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError>;
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
+
     /// A dependency by its name, as it stands.
     async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError>;
 

@@ -647,6 +647,28 @@ pub struct Feed {
     pub next: Option<FeedCursor>,
 }
 
+/// A named secret as it is kept. Its value is encrypted; only a process that has the key `key_id` can read it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SealedSecret {
+    pub namespace: String,
+    pub name: String,
+    /// Counts changes of the row.
+    pub version: u32,
+    /// Names the key that it was encrypted with.
+    pub key_id: String,
+    /// Nonce, ciphertext and tag.
+    pub sealed: Vec<u8>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub updated_by: Option<String>,
+}
+
+impl std::fmt::Debug for SealedSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealedSecret({}/{} version {} key {})", self.namespace, self.name, self.version, self.key_id)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedEvent {
     pub cursor: FeedCursor,

@@ -8,7 +8,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Workflows", &["workflow", "execution", "schedule"]),
     ("Retries and limits", &["policy", "rule", "dependency", "account"]),
     ("See and be told", &["status", "stats", "error", "alert", "subscription", "audit"]),
-    ("Operate", &["loop", "worker", "key", "db", "doctor", "config", "completion"]),
+    ("Operate", &["loop", "worker", "key", "secret", "db", "doctor", "config", "completion"]),
 ];
 
 /// The page in clap's template words; the column of names is as wide as the widest.

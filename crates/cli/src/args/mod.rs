@@ -8,6 +8,7 @@ mod numbers;
 mod operate;
 mod runs;
 mod schedule;
+mod secret;
 mod server;
 mod subscription;
 mod work;
@@ -27,6 +28,7 @@ pub use operate::{
 };
 pub use runs::{AdminCommand, QueryCommand, RunFilter, Status};
 pub use schedule::{PutScheduleArgs, ScheduleCommand, TimesArgs};
+pub use secret::SecretCommand;
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use subscription::{SubscribeArgs, SubscriptionCommand};
 pub use work::{
@@ -216,6 +218,9 @@ pub enum Command {
     /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(KeyCommand),
+    /// Keep secrets that calls, commands and subscriptions name
+    #[command(subcommand)]
+    Secret(SecretCommand),
     /// Bring the database up to date, check it, back it up
     #[command(subcommand)]
     Db(DbCommand),

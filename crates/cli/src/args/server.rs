@@ -102,6 +102,9 @@ pub struct ServeArgs {
     /// Change what one namespace may have, such as lanes=20000; a wrong name lists them all
     #[arg(long, env = "COMEBACK_QUOTA", hide_env_values = true, value_name = "NAME=VALUE", value_delimiter = ',')]
     pub quota: Vec<String>,
+    /// A file with the keys that named secrets are encrypted with, the newest first; COMEBACK_SECRET_KEY may hold them instead
+    #[arg(long, env = "COMEBACK_SECRET_KEY_FILE", hide_env_values = true, value_name = "FILE")]
+    pub secret_key_file: Option<std::path::PathBuf>,
     /// human or json
     #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
     pub log_format: String,

@@ -31,6 +31,7 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         look_every: Vec::new(),
         limit: limits,
         quota: Vec::new(),
+        secret_key_file: std::env::var_os("COMEBACK_SECRET_KEY_FILE").map(Into::into),
         log_format: args.log_format,
     };
     let lines = kinds.iter().enumerate().map(|(i, kind)| {

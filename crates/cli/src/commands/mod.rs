@@ -22,6 +22,7 @@ mod query;
 mod rules;
 mod run;
 mod schedule;
+mod secret;
 mod serve;
 mod status;
 mod subscription;
@@ -128,6 +129,7 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Audit(args) => audit::run(&context()?, args).await,
         Command::Worker(command) => worker::run(&context()?, command).await,
         Command::Key(command) => keys::run(context, command).await,
+        Command::Secret(command) => secret::run(&context()?, command).await,
         Command::Db(command) => db::run(&out(), command).await,
         Command::Doctor(args) => doctor::run(&out(), settings(), args).await,
         Command::Config(command) => config::run(&out(), settings, command),

@@ -1,11 +1,13 @@
 //! Serve: opens the store, says where everything is, and runs until it is told to stop.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Millis, PolicyLimits, Quotas, Timestamp};
 use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
+use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
@@ -39,6 +41,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let telemetry = Telemetry::start(&args.log_format, &instance)?;
     let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
     let quotas = quotas(&args.quota)?;
+    let secret_keys = secret_keys(args.secret_key_file.as_deref())?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
     let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&args.look_every)?);
     let place = Place::named(&args.db);
@@ -52,6 +55,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         kinds: std::mem::take(&mut beside.kinds),
         limits,
         quotas,
+        secret_keys,
         policy_limits: policies,
         retention,
         stuck_after,
@@ -235,6 +239,25 @@ fn quotas(given: &[String]) -> Result<Quotas, Failure> {
         quotas.set(name, value).map_err(wrong)?;
     }
     Ok(quotas)
+}
+
+/// The keys that named secrets are encrypted with: of the environment, or of a file. None where nobody gave any.
+fn secret_keys(file: Option<&Path>) -> Result<Keyring, Failure> {
+    let text = match (std::env::var("COMEBACK_SECRET_KEY").ok().filter(|text| !text.trim().is_empty()), file) {
+        (Some(_), Some(_)) => {
+            return Err(Failure::new(code::USAGE, "keys for secrets are given twice")
+                .why("COMEBACK_SECRET_KEY and --secret-key-file say the same")
+                .remedy("give one of them"));
+        }
+        (Some(text), None) => text,
+        (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
+            Failure::new(code::USAGE, format!("{} cannot be read", path.display())).why(error.to_string())
+        })?,
+        (None, None) => return Ok(Keyring::default()),
+    };
+    Keyring::read(&text).map_err(|why| {
+        Failure::new(code::USAGE, "the key for secrets cannot be used").why(why).remedy("make one: openssl rand -hex 32")
+    })
 }
 
 type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);

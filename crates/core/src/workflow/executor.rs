@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::fields::{Field, Fields, join};
 use super::node::Node;
 use super::problem::Findings;
-use super::task::{text_of, texts};
+use super::task::{text_of, texts_or_secrets};
 
 const CALL_FIELDS: [&str; 5] = ["method", "url", "headers", "body", "expect"];
 const START_FIELDS: [&str; 4] = ["method", "url", "headers", "body"];
@@ -33,7 +33,7 @@ pub fn whole(field: &Field<'_>, findings: &mut Findings) -> Option<Value> {
         }
         Some("command") => {
             let run = fields.some("run");
-            let env = fields.some("env").and_then(|env| texts(env.node, &env.path, findings));
+            let env = fields.some("env").and_then(|env| texts_or_secrets(env.node, &env.path, findings));
             let cwd = fields.text("cwd", findings);
             if run.is_none() {
                 findings.push(field.at, &field.path, "a command needs `run`, the program and its arguments");
@@ -113,7 +113,7 @@ fn call(mut fields: Fields<'_>, known: &[&str], findings: &mut Findings) -> Opti
     }
     read.extend(text(&mut fields, "url", findings));
     if let Some(headers) = fields.some("headers") {
-        read.extend(texts(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
+        read.extend(texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
     }
     for name in ["body", "expect"].into_iter().filter(|name| known.contains(name)) {
         read.extend(fields.take(name).map(|field| (name.to_owned(), expected(name, field.node))));

@@ -8,6 +8,7 @@ mod document;
 mod executor;
 mod fields;
 mod import;
+mod masked;
 mod native;
 mod node;
 mod order;
@@ -28,6 +29,7 @@ use serde_json::{Map, Value};
 
 pub use diff::{Difference, between, diff};
 pub use import::import;
+pub use masked::masked_source;
 pub use playbook::names as playbook_names;
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
@@ -164,6 +166,11 @@ pub fn read(text: &str) -> Result<Source, Problems> {
 }
 
 impl Source {
+    /// The document as it is written, as a value.
+    pub fn written_value(&self) -> Value {
+        self.root.to_value()
+    }
+
     /// Where a path stands: `steps.load.retry.max_retries`, whatever shape the document has. A path that leads further than
     /// the text does is where the text ends on the way to it.
     pub fn locate(&self, path: &str) -> Option<Position> {

@@ -167,6 +167,27 @@ pub fn texts(node: &Node, path: &str, findings: &mut Findings) -> Option<Map<Str
     Some(read)
 }
 
+/// A map of texts, or of references to named secrets (`{secret: NAME, prefix: TEXT}`).
+pub fn texts_or_secrets(node: &Node, path: &str, findings: &mut Findings) -> Option<Map<String, Value>> {
+    let Some(entries) = node.map() else {
+        findings.push(node.at, path, "must be a map of texts");
+        return None;
+    };
+    let mut read = Map::new();
+    for entry in entries {
+        let whole = entry.value.to_value();
+        match text_of(&entry.value) {
+            Some(text) => drop(read.insert(entry.key.clone(), text.into())),
+            None if crate::mask::is_reference(&whole) => drop(read.insert(entry.key.clone(), whole)),
+            None => {
+                let message = "must be a text, or name a secret: {secret: NAME}";
+                findings.push(entry.at(), format!("{path}.{}", entry.key), message);
+            }
+        }
+    }
+    Some(read)
+}
+
 pub fn text_of(node: &Node) -> Option<String> {
     match &node.content {
         Content::Text(text) => Some(text.to_string()),

@@ -23,7 +23,7 @@ pub struct Backtest {
     pub from: Timestamp,
     pub to: Timestamp,
     pub changes: Vec<Change>,
-    /// Events of all sorts that were looked at.
+    /// Events of the namespace, of all sorts, that were looked at.
     pub events: u64,
     /// There was more than could be looked at: `to` is as far as it came.
     pub complete: bool,
@@ -43,18 +43,24 @@ impl Engine {
         let from = now - within.min(LONGEST);
         let mut standing = Standing { count: Count::from(from), ..Standing::default() };
         let (mut place, mut tasks, began) = (None, Tasks::default(), Instant::now());
+        // What others have written is looked at too, and told to nobody.
+        let mut looked = 0;
         let mut test = Backtest { from, to: now, changes: Vec::new(), events: 0, complete: true };
+        let mut reached = from;
         loop {
             let feed = core.store.feed(place, PAGE).await?;
             if feed.next == place {
                 break;
             }
-            test.events += feed.events.len() as u64;
-            let events: Vec<_> = feed.events.into_iter().filter(|it| it.event.at >= from).collect();
+            looked += feed.events.len() as u64;
+            let own: Vec<_> = feed.events.into_iter().filter(|it| it.namespace == namespace).collect();
+            test.events += own.len() as u64;
+            let events: Vec<_> = own.into_iter().filter(|it| it.event.at >= from).collect();
             test.changes.extend(count(core, namespace, spec, &mut standing, &events, &mut tasks, now).await?);
-            if test.events >= MOST || began.elapsed() >= PATIENCE {
+            reached = events.last().map_or(reached, |last| last.event.at);
+            if looked >= MOST || began.elapsed() >= PATIENCE {
                 test.complete = false;
-                test.to = events.last().map_or(from, |last| last.event.at);
+                test.to = reached;
                 break;
             }
             place = feed.next;

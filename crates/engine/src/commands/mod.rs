@@ -20,6 +20,7 @@ pub mod report;
 pub mod retry;
 pub mod rules;
 pub mod schedule;
+pub mod secret;
 pub mod settle;
 pub mod stats;
 pub mod stuck;

@@ -56,8 +56,7 @@ impl Core {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 self.tell_submitted(batch);
-                let created = answers.iter().map(created).sum();
-                self.tallies.submitted(batch, created);
+                self.tallies.submitted(batch.iter().zip(answers.iter().map(created)));
                 answers.into_iter().map(Ok).collect()
             }
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::change::Deed;
 use crate::schedules::text;
-use crate::subscriptions::{DELIVERY, Kept, OF, Secret, Standing, SubscriptionSpec, SubscriptionView, read};
+use crate::subscriptions::{DELIVERY, Kept, OF, Secret, Signing, Standing, SubscriptionSpec, SubscriptionView, read};
 use crate::{CommandError, Core, Engine, ManualRetry};
 
 /// Somebody else may change the same row at the same moment; its loop does so whenever something happens.
@@ -45,9 +45,9 @@ impl Engine {
         namespace: &str,
         id: &str,
         spec: SubscriptionSpec,
-        secret: Option<Secret>,
+        secret: Option<Signing>,
         act: &Act,
-    ) -> Result<(SubscriptionView, Secret), CommandError> {
+    ) -> Result<(SubscriptionView, Signing), CommandError> {
         let core = &self.core;
         let now = core.clock.now();
         self.check_subscription(namespace, id, &spec, act, now)?;
@@ -86,9 +86,9 @@ impl Engine {
         namespace: &str,
         id: &str,
         spec: SubscriptionSpec,
-        secret: Option<Secret>,
+        secret: Option<Signing>,
         act: &Act,
-    ) -> Result<(SubscriptionView, Option<Secret>, bool), CommandError> {
+    ) -> Result<(SubscriptionView, Option<Signing>, bool), CommandError> {
         for _ in 0..ROUNDS {
             let (wanted, own) = (spec.clone(), secret.clone());
             let change = move |standing: Standing, now: Timestamp| {
@@ -120,9 +120,9 @@ impl Engine {
         &self,
         namespace: &str,
         id: &str,
-        secret: Option<Secret>,
+        secret: Option<Signing>,
         act: &Act,
-    ) -> Result<(SubscriptionView, Secret), CommandError> {
+    ) -> Result<(SubscriptionView, Signing), CommandError> {
         let secret = secret.map_or_else(new_secret, Ok)?;
         let new = secret.clone();
         let rotate = move |spec: SubscriptionSpec, mut standing: Standing, now: Timestamp| {
@@ -217,7 +217,12 @@ impl Engine {
 
     async fn redeliver_one(&self, namespace: &str, id: &str, event: &str, act: &Act) -> Result<TaskId, CommandError> {
         let place = event.strip_prefix("evt_").unwrap_or(event);
-        let names = [event.to_owned(), format!("evt_{place}")];
+        let mut names = vec![event.to_owned(), format!("evt_{place}")];
+        // An event has one id in the clear, from before, and one that is encrypted.
+        if let Some(cursor) = self.core.cursors.read(namespace, place) {
+            names.push(format!("evt_{cursor}"));
+            names.push(format!("evt_{}", self.core.cursors.show(namespace, cursor)));
+        }
         let any = names.iter().map(|name| Pattern { text: name.clone(), prefix: false }).collect();
         let filter = of_subscription(id).and(Test::Text { field: TextField::ExternalId, any });
         let found = self.deliveries(namespace, filter, 1, None).await?;
@@ -242,7 +247,7 @@ impl Engine {
         id: &str,
         place: &str,
     ) -> Result<Option<(String, String, Value)>, CommandError> {
-        let Ok(cursor) = place.parse::<FeedCursor>() else { return Ok(None) };
+        let Some(cursor) = self.core.cursors.read(namespace, place) else { return Ok(None) };
         let before = FeedCursor { seq: cursor.seq.saturating_sub(1), ..cursor };
         let feed = self.core.store.feed(Some(before), 1).await?;
         let found = feed.events.into_iter().find(|it| it.cursor == cursor && it.namespace == namespace);
@@ -253,7 +258,8 @@ impl Engine {
         };
         let kind = kind.as_ref().map(|stored| stored.task.lane.kind.as_str());
         let (spec, _) = read(&self.core.subscription_row(namespace, id).await?)?;
-        let message = Message::of_event(place, found.event.kind.word(), namespace, &found.event, kind);
+        let place = self.core.cursors.show(namespace, cursor);
+        let message = Message::of_event(&place, found.event.kind.word(), namespace, &found.event, kind);
         Ok(Some((message.id.clone(), message.name.clone(), message.written(spec.format))))
     }
 
@@ -365,8 +371,8 @@ fn facts(row: &Follower) -> Value {
     serde_json::from_str(&row.body).unwrap_or_default()
 }
 
-fn new_secret() -> Result<Secret, CommandError> {
-    Secret::new().map_err(|error| StoreError::Unavailable(error).into())
+fn new_secret() -> Result<Signing, CommandError> {
+    Secret::new().map(Signing::Own).map_err(|error| StoreError::Unavailable(error).into())
 }
 
 fn of_subscription(id: &str) -> Filter {

@@ -15,13 +15,16 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::CATEGORY;
 use super::classify::{BadEnd, Classify, ClassifyIn};
 use super::listen::{Lines, both_ends};
-use crate::{Json, Leased, ReportEnd};
+use crate::secrets::{SecretText, scrubbed};
+use crate::{Core, Json, Leased, ReportEnd};
 
 /// A process to start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
     pub run: Vec<String>,
     pub env: BTreeMap<String, String>,
+    /// Variables whose values are named secrets, looked up when it is started.
+    pub secret_env: BTreeMap<String, SecretText>,
     pub cwd: Option<String>,
     pub classify: Classify,
     /// What it can read.
@@ -36,7 +39,7 @@ struct ProcessIn {
     _type: String,
     run: Vec<String>,
     #[serde(default)]
-    env: BTreeMap<String, String>,
+    env: BTreeMap<String, SecretText>,
     #[serde(default)]
     cwd: Option<String>,
     #[serde(default)]
@@ -55,7 +58,19 @@ impl Process {
             let message = error.inner().to_string();
             Invalid::one(path, message.split(" at line ").next().unwrap_or_default())
         })?;
-        let process = Process { run: given.run, env: given.env, cwd: given.cwd, ..Process::default() };
+        let (mut env, mut secret_env) = (BTreeMap::new(), BTreeMap::new());
+        let mut faults = Invalid::default();
+        for (name, value) in given.env {
+            if let Some(fault) = value.fault(&name) {
+                faults.push(format!("env.{name}"), fault);
+            }
+            match value {
+                SecretText::Plain(text) => drop(env.insert(name, text)),
+                named => drop(secret_env.insert(name, named)),
+            }
+        }
+        faults.or(())?;
+        let process = Process { run: given.run, env, secret_env, cwd: given.cwd, ..Process::default() };
         process.with(given.classify)
     }
 
@@ -68,7 +83,8 @@ impl Process {
         if self.run.iter().any(|part| part.contains('\0')) {
             faults.push("run", "may not contain a zero character");
         }
-        for (name, value) in &self.env {
+        let named = self.secret_env.keys().map(|name| (name, ""));
+        for (name, value) in self.env.iter().map(|(name, value)| (name, value.as_str())).chain(named) {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
                 faults.push(format!("env.{name}"), "cannot be the name of a variable");
             }
@@ -117,12 +133,22 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// One try of a task that brings its own settings.
-pub async fn run_own(task: &Leased) -> ReportEnd {
-    match Process::read(task.executor.as_deref().unwrap_or("{}")) {
-        Ok(process) => run_task(process, task).await,
-        Err(invalid) => never("settings", invalid.to_string()),
-    }
+/// One try of a task that brings its own settings. What it leaves behind holds none of the secrets it was given.
+pub(crate) async fn run_own(core: &Core, task: &Leased) -> ReportEnd {
+    let mut process = match Process::read(task.executor.as_deref().unwrap_or("{}")) {
+        Ok(process) => process,
+        Err(invalid) => return never("settings", invalid.to_string()),
+    };
+    let named = std::mem::take(&mut process.secret_env);
+    let values = core.secret_values(&task.namespace, named.values().filter_map(SecretText::name)).await;
+    let values = match values {
+        Ok(values) => values,
+        Err(failure) => return ReportEnd::Failed(*failure),
+    };
+    let plain = process.env.iter().map(|(name, text)| (name.clone(), SecretText::Plain(text.clone()))).collect();
+    let hidden = values.to_hide(&plain);
+    process.env.extend(named.iter().filter_map(|(name, value)| Some((name.clone(), values.text(value)?))));
+    scrubbed(run_task(process, task).await, &hidden)
 }
 
 pub async fn run_task(process: Process, task: &Leased) -> ReportEnd {
@@ -142,6 +168,8 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
     let mut command = Command::new(&process.run[0]);
     command
         .args(&process.run[1..])
+        // It decrypts every secret there is.
+        .env_remove("COMEBACK_SECRET_KEY")
         .envs(&process.env)
         .env("COMEBACK_ATTEMPT", attempt_number.to_string())
         .stdin(if process.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -304,5 +332,8 @@ mod tests {
         );
         assert!(fault(r#"{"run": ["x"], "colour": 1}"#).contains("colour"));
         assert!(fault(r#"{"run": ["x"], "env": {"a=b": "c"}}"#).starts_with("env.a=b"));
+        assert!(fault(r#"{"run": ["x"], "env": {"a=b": {"secret": "c"}}}"#).starts_with("env.a=b"));
+        assert!(fault(r#"{"run": ["x"], "env": {"API_KEY": "***"}}"#).starts_with("env.API_KEY"));
+        assert!(fault(r#"{"run": ["x"], "env": {"API_KEY": {"secret": ""}}}"#).starts_with("env.API_KEY"));
     }
 }

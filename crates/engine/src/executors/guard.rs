@@ -63,6 +63,10 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if part[..6] == [0x64, 0xff9b, 0, 0, 0, 0] {
         return is_public_v4(low(part[6], part[7]));
     }
+    // Translated without state (SIIT): ::ffff:0:a.b.c.d.
+    if part[..6] == [0, 0, 0, 0, 0xffff, 0] {
+        return false;
+    }
     if part[0] == 0x2002 {
         return is_public_v4(low(part[1], part[2]));
     }
@@ -75,6 +79,9 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
         || (part[0] == 0x64 && part[1] == 0xff9b)
         || (part[0] == 0x2001 && (part[1] == 0xdb8 || part[1] < 0x200))
         || part[0] == 0x3fff
+        // What is discarded (100::/64), and segment routing (5f00::/16).
+        || part[..4] == [0x100, 0, 0, 0]
+        || part[0] == 0x5f00
         || (part[0] & 0xffc0) == 0xfec0;
     !special
 }
@@ -159,6 +166,10 @@ mod tests {
             "2001::1",
             "fec0::1",
             "3fff::1",
+            "::ffff:0:10.0.0.1",
+            "::ffff:0:8.8.8.8",
+            "100::1",
+            "5f00::1",
         ];
         for text in no {
             assert!(!is_public(text.parse().expect(text)), "{text}");

@@ -58,10 +58,13 @@ impl Runner {
     ) -> Result<Value, Box<Failure>> {
         let call = self.start_call(task, start, handle, n);
         let answer = async {
-            match tokio::time::timeout(LONGEST, self.calls.run(&call)).await {
-                Ok(ReportEnd::Failed(failure)) => Err(Box::new(failure)),
-                Ok(ReportEnd::Succeeded { result: Some(answer) }) => {
-                    Ok(serde_json::from_str(answer.text()).unwrap_or_default())
+            match tokio::time::timeout(LONGEST, self.calls.run_open(&self.engine.core, &call)).await {
+                Ok((ReportEnd::Failed(failure), _)) => Err(Box::new(failure)),
+                Ok((ReportEnd::Succeeded { result: Some(answer) }, sent)) => {
+                    let mut answer = serde_json::from_str(answer.text()).unwrap_or_default();
+                    // A call that cancels may come with the header that the start call came with.
+                    sent.name_secrets(&mut answer);
+                    Ok(answer)
                 }
                 Ok(_) => Ok(Value::Null),
                 Err(_) => Err(Box::new(Failure {
@@ -71,7 +74,7 @@ impl Runner {
                 })),
             }
         };
-        self.engine.core.tallies.starting(answer).await
+        self.engine.core.tallies.starting(&task.namespace, answer).await
     }
 
     /// The start call with its handle: where the callee says how it ended.

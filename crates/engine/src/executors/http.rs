@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Trigger};
+use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Trigger, mask};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Url};
 use serde::Deserialize;
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::guard::{Guarded, Reach};
-use crate::{Json, Leased, ReportEnd};
+use crate::secrets::{SENT_BACK, SecretText, Values, scrubbed, scrubbed_failure};
+use crate::{Core, Json, Leased, ReportEnd};
 
 /// A call as a task describes it.
 #[derive(Clone, Debug, Deserialize)]
@@ -24,7 +25,7 @@ pub struct HttpCall {
     method: String,
     url: String,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: BTreeMap<String, SecretText>,
     #[serde(default)]
     body: Option<Value>,
     #[serde(default)]
@@ -43,9 +44,45 @@ fn get() -> String {
     "GET".into()
 }
 
+/// Headers that belong to the connection or say what the call is: nobody can send others.
+const CONNECTION: [&str; 12] = [
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "upgrade",
+    "expect",
+    "comeback-task",
+    "comeback-attempt",
+];
+/// Headers of this name are ours.
+const OURS: &str = "comeback-";
+
+/// Whether nobody may send a header of this name with a call.
+fn is_reserved(name: &str) -> bool {
+    CONNECTION.iter().any(|it| name.eq_ignore_ascii_case(it))
+}
+
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
 impl HttpCall {
+    /// A call that somebody asks for: everything that can be known to be wrong with it, the headers that are ours included.
+    pub fn checked(settings: &str) -> Result<HttpCall, Invalid> {
+        let call = HttpCall::read(settings)?;
+        let mut faults = Invalid::default();
+        for name in call.headers.keys().filter(|name| name.to_ascii_lowercase().starts_with(OURS)) {
+            faults.push(format!("headers.{name}"), "is set by the server itself");
+        }
+        if mask::url_has_mask(&call.url) {
+            faults.push("url", SENT_BACK);
+        }
+        faults.or(call)
+    }
+
     /// Everything that can be known to be wrong before the call is made.
     pub fn read(settings: &str) -> Result<HttpCall, Invalid> {
         let call: HttpCall = serde_json::from_str(settings).map_err(|error| {
@@ -67,8 +104,16 @@ impl HttpCall {
             Ok(_) => {}
         }
         for (name, value) in &call.headers {
-            if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
+            let is_header = match value {
+                SecretText::Plain(text) => HeaderValue::from_str(text).is_ok(),
+                SecretText::Named(_) => true,
+            };
+            if HeaderName::from_bytes(name.as_bytes()).is_err() || !is_header {
                 faults.push(format!("headers.{name}"), "is no header");
+            } else if is_reserved(name) {
+                faults.push(format!("headers.{name}"), "is set by the server itself and cannot be given");
+            } else if let Some(fault) = value.fault(name) {
+                faults.push(format!("headers.{name}"), fault);
             }
         }
         for pattern in call.expected() {
@@ -142,13 +187,36 @@ impl Calls {
         Ok(Calls { client, reach })
     }
 
-    pub async fn run(&self, task: &Leased) -> ReportEnd {
+    /// One call. What comes of it holds none of the secrets that were sent.
+    pub(crate) async fn run(&self, core: &Core, task: &Leased) -> ReportEnd {
+        let (end, sent) = self.run_open(core, task).await;
+        scrubbed(end, &sent.hidden)
+    }
+
+    /// One call, its answer as it came, and what must not be kept of it. A failure is clean already.
+    pub(crate) async fn run_open(&self, core: &Core, task: &Leased) -> (ReportEnd, Sent) {
         let settings = task.executor.as_deref().unwrap_or("{}");
-        let failed = |failure| ReportEnd::Failed(failure);
         let call = match HttpCall::read(settings) {
             Ok(call) => call,
-            Err(invalid) => return failed(finally("settings", invalid.to_string())),
+            Err(invalid) => return (ReportEnd::Failed(finally("settings", invalid.to_string())), Sent::default()),
         };
+        let named = call.headers.values().filter_map(SecretText::name);
+        let values = match core.secret_values(&task.namespace, named).await {
+            Ok(values) => values,
+            Err(failure) => return (ReportEnd::Failed(*failure), Sent::default()),
+        };
+        let hidden = values.to_hide(&call.headers);
+        let end = match self.run_call(&call, &values, &hidden, task).await {
+            ReportEnd::Failed(failure) => ReportEnd::Failed(scrubbed_failure(failure, &hidden)),
+            end => end,
+        };
+        let named = call.headers.values().filter(|value| value.name().is_some());
+        let named = named.filter_map(|value| Some((values.text(value)?, json!(value)))).collect();
+        (end, Sent { hidden, named })
+    }
+
+    async fn run_call(&self, call: &HttpCall, values: &Values, hidden: &[String], task: &Leased) -> ReportEnd {
+        let failed = |failure| ReportEnd::Failed(failure);
         let url = match Url::parse(&call.url) {
             Ok(url) => url,
             Err(error) => return failed(finally("settings", error.to_string())),
@@ -160,13 +228,20 @@ impl Calls {
                 format!("{} may not be called from here; see --allow-private-networks", url.host_str().unwrap_or(""));
             return failed(finally("blocked", why));
         }
-        match self.call(&call, url, task).await {
+        match self.call(call, values, hidden, url, task).await {
             Ok(result) => ReportEnd::Succeeded { result: Some(Json::from(result)) },
             Err(failure) => failed(*failure),
         }
     }
 
-    async fn call(&self, call: &HttpCall, url: Url, task: &Leased) -> Result<Value, Box<Failure>> {
+    async fn call(
+        &self,
+        call: &HttpCall,
+        values: &Values,
+        hidden: &[String],
+        url: Url,
+        task: &Leased,
+    ) -> Result<Value, Box<Failure>> {
         let method = Method::from_bytes(call.method.to_ascii_uppercase().as_bytes()).unwrap_or(Method::GET);
         let mut headers = HeaderMap::new();
         let known = |name: &'static str, value: String, headers: &mut HeaderMap| {
@@ -182,8 +257,15 @@ impl Calls {
             known("traceparent", parent.clone(), &mut headers);
         }
         for (name, value) in &call.headers {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                headers.insert(name, value);
+            let text = values.text(value).unwrap_or_default();
+            let Ok(mut sent) = HeaderValue::from_str(&text) else {
+                let secret = value.name().unwrap_or_default();
+                let message = format!("the secret `{secret}` cannot be sent in a header: it holds more than visible ASCII");
+                return Err(Box::new(finally("secret", message)));
+            };
+            sent.set_sensitive(value.name().is_some() || mask::is_secret_name(name));
+            if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
+                headers.insert(name, sent);
             }
         }
         let mut request = self.client.request(method, url);
@@ -212,7 +294,10 @@ impl Calls {
         let status = response.status().as_u16();
         let retry_after =
             response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).and_then(RetryAfter::parse);
-        let (body, cut_short) = read_some(response).await;
+        let (mut body, cut_short) = read_some(response).await;
+        if body.len() >= MOST_KEPT {
+            cut_beginnings(&mut body, hidden);
+        }
         // A status that is no success says more than the end of its body.
         if let Some(error) = cut_short.filter(|_| call.is_expected(status)) {
             return Err(asked(broken(&error), json!({"status": status})));
@@ -253,6 +338,46 @@ async fn read_some(mut response: reqwest::Response) -> (String, Option<reqwest::
     (String::from_utf8_lossy(&body).into_owned(), cut_short)
 }
 
+/// Secrets that a call was made with.
+#[derive(Default)]
+pub(crate) struct Sent {
+    /// What must not be kept of its answer.
+    hidden: Vec<String>,
+    /// The headers with named secrets: the text that was sent, and the reference it stood for.
+    named: Vec<(String, Value)>,
+}
+
+impl Sent {
+    /// Puts references in place of the named secrets that an answer repeats as a whole, and masks the rest of them.
+    pub fn name_secrets(&self, answer: &mut Value) {
+        if self.named.is_empty() {
+            return;
+        }
+        match answer {
+            Value::String(text) => {
+                if let Some((_, reference)) = self.named.iter().find(|(sent, _)| sent == text) {
+                    *answer = reference.clone();
+                } else {
+                    mask::scrub(answer, &self.hidden);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.name_secrets(item)),
+            Value::Object(fields) => fields.values_mut().for_each(|value| self.name_secrets(value)),
+            _ => {}
+        }
+    }
+}
+
+/// Where an answer is cut off within a secret, its beginning is not kept either.
+fn cut_beginnings(body: &mut String, hidden: &[String]) {
+    for value in hidden {
+        let ends = value.char_indices().map(|(at, _)| at).filter(|at| *at > 0).rev();
+        if let Some(end) = ends.into_iter().find(|end| body.ends_with(&value[..*end])) {
+            body.truncate(body.len() - end);
+        }
+    }
+}
+
 fn finally(error_type: &str, message: String) -> Failure {
     Failure { class: Some(Class::Final), error_type: Some(error_type.into()), ..Failure::new(Trigger::Error, message) }
 }
@@ -288,6 +413,32 @@ mod tests {
         assert!(fault(r#"{"type": "http", "url": "http://x", "expect": "ok"}"#).contains("expect"));
         assert!(fault(r#"{"type": "http", "url": "http://x", "colour": 1}"#).contains("colour"));
         assert!(fault(r#"{"type": "http", "url": "http://x", "headers": {"a b": "c"}}"#).contains("headers"));
+        for name in ["Host", "content-length", "Transfer-Encoding", "connection", "te", "upgrade", "comeback-task"] {
+            let headers = format!(r#"{{"type": "http", "url": "http://x", "headers": {{"{name}": "c"}}}}"#);
+            assert!(fault(&headers).contains(&format!("headers.{name}")), "{name}");
+        }
+        let asked = |headers: &str| {
+            let text = format!(r#"{{"type": "http", "url": "http://x/?token=1", "headers": {headers}}}"#);
+            HttpCall::checked(&text).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert!(asked(r#"{"Comeback-Handle": "x"}"#).starts_with("headers.Comeback-Handle"));
+        assert!(asked(r#"{"authorization": "***"}"#).starts_with("headers.authorization"));
+        assert!(asked(r#"{"authorization": {"secret": "a b"}}"#).starts_with("headers.authorization"));
+        assert!(asked(r#"{"authorization": {"secret": "a", "colour": 1}}"#).contains("colour"));
+        assert!(asked(r#"{"authorization": {"secret": "a", "prefix": "a
+b"}}"#).starts_with("headers.authorization"));
+        for good in [r#"{"idempotency-key": "x", "x-colour": "***"}"#, r#"{"authorization": {"secret": "a", "prefix": "Bearer "}}"#] {
+            assert_eq!(asked(good), "");
+        }
+        let masked = HttpCall::checked(r#"{"type": "http", "url": "http://x/?token=***"}"#).expect_err("a mask");
+        assert!(masked.to_string().starts_with("url: "));
+    }
+
+    #[test]
+    fn a_secret_that_is_cut_off_leaves_no_beginning() {
+        let mut body = "xxxx sk_live_12".to_owned();
+        cut_beginnings(&mut body, &["sk_live_1234".into()]);
+        assert_eq!(body, "xxxx ");
     }
 
     #[test]

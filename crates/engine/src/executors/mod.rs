@@ -370,8 +370,10 @@ impl Runner {
         }
         let run = async {
             match &duty {
-                Duty::Sort(Executor::Http) => self.engine.core.tallies.telling(&task.kind, self.call(&task)).await,
-                Duty::Sort(Executor::Command) => command::run_own(&task).await,
+                Duty::Sort(Executor::Http) => {
+                    self.engine.core.tallies.telling(&task.namespace, &task.kind, self.call(&task)).await
+                }
+                Duty::Sort(Executor::Command) => command::run_own(&self.engine.core, &task).await,
                 Duty::Sort(_) => ReportEnd::Succeeded { result: None },
                 Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
             }
@@ -392,14 +394,14 @@ impl Runner {
         let core = &self.engine.core;
         let Some(subscription) = deliver::subscription_of(task) else {
             let longest = core.config.limits.longest_call;
-            return match tokio::time::timeout(Duration::from_millis(longest.0), self.calls.run(task)).await {
+            return match tokio::time::timeout(Duration::from_millis(longest.0), self.calls.run(core, task)).await {
                 Ok(end) => end,
                 Err(_) => ReportEnd::Failed(http::took_too_long(longest)),
             };
         };
         let end = match core.signed(&subscription, task).await {
             Err(failure) => return ReportEnd::Failed(*failure),
-            Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(&call)).await {
+            Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(core, &call)).await {
                 Ok(end) => end,
                 Err(_) => {
                     let message = format!("no answer within {} s", deliver::LONGEST.as_secs());

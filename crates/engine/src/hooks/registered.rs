@@ -29,7 +29,7 @@ pub fn in_answer(answer: &Value) -> Option<Value> {
         None => return None,
     };
     let known = call.as_object()?.keys().all(|key| PARTS.contains(&key.as_str()));
-    (known && HttpCall::read(&as_executor(&call).to_string()).is_ok()).then_some(call)
+    (known && HttpCall::checked(&as_executor(&call).to_string()).is_ok()).then_some(call)
 }
 
 /// The parameters of an action are those of a call, but for the name of the method.
@@ -72,7 +72,7 @@ impl Engine {
         fence: Speaker,
         call: Value,
     ) -> Result<(), CommandError> {
-        HttpCall::read(&as_executor(&call).to_string())?;
+        HttpCall::checked(&as_executor(&call).to_string())?;
         let seen = self.find(namespace, task).await?.task;
         if seen.lane.executor != Executor::Hook {
             return Err(Invalid::one("", "only who was called by a hook may register one").into());
@@ -175,7 +175,7 @@ impl Core {
             let Some(view) = self.store.task(namespace, made.stored.task.id).await? else { continue };
             let same_run = json(view.body.payload.as_deref())["run"] == run;
             if same_run && json(view.body.executor.as_deref())["url"] == call["url"] {
-                self.tallies.spared("cancel", false);
+                self.tallies.spared(namespace, "cancel", false);
                 return Ok(());
             }
         }
@@ -188,7 +188,7 @@ impl Core {
         if let [Submitted::Created(_)] = &self.store.submit(late, now).await?[..] {
             self.tell_submitted(late);
         } else {
-            self.tallies.spared("cancel", true);
+            self.tallies.spared(namespace, "cancel", true);
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl Told {
 
 pub async fn tick(core: &Core, what: Promote, due_by: Timestamp) -> Result<Progress, StoreError> {
     let promoted = core.tallies.asked(Query::Promote, core.store.promote(what, due_by, BATCH)).await?;
-    core.tallies.due(what, promoted.count.into());
+    core.tallies.due(what, promoted.count.into(), &promoted.lanes);
     for lane in &promoted.lanes {
         core.wake.work(lane, promoted.count);
     }

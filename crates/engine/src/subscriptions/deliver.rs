@@ -7,7 +7,7 @@ use comeback_core::{Audit, Class, Did, Failure, Timestamp, Trigger};
 use comeback_store::{Applied, Follower, Following, StoreError};
 use serde_json::{Value, json};
 
-use super::{DELIVERY, Disabled, Standing, SubscriptionSpec, read, signature};
+use super::{DELIVERY, Disabled, Secret, Signing, Standing, SubscriptionSpec, read, signature};
 use crate::schedules::text;
 use crate::{Clock, Core, Json, Leased, ReportEnd, SystemClock};
 
@@ -51,20 +51,42 @@ impl Core {
         // By the time that everybody outside has, whatever clock tasks live by.
         let now = SystemClock::new().now();
         let seconds = now.0 / 1_000;
-        let signed = signature(standing.signing(self.clock.now()), message, seconds, body);
-        let settings = json!({
-            "type": "http",
-            "method": "POST",
-            "url": spec.url,
-            "headers": {
-                "content-type": spec.format.content_type(),
-                "idempotency-key": message,
-                "webhook-id": message,
-                "webhook-timestamp": seconds.to_string(),
-                "webhook-signature": signed,
-            },
+        let secrets = self.signing_secrets(&standing, task).await?;
+        let signed = signature(secrets.iter(), message, seconds, body);
+        let mut headers = json!(spec.headers);
+        let own = json!({
+            "content-type": spec.format.content_type(),
+            "idempotency-key": message,
+            "webhook-id": message,
+            "webhook-timestamp": seconds.to_string(),
+            "webhook-signature": signed,
         });
+        if let (Value::Object(headers), Value::Object(own)) = (&mut headers, own) {
+            headers.extend(own);
+        }
+        let settings = json!({"type": "http", "method": "POST", "url": spec.url, "headers": headers});
         Ok(Leased { executor: Some(settings.to_string()), ..task.clone() })
+    }
+
+    /// The secrets that sign now, the named ones looked up.
+    async fn signing_secrets(&self, standing: &Standing, task: &Leased) -> Result<Vec<Secret>, Box<Failure>> {
+        let now = self.clock.now();
+        let named = standing.signing(now).filter_map(Signing::name);
+        let values = self.secret_values(&task.namespace, named).await?;
+        let mut secrets = Vec::new();
+        for signing in standing.signing(now) {
+            secrets.push(match signing {
+                Signing::Own(secret) => secret.clone(),
+                Signing::Named { secret: name } => {
+                    Secret::read(values.get(name).unwrap_or_default()).map_err(|why| {
+                        let (class, error_type) = (Some(Class::Retryable), Some("secret".into()));
+                        let message = format!("the secret `{name}` cannot sign: it {why}");
+                        Box::new(Failure { class, error_type, ..Failure::new(Trigger::Error, message) })
+                    })?
+                }
+            });
+        }
+        Ok(secrets)
     }
 
     /// What an answer means: anything but a success is tried again, except that nobody is there any more.

@@ -359,7 +359,7 @@ async fn wanted(
         if is_delivery || !tasks.pass(core, &row.namespace, it.event.task, filter.as_ref(), now).await? {
             continue;
         }
-        let (id, kind) = (it.cursor.to_string(), tasks.kind(it.event.task));
+        let (id, kind) = (core.cursors.show(&row.namespace, it.cursor), tasks.kind(it.event.task));
         let told = names.into_iter().map(|name| Message::of_event(&id, name, &row.namespace, &it.event, kind));
         messages.extend(told);
     }

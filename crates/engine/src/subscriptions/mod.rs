@@ -8,6 +8,7 @@ pub(crate) mod deliver;
 pub(crate) mod follow;
 mod sign;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use comeback_core::admission::{Bound, Matcher, Rule};
@@ -21,6 +22,7 @@ use serde_json::{Value, json};
 use crate::changes::Heard;
 use crate::executors::HttpCall;
 use crate::hooks::as_executor;
+use crate::secrets::{SecretText, name_fault};
 use crate::{CARRIED, Core, ExecutorSpec, TaskSpec};
 pub use sign::{Secret, signature};
 
@@ -51,6 +53,9 @@ pub struct SubscriptionSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
     pub format: Format,
+    /// Sent with every delivery, beside those that sign it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, SecretText>,
     /// In place of our own policy, as it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Value>,
@@ -81,9 +86,43 @@ pub struct Standing {
     pub heard: Heard,
 }
 
+/// What signs deliveries: a secret that was made for the subscription, or a named one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Signing {
+    Own(Secret),
+    Named { secret: String },
+}
+
+impl Signing {
+    /// The name of a named secret, with what is wrong with it.
+    pub fn named(name: &str) -> Result<Signing, String> {
+        match name_fault(name) {
+            Some(fault) => Err(format!("the name of a secret {fault}")),
+            None => Ok(Signing::Named { secret: name.to_owned() }),
+        }
+    }
+
+    /// The name, where it is a named one.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Signing::Own(_) => None,
+            Signing::Named { secret } => Some(secret),
+        }
+    }
+
+    /// For whoever made it, and once: the secret itself, or a reference to it.
+    pub fn reveal(&self) -> Value {
+        match self {
+            Signing::Own(secret) => secret.reveal().into(),
+            Signing::Named { secret } => json!({"secret": secret}),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    pub secret: Secret,
+    pub secret: Signing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -142,8 +181,12 @@ impl SubscriptionSpec {
         if self.url.len() > LONGEST_URL {
             faults.push("url", format!("may have {LONGEST_URL} bytes at most"));
         }
-        if let Err(part) = HttpCall::read(&as_executor(&json!({"url": self.url})).to_string()) {
+        let call = json!({"url": self.url, "headers": self.headers});
+        if let Err(part) = HttpCall::checked(&as_executor(&call).to_string()) {
             faults.absorb("", part);
+        }
+        for name in self.headers.keys().filter(|name| is_ours(name)) {
+            faults.push(format!("headers.{name}"), "is set by the delivery itself");
         }
         if let Some(text) = &self.filter
             && let Err(error) = Filter::parse(text, now)
@@ -179,12 +222,12 @@ impl Standing {
     }
 
     /// The secrets that sign now.
-    pub(crate) fn signing(&self, now: Timestamp) -> impl Iterator<Item = &Secret> {
+    pub(crate) fn signing(&self, now: Timestamp) -> impl Iterator<Item = &Signing> {
         self.secrets.iter().filter(move |kept| kept.until.is_none_or(|until| until > now)).map(|kept| &kept.secret)
     }
 
     /// Another secret from now on; the one in use goes on signing beside it for a while.
-    pub(crate) fn rotate(&mut self, secret: Secret, until: Timestamp, now: Timestamp) {
+    pub(crate) fn rotate(&mut self, secret: Signing, until: Timestamp, now: Timestamp) {
         if self.signing(now).next() == Some(&secret) {
             return;
         }
@@ -194,6 +237,12 @@ impl Standing {
         }
         self.secrets.insert(0, Kept { secret, until: None });
     }
+}
+
+/// Headers that a delivery brings itself.
+fn is_ours(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.starts_with("webhook-") || matches!(name.as_str(), "content-type" | "idempotency-key")
 }
 
 pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, Standing), StoreError> {

@@ -1,25 +1,34 @@
 //! Counts what this process has stored, for those who watch it. Nothing is decided by these numbers.
 
+mod tenant;
 mod times;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
-use comeback_core::{AttemptOutcome, Commit, EventKind, Executor, Reason, Record, State, Task, Timestamp, Trigger};
+use comeback_core::{Commit, EventKind, Lane, State, Task, Timestamp};
 use comeback_store::{Claimed, Loop, Promote, StoreError, Submission};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
+use tenant::{Sum, Tenant};
 use times::Times;
 pub use times::{BOUNDS_MS, Took};
 
 /// Attempts from this one on are counted together.
 pub const LAST_ATTEMPT: usize = 10;
-/// Kinds beyond these are counted together: names are for everybody to invent, and each is kept until this process ends.
+/// Kinds of one namespace beyond these are counted together: names are for everybody to invent, and each is kept until this process
+/// ends.
 const MOST_KINDS: usize = 200;
-const OTHER_KINDS: &str = "other";
+/// Kinds that a page of all namespaces tells apart; the rest of them is summed up.
+const MOST_SHOWN: usize = 1_000;
+/// Namespaces beyond these are counted together.
+const MOST_NAMESPACES: usize = 10_000;
+const OTHER: &str = "other";
+/// What calls tell of.
+const TRIGGERS: [&str; 6] = ["start", "end", "retry", "cancel", "success", "failure"];
 /// Statements that take longer are told apart.
 const SLOW_US: u64 = 500_000;
 
@@ -70,23 +79,6 @@ struct Asked {
 }
 
 #[derive(Default)]
-struct OfKind {
-    /// In the order of `ENDS`: how long after their start tasks ended so.
-    ended: [Times; ENDS.len()],
-    waited: Times,
-}
-
-const ENDS: [State; 5] = [State::Succeeded, State::Failed, State::Dead, State::Canceled, State::Skipped];
-
-impl OfKind {
-    fn now(&self, kind: &str) -> KindTally {
-        let ended = ENDS.iter().zip(&self.ended).map(|(state, times)| (*state, times.now()));
-        let ended = ended.filter(|(_, took)| took.count() > 0).collect();
-        KindTally { kind: kind.to_owned(), ended, waited: self.waited.now() }
-    }
-}
-
-#[derive(Default)]
 struct OfLoop {
     took: Times,
     moved: AtomicU64,
@@ -95,48 +87,12 @@ struct OfLoop {
     looked_at: AtomicI64,
 }
 
-/// Calls that tell others of a task, by what they tell of.
-#[derive(Default)]
-struct OfCalls {
-    took: Times,
-    succeeded: AtomicU64,
-    failed: AtomicU64,
-    spared: AtomicU64,
-}
-
-impl OfCalls {
-    fn now(&self, trigger: &str) -> CallTally {
-        CallTally {
-            trigger: trigger.to_owned(),
-            took: self.took.now(),
-            succeeded: read(&self.succeeded),
-            failed: read(&self.failed),
-            spared: read(&self.spared),
-        }
-    }
-}
-
+/// Counts by namespace, and those of the process itself.
 #[derive(Default)]
 pub struct Tallies {
-    events: Mutex<BTreeMap<EventKind, u64>>,
-    by_strategy: Mutex<BTreeMap<String, u64>>,
-    succeeded_at: [AtomicU64; LAST_ATTEMPT],
-    failed_at: [AtomicU64; LAST_ATTEMPT],
-    retried_at: [AtomicU64; LAST_ATTEMPT],
-    timed_out: AtomicU64,
-    delay_ms: AtomicU64,
-    delays: AtomicU64,
-    moves: Mutex<BTreeMap<(State, State), u64>>,
-    kinds: Mutex<BTreeMap<String, Arc<OfKind>>>,
-    propagated: Mutex<BTreeMap<State, u64>>,
-    with_needs: AtomicU64,
-    unblocked: AtomicU64,
-    failed_by_need: AtomicU64,
-    dead_ends: AtomicU64,
-    calls: Mutex<BTreeMap<String, Arc<OfCalls>>>,
-    made_already: AtomicU64,
-    starting: AtomicU64,
-    telling: AtomicU64,
+    tenants: RwLock<HashMap<String, Arc<Tenant>>>,
+    /// What belongs to no single namespace, or to one of more than are counted apart.
+    house: Arc<Tenant>,
     loops: [OfLoop; Loop::ALL.len()],
     pruned: AtomicU64,
     queries: [Asked; Query::ALL.len()],
@@ -228,175 +184,104 @@ fn between_us(from: comeback_core::Timestamp, to: comeback_core::Timestamp) -> u
 }
 
 impl Tallies {
-    pub fn add(&self, kind: EventKind, count: u64) {
+    /// The counts of a namespace.
+    fn of(&self, namespace: &str) -> Arc<Tenant> {
+        if let Some(known) = self.tenants.read().get(namespace) {
+            return known.clone();
+        }
+        let mut tenants = self.tenants.write();
+        if tenants.len() >= MOST_NAMESPACES && !tenants.contains_key(namespace) {
+            return self.house.clone();
+        }
+        tenants.entry(namespace.to_owned()).or_default().clone()
+    }
+
+    /// Something happened so many times in a namespace.
+    pub fn add(&self, namespace: &str, kind: EventKind, count: u64) {
         if count > 0 {
-            *self.events.lock().entry(kind).or_default() += count;
+            self.of(namespace).add(kind, count);
         }
     }
 
-    pub fn submitted(&self, batch: &[Submission], created: u64) {
-        self.add(EventKind::TaskCreated, created);
-        let edges = batch.iter().flat_map(|submission| &submission.edges);
-        let mut needing: Vec<_> = edges.map(|edge| edge.to).collect();
-        needing.sort_unstable();
-        needing.dedup();
-        add(&self.with_needs, needing.len() as u64);
+    /// Submissions that were stored, each with how many tasks it made.
+    pub fn submitted<'a>(&self, stored: impl Iterator<Item = (&'a Submission, u64)>) {
+        for (submission, created) in stored {
+            let tenant = self.of(&submission.namespace);
+            tenant.add(EventKind::TaskCreated, created);
+            if !submission.edges.is_empty() {
+                let needing: BTreeSet<_> = submission.edges.iter().map(|edge| edge.to).collect();
+                add(&tenant.with_needs, needing.len() as u64);
+            }
+        }
     }
 
     pub fn claimed<'a>(&self, claimed: impl Iterator<Item = &'a Claimed>) {
-        let (mut started, mut promoted) = (0, 0);
+        let mut of: Option<(&str, Arc<Tenant>, u64, u64)> = None;
+        let done = |of: Option<(&str, Arc<Tenant>, u64, u64)>| {
+            if let Some((_, tenant, started, promoted)) = of {
+                tenant.add(EventKind::AttemptStarted, started);
+                tenant.moved(State::Pending, State::Running, started);
+                tenant.due(Promote::Retries, promoted);
+            }
+        };
+        // Those of one request come one after the other.
         for it in claimed {
             let task = &it.stored.task;
-            started += 1;
-            promoted += u64::from(it.promoted);
+            let namespace = task.lane.namespace.as_str();
+            if of.as_ref().is_none_or(|(known, ..)| *known != namespace) {
+                done(of.take());
+                of = Some((namespace, self.of(namespace), 0, 0));
+            }
+            let Some((_, tenant, started, promoted)) = &mut of else { continue };
+            *started += 1;
+            *promoted += u64::from(it.promoted);
             if let (Some(since), Some(at)) = (ready_since(task), task.lease.as_ref().map(|_| task.updated_at)) {
-                self.kind(&task.lane.kind).waited.add_us(between_us(since, at));
+                tenant.kind(&task.lane.kind).waited.add_us(between_us(since, at));
             }
         }
-        self.add(EventKind::AttemptStarted, started);
-        self.moved(State::Pending, State::Running, started);
-        self.due(Promote::Retries, promoted);
+        done(of);
     }
 
-    /// The time of so many has come.
-    pub fn due(&self, what: Promote, count: u64) {
-        if count == 0 {
-            return;
-        }
-        match what {
-            Promote::Retries => {
-                tracing::debug!(count, "retries are due");
-                self.add(EventKind::TaskRetryDue, count);
-                self.moved(State::RetryPending, State::Pending, count);
-            }
-            Promote::Starts => {
-                tracing::debug!(count, "first starts are due");
-                self.moved(State::Waiting, State::Pending, count);
-            }
-        }
-    }
-
-    pub fn moved(&self, from: State, to: State, count: u64) {
-        if count > 0 {
-            *self.moves.lock().entry((from, to)).or_default() += count;
-        }
-    }
-
-    fn kind(&self, name: &str) -> Arc<OfKind> {
-        let mut kinds = self.kinds.lock();
-        if let Some(known) = kinds.get(name) {
-            return known.clone();
-        }
-        let name = if kinds.len() < MOST_KINDS { name } else { OTHER_KINDS };
-        kinds.entry(name.to_owned()).or_default().clone()
-    }
-
-    fn calls(&self, trigger: &str) -> Arc<OfCalls> {
-        self.calls.lock().entry(trigger.to_owned()).or_default().clone()
+    /// The time of so many has come, in these lanes.
+    pub fn due(&self, what: Promote, count: u64, lanes: &[Arc<Lane>]) {
+        let mut namespaces = lanes.iter().map(|lane| lane.namespace.as_str());
+        let only = namespaces.next().filter(|first| namespaces.all(|other| other == *first));
+        only.map_or_else(|| self.house.clone(), |namespace| self.of(namespace)).due(what, count);
     }
 
     /// What a commit tells. Starts and due times are counted where they happen.
     pub fn count(&self, commit: &Commit) {
-        let elsewhere = [EventKind::TaskReady, EventKind::TaskRetryDue, EventKind::AttemptStarted];
-        for record in &commit.records {
-            for kind in record.events.iter().filter(|kind| !elsewhere.contains(kind)) {
-                self.add(*kind, 1);
-            }
-            self.count_run(record);
-        }
-        let cause = commit.writes.first().map(|write| (write.after.id, write.after.state));
-        for write in &commit.writes {
-            let task = &write.after;
-            if write.from != task.state {
-                self.moved(write.from, task.state, 1);
-            }
-            if write.from.is_open() && task.state.is_terminal() {
-                self.count_end(task, &commit.records);
-            }
-            self.count_call(task, &commit.records);
-            // What comes first in a commit is what happened; the rest follows from it.
-            if let Some((_, end)) = cause.filter(|(cause, end)| *cause != task.id && end.is_terminal()) {
-                *self.propagated.lock().entry(end).or_default() += 1;
-                if write.from == State::Waiting && task.state == State::Pending {
-                    add(&self.unblocked, 1);
-                }
-            }
-        }
-    }
-
-    fn count_run(&self, record: &Record) {
-        let Some(outcome) = record.outcome else { return };
-        let before = record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt);
-        let place = (before as usize).min(LAST_ATTEMPT - 1);
-        match outcome {
-            AttemptOutcome::Succeeded => add(&self.succeeded_at[place], 1),
-            AttemptOutcome::Failed => add(&self.failed_at[place], 1),
-            _ => {}
-        }
-        if record.failure.as_ref().is_some_and(|failure| failure.trigger == Trigger::Timeout) {
-            add(&self.timed_out, 1);
-        }
-        if record.events.contains(&EventKind::TaskRetryScheduled) {
-            add(&self.retried_at[place], 1);
-        }
-        if let Some(delay) = record.decision.as_ref().and_then(|decision| decision.delay.as_ref()) {
-            *self.by_strategy.lock().entry(delay.strategy.clone()).or_default() += 1;
-            add(&self.delay_ms, delay.total_ms);
-            add(&self.delays, 1);
-        }
-    }
-
-    fn count_end(&self, task: &Task, records: &[Record]) {
-        let kind = self.kind(&task.lane.kind);
-        let took = run_of(task, records).map_or(0, took_us);
-        if let Some(place) = ENDS.iter().position(|end| *end == task.state) {
-            kind.ended[place].add_us(took);
-        }
-        match task.reason {
-            Some(Reason::UpstreamFailed | Reason::UpstreamUnmet) if task.state == State::Failed => {
-                add(&self.failed_by_need, 1);
-            }
-            Some(Reason::DeadEnd) => add(&self.dead_ends, 1),
-            _ => {}
-        }
-    }
-
-    /// Of the calls that tell of a task each is a task of its own.
-    fn count_call(&self, task: &Task, records: &[Record]) {
-        let Some(trigger) = trigger_of(&task.lane.kind).filter(|_| task.lane.executor == Executor::Http) else {
-            return;
-        };
-        let Some(record) = run_of(task, records) else { return };
-        self.called(trigger, took_us(record), record.outcome == Some(AttemptOutcome::Succeeded));
-    }
-
-    /// A call was answered.
-    pub fn called(&self, trigger: &str, us: u64, well: bool) {
-        let calls = self.calls(trigger);
-        calls.took.add_us(us);
-        add(if well { &calls.succeeded } else { &calls.failed }, 1);
+        let namespace = commit.writes.first().map(|write| write.after.lane.namespace.as_str());
+        namespace.map_or_else(|| self.house.clone(), |namespace| self.of(namespace)).count(commit);
     }
 
     /// A start call, with how many wait for their answer at the same time.
-    pub async fn starting<T, E>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
-        let waiting = Waiting::new(&self.starting);
+    pub async fn starting<T, E>(
+        &self,
+        namespace: &str,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let tenant = self.of(namespace);
+        let waiting = Waiting::new(&tenant.starting);
         let began = Instant::now();
         let answer = call.await;
         drop(waiting);
-        self.called("start", micros(began), answer.is_ok());
+        tenant.called("start", micros(began), answer.is_ok());
         answer
     }
 
     /// A call of an executor, which may be one that tells of a task. How it ends is counted with the task that it is.
-    pub async fn telling<T>(&self, kind: &str, call: impl Future<Output = T>) -> T {
-        let _waiting = trigger_of(kind).map(|_| Waiting::new(&self.telling));
+    pub async fn telling<T>(&self, namespace: &str, kind: &str, call: impl Future<Output = T>) -> T {
+        let tenant = trigger_of(kind).map(|_| self.of(namespace));
+        let _waiting = tenant.as_ref().map(|tenant| Waiting::new(&tenant.telling));
         call.await
     }
 
     /// A call is not made again, because it was made already; perhaps by somebody else at this moment.
-    pub fn spared(&self, trigger: &str, at_this_moment: bool) {
-        add(&self.calls(trigger).spared, 1);
-        add(&self.made_already, u64::from(at_this_moment));
+    pub fn spared(&self, namespace: &str, trigger: &str, at_this_moment: bool) {
+        let tenant = self.of(namespace);
+        add(&tenant.calls(trigger).spared, 1);
+        add(&tenant.made_already, u64::from(at_this_moment));
     }
 
     fn of_loop(&self, name: Loop) -> Option<&OfLoop> {
@@ -438,10 +323,8 @@ impl Tallies {
         answer
     }
 
+    /// Everything, all namespaces together.
     pub fn now(&self) -> Tally {
-        let all = |numbers: &[AtomicU64]| numbers.iter().map(read).collect();
-        let kinds = self.kinds.lock().iter().map(|(kind, of)| of.now(kind)).collect();
-        let calls = self.calls.lock().iter().map(|(trigger, of)| of.now(trigger)).collect();
         let of_loop = |(name, of): (&Loop, &OfLoop)| LoopTally {
             name: *name,
             took: of.took.now(),
@@ -455,45 +338,32 @@ impl Tallies {
             slow: read(&of.slow),
             failed: read(&of.failed),
         };
+        let mut sum = Sum::default();
+        sum.add(&self.house);
+        let tenants: Vec<Arc<Tenant>> = self.tenants.read().values().cloned().collect();
+        tenants.iter().for_each(|tenant| sum.add(tenant));
         Tally {
-            events: self.events.lock().clone(),
-            retries_by_strategy: self.by_strategy.lock().clone(),
-            succeeded_at: all(&self.succeeded_at),
-            failed_at: all(&self.failed_at),
-            retried_at: all(&self.retried_at),
-            timed_out: read(&self.timed_out),
-            delay_ms: read(&self.delay_ms),
-            delays: read(&self.delays),
-            moves: self.moves.lock().clone(),
-            kinds,
-            propagated: self.propagated.lock().clone(),
-            with_needs: read(&self.with_needs),
-            unblocked: read(&self.unblocked),
-            failed_by_need: read(&self.failed_by_need),
-            dead_ends: read(&self.dead_ends),
-            calls,
-            calls_made_already: read(&self.made_already),
-            starting: read(&self.starting),
-            telling: read(&self.telling),
             loops: Loop::ALL.iter().zip(&self.loops).map(of_loop).collect(),
             pruned: read(&self.pruned),
             queries: Query::ALL.iter().zip(&self.queries).map(of_query).collect(),
+            ..sum.into_tally()
         }
+    }
+
+    /// What happened in one namespace; nothing of the process itself.
+    pub fn now_of(&self, namespace: &str) -> Tally {
+        let mut sum = Sum::default();
+        if let Some(tenant) = self.tenants.read().get(namespace) {
+            sum.add(tenant);
+        }
+        sum.into_tally()
     }
 }
 
-/// The record of how a run of this task ended.
-fn run_of<'a>(task: &Task, records: &'a [Record]) -> Option<&'a Record> {
-    records.iter().find(|record| record.subject == task.id.0 && record.outcome.is_some())
-}
-
-fn took_us(record: &Record) -> u64 {
-    record.started_at.map_or(0, |started| between_us(started, record.at))
-}
-
-/// What the tasks of a kind tell of, where they are such calls.
-fn trigger_of(kind: &str) -> Option<&str> {
-    kind.strip_prefix("hook.")
+/// What the tasks of a kind tell of, where they are such calls. Names that nobody but a caller has invented are one.
+fn trigger_of(kind: &str) -> Option<&'static str> {
+    let trigger = kind.strip_prefix("hook.")?;
+    Some(TRIGGERS.iter().find(|it| **it == trigger).unwrap_or(&OTHER))
 }
 
 fn micros(began: Instant) -> u64 {

@@ -33,6 +33,13 @@ impl Times {
 }
 
 impl Took {
+    /// Adds what others took.
+    pub fn add(&mut self, other: &Took) {
+        self.within.resize(self.within.len().max(other.within.len()), 0);
+        self.within.iter_mut().zip(&other.within).for_each(|(sum, count)| *sum += count);
+        self.sum_us += other.sum_us;
+    }
+
     pub fn count(&self) -> u64 {
         self.within.iter().sum()
     }

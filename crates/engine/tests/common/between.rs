@@ -363,6 +363,36 @@ impl<H: Hand> Store for Between<H> {
         self.writes(self.truth.delete_follower(sort, namespace, name, audit), |deleted| *deleted).await
     }
 
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError> {
+        self.reads(self.truth.secret(namespace, name)).await
+    }
+
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        self.reads(self.truth.secrets(namespace, after, limit)).await
+    }
+
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        self.reads(self.truth.all_secrets(after, limit)).await
+    }
+
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError> {
+        self.writes(self.truth.put_secret(secret, most, audit, now), |_| true).await
+    }
+
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError> {
+        self.writes(self.truth.reseal_secret(secret), |done| *done).await
+    }
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        self.writes(self.truth.delete_secret(namespace, name, audit), |deleted| *deleted).await
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         self.reads(self.truth.execution(namespace, id)).await
     }

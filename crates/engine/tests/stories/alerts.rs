@@ -51,6 +51,7 @@ pub async fn subscribe(engine: &Engine, id: &str, words: &[&str]) {
         types: types(words),
         filter: None,
         format: Format::Webhook,
+        headers: Default::default(),
         retry: None,
         paused: false,
         note: None,

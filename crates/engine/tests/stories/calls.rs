@@ -17,17 +17,17 @@ use crate::stories;
 use crate::world::{Place, failed, spec, state, submit, succeeded};
 
 #[derive(Clone, Debug)]
-struct Heard {
+pub struct Heard {
     /// With what stands behind the question mark.
-    address: String,
-    headers: BTreeMap<String, String>,
-    body: Value,
+    pub address: String,
+    pub headers: BTreeMap<String, String>,
+    pub body: Value,
 }
 
 /// Somebody who is called: what they heard, and what they answer to addresses that begin so.
 #[derive(Clone)]
-struct Callee {
-    base: String,
+pub struct Callee {
+    pub base: String,
     heard: Arc<Mutex<Vec<Heard>>>,
     answers: Arc<Mutex<BTreeMap<String, u16>>>,
     /// Calls that are being answered, and the most that ever were.
@@ -37,7 +37,7 @@ struct Callee {
 }
 
 impl Callee {
-    async fn listen() -> Callee {
+    pub async fn listen() -> Callee {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let callee = Callee {
@@ -101,20 +101,20 @@ impl Callee {
         }
     }
 
-    fn says(&self, start: &str, status: u16) {
+    pub fn says(&self, start: &str, status: u16) {
         self.answers.lock().insert(start.to_owned(), status);
     }
 
-    fn answers_with(&self, start: &str, body: Value) {
+    pub fn answers_with(&self, start: &str, body: Value) {
         self.bodies.lock().insert(start.to_owned(), body);
     }
 
-    fn to(&self, start: &str) -> Vec<Heard> {
+    pub fn to(&self, start: &str) -> Vec<Heard> {
         self.heard.lock().iter().filter(|heard| heard.address.starts_with(start)).cloned().collect()
     }
 
     /// So many calls to this address, as soon as they have come.
-    async fn wait_for(&self, start: &str, count: usize) -> Vec<Heard> {
+    pub async fn wait_for(&self, start: &str, count: usize) -> Vec<Heard> {
         for _ in 0..1_000 {
             let found = self.to(start);
             if found.len() >= count {
@@ -132,7 +132,7 @@ async fn begin(place: &Place) -> (Engine, Executors, Callee) {
     (engine, executors, Callee::listen().await)
 }
 
-fn options() -> ExecutorOptions {
+pub fn options() -> ExecutorOptions {
     let reach = Reach { everywhere: true, ..Reach::default() };
     ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() }
 }
@@ -145,7 +145,7 @@ fn hooked(callee: &Callee, retry: Value) -> TaskSpec {
     TaskSpec { executor: ExecutorSpec::Hook(start.into()), hooks: Some(hooks.into()), ..spec("etl", retry) }
 }
 
-async fn until(engine: &Engine, id: TaskId, wanted: State) {
+pub async fn until(engine: &Engine, id: TaskId, wanted: State) {
     for _ in 0..1_000 {
         if state(engine, id).await == wanted {
             return;

@@ -22,6 +22,7 @@ mod plain;
 mod races;
 mod rules;
 mod schedules;
+mod secrets;
 #[path = "../common/shapes.rs"]
 mod shapes;
 mod sizes;
@@ -62,6 +63,7 @@ fn main() {
         ("schedules", schedules::STORIES),
         ("triggers", triggers::STORIES),
         ("subscriptions", subscriptions::STORIES),
+        ("secrets", secrets::STORIES),
         ("alerts", alerts::STORIES),
         ("races", races::STORIES),
         ("rules", rules::STORIES),

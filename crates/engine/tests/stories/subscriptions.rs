@@ -10,7 +10,7 @@ use comeback_core::transition::Act;
 use comeback_core::{Did, State, Timestamp};
 use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
 use comeback_engine::store::{AuditQuery, ListQuery, Listed, Loop};
-use comeback_engine::subscriptions::{DELIVERY, Secret, SubscriptionSpec, SubscriptionView};
+use comeback_engine::subscriptions::{DELIVERY, Secret, Signing, SubscriptionSpec, SubscriptionView};
 use comeback_engine::{Again, CommandError, Engine, EngineConfig, Limits, TaskSpec};
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
@@ -167,6 +167,7 @@ fn wants(url: String, types: &[&str]) -> SubscriptionSpec {
         types: Types::read(types.iter().map(|it| (*it).to_owned()).collect()).expect("types"),
         filter: None,
         format: Format::Webhook,
+        headers: Default::default(),
         retry: None,
         paused: false,
         note: None,
@@ -174,7 +175,14 @@ fn wants(url: String, types: &[&str]) -> SubscriptionSpec {
 }
 
 async fn subscribe(engine: &Engine, id: &str, spec: SubscriptionSpec) -> Secret {
-    engine.create_subscription("default", id, spec, None, &Act::default()).await.expect("a subscription").1
+    own(engine.create_subscription("default", id, spec, None, &Act::default()).await.expect("a subscription").1)
+}
+
+fn own(signing: Signing) -> Secret {
+    match signing {
+        Signing::Own(secret) => secret,
+        Signing::Named { secret } => panic!("it is signed by the secret {secret}"),
+    }
 }
 
 async fn look(engine: &Engine, id: &str) -> SubscriptionView {
@@ -398,12 +406,12 @@ stories! {
         one_that_recovers(&place, &engine, "k").await;
         until(&engine, "state:succeeded", 1).await;
         let both = receivers.to("/ok").remove(0);
-        assert!(both.is_signed_by(&old) && both.is_signed_by(&new));
+        assert!(both.is_signed_by(&old) && both.is_signed_by(&own(new.clone())));
         place.pass(24 * 3_600_000);
         one_that_recovers(&place, &engine, "k").await;
         until(&engine, "state:succeeded", 2).await;
         let later = receivers.to("/ok").remove(1);
-        assert!(!later.is_signed_by(&old) && later.is_signed_by(&new));
+        assert!(!later.is_signed_by(&old) && later.is_signed_by(&own(new)));
         assert_eq!(look(&engine, "ops").await.secrets, 1);
         // Nothing that was written down about it tells them.
         let acts = engine.audit(&AuditQuery { limit: 50, ..AuditQuery::default() }).await.unwrap();

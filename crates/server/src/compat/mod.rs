@@ -10,6 +10,7 @@ mod shape;
 use serde_json::Value;
 
 use crate::routes::Line;
+pub(crate) use queue::LeasedBy;
 pub use shape::Shape;
 
 pub fn lines() -> Vec<Line> {

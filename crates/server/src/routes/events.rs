@@ -15,7 +15,7 @@ use comeback_core::dependency::Change;
 use comeback_core::{EventKind, Invalid, Timestamp};
 use comeback_engine::schedules::{Came, OutsideEvent, Run};
 use comeback_engine::store::{FeedCursor, FeedEvent};
-use comeback_engine::{DependencyChange, Heard};
+use comeback_engine::{Cursors, DependencyChange, Heard};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -114,8 +114,8 @@ impl Wanted {
     }
 
     /// An event by the name that was asked for.
-    fn told(&self, it: &FeedEvent) -> Value {
-        let mut shown = event::of_feed(it);
+    fn told(&self, it: &FeedEvent, cursors: &Cursors) -> Value {
+        let mut shown = event::of_feed(it, cursors);
         if let (true, Some(name)) = (self.seed, event::seed_name(it.event.kind)) {
             shown["type"] = name.into();
         }
@@ -162,10 +162,14 @@ const STREAM_PARAMETERS: &[Param] = PARAMETERS.split_last().expect("there are so
 const STRETCHES: usize = 20;
 
 /// Where a reader begins: `after` a cursor, or after the latest event there is.
-async fn place(app: &App, query: &Query) -> Result<Option<FeedCursor>, Problem> {
+async fn place(app: &App, query: &Query, namespace: &str) -> Result<Option<FeedCursor>, Problem> {
     match query.text("after") {
+        None => query.parse("after"),
         Some("latest") => Ok(Some(app.engine.store().feed_end().await?)),
-        _ => query.parse("after"),
+        Some(text) => match app.engine.cursors().read(namespace, text) {
+            Some(cursor) => Ok(Some(cursor)),
+            None => Err(Invalid::one("after", format!("`{text}` cannot be read")).into()),
+        },
     }
 }
 
@@ -177,13 +181,15 @@ async fn page(
     let query = Query::read(query.as_deref(), PARAMETERS)?;
     let wanted = Wanted::read(&query, caller.namespace)?;
     let (found, next_cursor) = look(&app, &query, &wanted).await?;
-    Ok(Json(Page { items: found.iter().map(|it| wanted.told(it)).collect(), next_cursor }))
+    let cursors = app.engine.cursors();
+    Ok(Json(Page { items: found.iter().map(|it| wanted.told(it, cursors)).collect(), next_cursor }))
 }
 
 /// A page of what is wanted, and where to go on.
 pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<FeedEvent>, Option<String>), Problem> {
     let limit = query.limit()?;
-    let mut cursor = place(app, query).await?;
+    let shown = |cursor: FeedCursor| app.engine.cursors().show(&wanted.namespace, cursor);
+    let mut cursor = place(app, query, &wanted.namespace).await?;
     let mut items: Vec<FeedEvent> = Vec::new();
     for _ in 0..STRETCHES {
         let feed = app.engine.store().feed(cursor, limit).await?;
@@ -193,7 +199,7 @@ pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<Feed
         items.extend(found.by_ref().take(room));
         // What no longer fits comes with the next page, which begins after the last one that did.
         if let (Some(_), Some(last)) = (found.next(), items.last()) {
-            let after = last.cursor.to_string();
+            let after = shown(last.cursor);
             return Ok((items, Some(after)));
         }
         cursor = feed.next;
@@ -201,7 +207,7 @@ pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<Feed
             break;
         }
     }
-    Ok((items, cursor.map(|cursor| cursor.to_string())))
+    Ok((items, cursor.map(shown)))
 }
 
 /// How often the feed is looked at when nothing was there.
@@ -233,7 +239,10 @@ enum Told {
 impl Following {
     fn shown(&self, told: &Told) -> Event {
         let (shown, id) = match told {
-            Told::Event(event) => (self.wanted.told(event), Some(event.cursor.to_string())),
+            Told::Event(event) => {
+                let cursors = self.app.engine.cursors();
+                (self.wanted.told(event, cursors), Some(cursors.show(&self.wanted.namespace, event.cursor)))
+            }
             Told::Change(change) => (change.told(&self.wanted.namespace), None),
         };
         let name = shown["type"].as_str().unwrap_or_default();
@@ -267,9 +276,10 @@ async fn follow(
     let wanted = Wanted::read(&query, caller.namespace.clone())?;
     let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
-            Some(text.parse().map_err(|_| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
+            let cursor = app.engine.cursors().read(&wanted.namespace, &text);
+            Some(cursor.ok_or_else(|| Invalid::one("last-event-id", format!("`{text}` is no cursor of ours")))?)
         }
-        None => place(&app, &query).await?,
+        None => place(&app, &query, &wanted.namespace).await?,
     };
     let Ok(place) = app.streams.clone().try_acquire_owned() else {
         return Err(Problem::overloaded("as many streams as this server allows are open"));

@@ -20,6 +20,7 @@ mod policies;
 mod retries;
 mod rules;
 mod schedules;
+mod secrets;
 mod stats;
 mod subscriptions;
 mod tasks;
@@ -46,7 +47,7 @@ use crate::compat::{self, Shape};
 use crate::gate::{Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
-use crate::{App, Asked, ui};
+use crate::{App, Asked, mask, ui};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -117,7 +118,7 @@ fn lines() -> Vec<Line> {
         .chain([dependencies::lines()])
         .chain([retries::lines(), errors::lines()])
         .chain([operations::lines()])
-        .chain([subscriptions::lines(), alerts::lines()])
+        .chain([subscriptions::lines(), alerts::lines(), secrets::lines()])
         .chain([
             stats::lines(),
             clock::lines(),
@@ -142,7 +143,9 @@ pub fn router(app: &Arc<App>) -> Router {
     for Line { route, answer } in lines() {
         let size = route.most_bytes(app.gate.options());
         let class = Class::of(&route.method, route.path, route.need);
-        let door = Door { app: app.clone(), path: route.path, need: route.need, class, size };
+        // Documents hold no secrets, workers are given tasks as they are, and the answer to a submit has ids only.
+        let masks = !matches!(route.need, Need::Nothing | Need::Work) && !(route.large && route.path == "/api/v1/tasks");
+        let door = Door { app: app.clone(), path: route.path, need: route.need, class, size, masks };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
         let answer = if takes_none { answer.route_layer(middleware::from_fn(no_parameters)) } else { answer };
         let guarded = answer.layer(DefaultBodyLimit::disable()).layer(middleware::from_fn_with_state(door, enter));
@@ -164,6 +167,8 @@ struct Door {
     need: Need,
     class: Class,
     size: usize,
+    /// Whether secrets are masked in its answers.
+    masks: bool,
 }
 
 /// The line of the table that answered.
@@ -171,8 +176,11 @@ struct Door {
 struct At(&'static str);
 
 async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let path = door.path;
+    let (path, masks) = (door.path, door.masks);
     let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
+    if masks {
+        response = mask::answer(response).await;
+    }
     response.extensions_mut().insert(At(path));
     response
 }

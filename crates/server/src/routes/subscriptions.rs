@@ -9,6 +9,7 @@ use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_engine::Again;
+use comeback_engine::secrets::SecretText;
 use comeback_engine::store::ListCursor;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use super::{CURSOR, LIMIT, Line, Query, line};
 use crate::App;
 use crate::auth::{self, Caller, Need};
 use crate::once::Once;
-use crate::openapi::{Doc, schema};
+use crate::openapi::{Doc, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::subscription::{self as shape, RedeliverIn, SubscriptionIn};
 use crate::wire::{self, Instant, Page, Span};
@@ -119,8 +120,8 @@ type Shared = State<Arc<App>>;
 struct RotateIn {
     /// One is made where nothing is said.
     #[serde(default)]
-    #[schema(max_length = 120)]
-    secret: Option<String>,
+    #[schema(value_type = Option<stands_for::SigningSecret>)]
+    secret: Option<SecretText>,
 }
 
 async fn list(
@@ -180,7 +181,11 @@ async fn replace(
     if given.id.as_ref().is_some_and(|given| *given != id) {
         return Err(Invalid::one("id", format!("must be `{id}`, as in the address, or be left out")).into());
     }
-    let (spec, secret) = given.read()?;
+    let keeps_headers = !given.has_headers();
+    let (mut spec, secret) = given.read()?;
+    if keeps_headers && let Ok(before) = app.engine.subscription(&caller.namespace, &id).await {
+        spec.headers = before.spec.headers;
+    }
     let act = caller.act(None, None);
     let (view, secret, new) = app.engine.put_subscription(&caller.namespace, &id, spec, secret, &act).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };

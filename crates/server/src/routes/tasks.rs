@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 
 use super::policies::read_policy;
 use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
-use crate::App;
+use crate::{App, mask};
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
@@ -539,6 +539,10 @@ async fn retry(
     let id = task_id(&id)?;
     let act: RetryIn = wire::read(&body)?;
     let deed = deed(&app, caller.act(act.requested_by, act.note), once, &body)?;
+    if let Some(patch) = &act.payload_patch {
+        let patch: Value = serde_json::from_str(patch.0.get()).unwrap_or_default();
+        mask::refuse_sent_back("payload_patch", &patch)?;
+    }
     let request = ManualRetry {
         keep_counters: act.keep_counters,
         payload_patch: act.payload_patch.map(|raw| Text::from(raw.0)),

@@ -14,7 +14,7 @@ use comeback_engine::store::{Document, Shelf};
 use serde_json::{Value, json};
 
 use super::{CURSOR, LIMIT, Line, Query, line};
-use crate::App;
+use crate::{App, mask};
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
@@ -105,7 +105,8 @@ async fn store(
         Some(true) => workflow::import(text)?,
         _ => (text.to_owned(), Vec::new()),
     };
-    app.catalog.read(&app.engine, &caller.namespace, &text).await?;
+    let (source, _) = app.catalog.read(&app.engine, &caller.namespace, &text).await?;
+    mask::refuse_sent_back("", &source.written_value())?;
     let mut entry = app.engine.entry(Did::WorkflowPut, &path, &caller.act(None, None)).within(&caller.namespace);
     if !warnings.is_empty() {
         entry.after = Some(json!({"warnings": warnings}));
@@ -155,16 +156,23 @@ fn head(document: &Document, state: WorkflowState) -> Value {
     })
 }
 
-async fn whole(app: &App, document: &Document) -> Result<Json<Value>, Problem> {
+/// The source is shown as it is to those who may put another in its place, and without its secrets to everybody else.
+async fn whole(app: &App, caller: &Caller, document: &Document) -> Result<Response, Problem> {
     let standing = app.engine.workflow_standing(&document.namespace, &document.name).await?;
     let mut shown = head(document, standing.state);
     shown["standing"] = standing_shown(&standing);
-    shown["source"] = document.body.clone().into();
     shown["workflow"] = match workflow::read(&document.body) {
         Ok(source) => app.catalog.shown(&document.namespace, &source.workflow).await?,
         Err(_) => Value::Null,
     };
-    Ok(Json(shown))
+    comeback_core::mask::mask(&mut shown);
+    shown["source"] = match caller.role.may(Need::Operate) {
+        true => document.body.clone().into(),
+        false => workflow::masked_source(&document.body).into(),
+    };
+    let mut response = Json(shown).into_response();
+    response.extensions_mut().insert(mask::Masked);
+    Ok(response)
 }
 
 /// Since when it is in its state, and why.
@@ -203,18 +211,18 @@ async fn newest(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path(path): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    whole(&app, &find(&app, &caller, &path, None).await?).await
+) -> Result<Response, Problem> {
+    whole(&app, &caller, &find(&app, &caller, &path, None).await?).await
 }
 
 async fn version(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     Path((path, version)): Path<(String, String)>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Response, Problem> {
     let version: u32 = version.parse().map_err(|_| Problem::not_found("workflow"))?;
     let version = i32::try_from(version).map_err(|_| Problem::not_found("workflow"))?;
-    whole(&app, &find(&app, &caller, &path, Some(version.cast_unsigned())).await?).await
+    whole(&app, &caller, &find(&app, &caller, &path, Some(version.cast_unsigned())).await?).await
 }
 
 async fn versions(

@@ -1,12 +1,13 @@
 //! Events, as they are told to those who follow.
 
 use comeback_core::EventKind;
+use comeback_engine::Cursors;
 use comeback_engine::store::FeedEvent;
 use serde_json::Value;
 
-pub fn of_feed(it: &FeedEvent) -> Value {
+pub fn of_feed(it: &FeedEvent, cursors: &Cursors) -> Value {
     let mut shown = it.event.told();
-    shown["id"] = it.cursor.to_string().into();
+    shown["id"] = cursors.show(&it.namespace, it.cursor).into();
     shown["namespace"] = it.namespace.as_str().into();
     shown
 }

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::task::TaskIn;
 use super::{Instant, Span};
+use crate::mask;
 use crate::openapi::stands_for;
 
 /// When, and what is started then: a workflow or a task.
@@ -86,6 +87,12 @@ pub struct ScheduleIn {
 impl ScheduleIn {
     pub fn spec(self) -> Result<ScheduleSpec, Invalid> {
         let mut faults = Invalid::default();
+        if let Some(Err(part)) = self.input.as_ref().map(|input| mask::refuse_sent_back("input", &json!(input))) {
+            faults.absorb("", part);
+        }
+        if let Some(Err(part)) = self.task.as_ref().map(|task| mask::refuse_sent_back("task", &json!(task))) {
+            faults.absorb("", part);
+        }
         let catch_up = self.catch_up.as_deref().map_or(Some(CatchUp::Last), CatchUp::from_word);
         if catch_up.is_none() {
             faults.push("catch_up", format!("must be one of {}", CatchUp::list()));

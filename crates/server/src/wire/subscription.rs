@@ -1,9 +1,12 @@
 //! Subscriptions, as they are asked for and as they are shown.
 
+use std::collections::BTreeMap;
+
 use comeback_core::Invalid;
 use comeback_core::subscription::{Format, Types};
 use comeback_engine::store::Listed;
-use comeback_engine::subscriptions::{Secret, SubscriptionSpec, SubscriptionView};
+use comeback_engine::secrets::{SecretRef, SecretText};
+use comeback_engine::subscriptions::{Secret, Signing, SubscriptionSpec, SubscriptionView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -38,10 +41,14 @@ pub struct SubscriptionIn {
     #[schema(value_type = Option<stands_for::DeliveryFormat>)]
     format: Option<String>,
     /// `whsec_` and 24 to 64 bytes in base64; one is made where nothing is said, and shown once. In place of another, both sign for
-    /// a day.
+    /// a day. A named secret signs with what is put under its name.
     #[serde(default)]
-    #[schema(max_length = 120)]
-    secret: Option<String>,
+    #[schema(value_type = Option<stands_for::SigningSecret>)]
+    secret: Option<SecretText>,
+    /// Sent with every delivery; a value may be a named secret. Those that are there stay where nothing is said.
+    #[serde(default)]
+    #[schema(value_type = Option<stands_for::Headers>)]
+    headers: Option<BTreeMap<String, SecretText>>,
     /// A policy in place of ours, which tries ten times over three days.
     #[serde(default)]
     #[schema(value_type = stands_for::RetryPolicy, required = false)]
@@ -55,7 +62,12 @@ pub struct SubscriptionIn {
 }
 
 impl SubscriptionIn {
-    pub fn read(self) -> Result<(SubscriptionSpec, Option<Secret>), Invalid> {
+    /// Whether it says which headers are sent.
+    pub fn has_headers(&self) -> bool {
+        self.headers.is_some()
+    }
+
+    pub fn read(self) -> Result<(SubscriptionSpec, Option<Signing>), Invalid> {
         let mut faults = Invalid::default();
         let format = self.format.as_deref().map_or(Some(Format::Webhook), Format::from_word);
         if format.is_none() {
@@ -68,6 +80,7 @@ impl SubscriptionIn {
             types,
             filter: self.filter.filter(|text| !text.trim().is_empty()),
             format: format.unwrap_or(Format::Webhook),
+            headers: self.headers.unwrap_or_default(),
             retry: self.retry.filter(|it| !it.is_null()),
             paused: self.paused,
             note: self.note,
@@ -76,8 +89,13 @@ impl SubscriptionIn {
     }
 }
 
-pub fn secret(given: Option<String>) -> Result<Option<Secret>, Invalid> {
-    given.map(|text| Secret::read(&text).map_err(|why| Invalid::one("secret", why))).transpose()
+pub fn secret(given: Option<SecretText>) -> Result<Option<Signing>, Invalid> {
+    let read = |given: SecretText| match given {
+        SecretText::Plain(text) => Secret::read(&text).map(Signing::Own),
+        SecretText::Named(SecretRef { secret, prefix: None }) => Signing::named(&secret),
+        SecretText::Named(_) => Err("a secret that signs has no prefix".to_owned()),
+    };
+    given.map(|given| read(given).map_err(|why| Invalid::one("secret", why))).transpose()
 }
 
 /// What is to be delivered again: give one of both.
@@ -97,7 +115,7 @@ pub struct RedeliverIn {
     pub within: Option<Span>,
 }
 
-pub fn shown(view: &SubscriptionView, secret: Option<&Secret>) -> Value {
+pub fn shown(view: &SubscriptionView, secret: Option<&Signing>) -> Value {
     let SubscriptionView { spec, disabled, .. } = view;
     let mut shown = json!({
         "id": view.id,
@@ -106,6 +124,7 @@ pub fn shown(view: &SubscriptionView, secret: Option<&Secret>) -> Value {
         "types": spec.types.words(),
         "filter": spec.filter,
         "format": spec.format.word(),
+        "headers": spec.headers,
         "retry": spec.retry,
         "paused": spec.paused,
         "note": spec.note,
@@ -117,7 +136,7 @@ pub fn shown(view: &SubscriptionView, secret: Option<&Secret>) -> Value {
         "updated_at": view.updated_at.to_rfc3339(),
     });
     if let Some(secret) = secret {
-        shown["secret"] = secret.reveal().into();
+        shown["secret"] = secret.reveal();
     }
     shown
 }

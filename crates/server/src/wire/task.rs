@@ -8,7 +8,7 @@ use comeback_core::payload::{self, OldPayload};
 use comeback_core::workflow::between;
 use comeback_core::{
     AttemptOutcome, Class, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Priority, Record, RetryKind, State, When,
-    dialect,
+    dialect, mask,
 };
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
@@ -507,19 +507,10 @@ pub fn say_held(shown: &mut Value, by: Option<HeldBy>) {
     }
 }
 
-/// Headers whose values are for the other side of a call, not for whoever looks at the task (R-S19).
-const SECRET_HEADERS: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "x-api-key"];
-
 fn executor_shown(executor: comeback_core::Executor, settings: Option<&str>) -> Value {
     let mut shown: Value =
         settings.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| json!({"type": executor.word()}));
-    if let Some(headers) = shown.get_mut("headers").and_then(Value::as_object_mut) {
-        for (name, value) in headers.iter_mut() {
-            if SECRET_HEADERS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) {
-                *value = "***".into();
-            }
-        }
-    }
+    mask::mask(&mut shown);
     shown
 }
 

@@ -3,6 +3,7 @@
 mod flow;
 mod operations;
 mod schedules;
+mod secrets;
 mod subscriptions;
 
 use std::collections::BTreeSet;
@@ -151,6 +152,7 @@ async fn every_answer_is_as_the_document_says() {
         accounts(&world).await;
         subscriptions::subscriptions(&world).await;
         subscriptions::alerts(&world).await;
+        secrets::secrets(&world).await;
 
         dependencies(&world).await;
         operations::operations(&world).await;

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use comeback_core::Timestamp;
+use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, Route, table};
@@ -62,7 +63,8 @@ pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
     let executors = Available { http: true, command: true, timer: true };
     let mut quotas = comeback_core::Quotas::default();
     quotas.set("named_policies", "20").expect("a number");
-    let config = EngineConfig { instance: "test".into(), executors, quotas, ..EngineConfig::default() };
+    let secret_keys = Keyring::read(&"11".repeat(32)).expect("a key");
+    let config = EngineConfig { instance: "test".into(), executors, quotas, secret_keys, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
     App::new(engine, options).await.expect("an app")

@@ -27,6 +27,7 @@ mod promote;
 mod prune;
 mod read;
 mod rules;
+mod secrets;
 mod shared;
 mod stats;
 mod submit;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Case> {
         documents::CASES,
         flow::CASES,
         followers::CASES,
+        secrets::CASES,
         rules::CASES,
         audit::CASES,
         payloads::CASES,

@@ -26,6 +26,7 @@ mod read;
 mod read_client;
 mod rows;
 mod rules;
+mod secrets;
 pub(crate) mod setup;
 mod shared;
 mod stats;
@@ -520,6 +521,36 @@ impl Store for PostgresStore {
 
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
         accounts::delete(self, namespace, name, audit).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError> {
+        secrets::one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        secrets::page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        secrets::all(self, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError> {
+        secrets::put(self, secret, most, audit, now).await
+    }
+
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError> {
+        secrets::reseal(self, secret).await
+    }
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        secrets::delete(self, namespace, name, audit).await
     }
 
     async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {

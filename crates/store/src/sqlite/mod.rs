@@ -19,6 +19,7 @@ mod operations;
 mod payloads;
 mod read;
 mod rules;
+mod secrets;
 mod setup;
 mod shared;
 mod statements;
@@ -628,6 +629,42 @@ impl Store for SqliteStore {
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
         let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
         self.writer.run(move |tx| accounts::delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| secrets::one(connection, &namespace, &name)).await
+    }
+
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| secrets::page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        let (namespace, name) = (after.0.to_owned(), after.1.to_owned());
+        self.read(move |connection, _| secrets::all(connection, (&namespace, &name), limit)).await
+    }
+
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError> {
+        let (secret, audit) = (secret.clone(), audit.cloned());
+        self.writer.run(move |tx| secrets::put(tx.connection, &secret, most, audit.as_ref(), now)).await
+    }
+
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError> {
+        let secret = secret.clone();
+        self.writer.run(move |tx| secrets::reseal(tx.connection, &secret)).await
+    }
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| secrets::delete(tx.connection, &namespace, &name, audit.as_ref())).await
     }
 
     async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {

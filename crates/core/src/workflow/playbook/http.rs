@@ -6,7 +6,7 @@ use super::super::Routes;
 use super::super::fields::{Field, Fields};
 use super::super::node::Node;
 use super::super::problem::Findings;
-use super::super::task::{text_of, texts};
+use super::super::task::{text_of, texts_or_secrets};
 use super::super::template::{Reference, Scope};
 use crate::expression::{Piece, is_template, pieces};
 
@@ -39,7 +39,7 @@ pub fn executor(
     }
     if let Some(headers) = fields.some("headers") {
         check(&headers, "headers", findings);
-        read.extend(texts(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
+        read.extend(texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
     }
     let mut query = fields.some("params");
     let mut body = fields.one_of(&["payload", "body"], findings);

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::Invalid;
+use comeback_core::{Invalid, mask};
 use comeback_engine::executors::HttpCall;
+use comeback_engine::secrets::SecretText;
 use comeback_engine::store::Body;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -35,7 +36,8 @@ pub struct ParamsIn {
     #[schema(value_type = stands_for::Json, required = false)]
     body: Option<Value>,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    #[schema(value_type = stands_for::Headers, required = false)]
+    headers: BTreeMap<String, SecretText>,
 }
 
 impl ActionIn {
@@ -55,7 +57,7 @@ impl ActionIn {
         }
         let mut checked = call.clone();
         checked["type"] = "http".into();
-        if let Err(part) = HttpCall::read(&checked.to_string()) {
+        if let Err(part) = HttpCall::checked(&checked.to_string()) {
             faults.absorb(&format!("{at}.params"), part);
         }
         call
@@ -64,7 +66,11 @@ impl ActionIn {
 
 /// All calls of a task in the form they came in: when, and what.
 pub fn shown(body: &Body) -> Vec<Value> {
-    let read = |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let read = |text: &Option<String>| {
+        let mut value = text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        value.as_mut().map(mask::mask);
+        value
+    };
     let start = read(&body.executor).and_then(|it| it.get("start").cloned());
     let mut all: Vec<Value> = start.iter().map(|call| action("Start", None, call)).collect();
     let hooks = read(&body.hooks).unwrap_or_default();

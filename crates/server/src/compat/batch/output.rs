@@ -284,7 +284,7 @@ fn whole_shape() -> Value {
     ]);
     let params = partial(
         &["url", "verb"],
-        [("url", anything()), ("verb", named("BatchVerb")), ("body", anything()), ("headers", map(text()))],
+        [("url", anything()), ("verb", named("BatchVerb")), ("body", anything()), ("headers", named("Headers"))],
     );
     let action = object([
         ("kind", named("BatchActionKind")),

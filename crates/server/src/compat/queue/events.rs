@@ -127,7 +127,7 @@ async fn emit(
         app.engine.config().limits.check_name("node_id", node, &mut faults);
     }
     faults.or(())?;
-    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
+    let holder = Holder::new(&app, &caller, &given.worker_id, &given.lease)?;
     let id = find(&app, &caller.namespace, given.queue_id, given.execution_id, given.node_id.as_deref()).await?;
     let end = match given.event_type.as_str() {
         "action_started" => {
@@ -191,7 +191,8 @@ async fn list(
         }
         let view = it.event.task.and_then(|id| about.get(&id)).and_then(Option::as_ref);
         let parent = parents.get(&execution).copied().flatten();
-        items.push(output::event(it, view, ended(&app, it).await?.as_ref(), parent));
+        let id = app.engine.cursors().show(&caller.namespace, it.cursor);
+        items.push(output::event(it, id, view, ended(&app, it).await?.as_ref(), parent));
     }
     Ok(Json(Page { items, next_cursor }))
 }

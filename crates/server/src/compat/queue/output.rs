@@ -97,14 +97,20 @@ pub fn ack(task: &Task) -> Value {
 }
 
 /// An event with the step that it is about, how the attempt ended that it tells of, and the execution that called its own.
-pub fn event(it: &FeedEvent, about: Option<&TaskView>, ended: Option<&Record>, parent: Option<ExecutionId>) -> Value {
+pub fn event(
+    it: &FeedEvent,
+    id: String,
+    about: Option<&TaskView>,
+    ended: Option<&Record>,
+    parent: Option<ExecutionId>,
+) -> Value {
     let happened = &it.event;
     let name = event::seed_name(happened.kind).unwrap_or_default();
     let failure = ended.and_then(|record| record.failure.as_ref());
     let result = ended.and_then(|record| record.result.as_deref());
     let took = ended.and_then(|record| record.started_at.map(|start| record.at.since(start)));
     json!({
-        "event_id": it.cursor.to_string(),
+        "event_id": id,
         "event_type": name,
         "execution_id": happened.execution.to_string(),
         "parent_execution_id": parent.map(|id| id.to_string()),

@@ -222,7 +222,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     if !(1..=3_600).contains(&given.lease_seconds) {
         return Err(Invalid::one("lease_seconds", "must be between 1 and 3600").into());
     }
-    let namespace = caller.namespace;
+    let (namespace, key) = (caller.namespace, caller.id);
     let request = LeaseRequest {
         limit: 1,
         lease: Millis::from_secs(given.lease_seconds.into()),
@@ -233,6 +233,9 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let leased = lease_or_give_back(&app, request).await.map_err(worker_id)?;
     app.workers.leased(&namespace, &given.worker_id, leased.len(), app.engine.now());
     let Some(leased) = leased.first() else { return Ok(Json(json!({"status": "empty", "job": null}))) };
+    if let Some(key) = key {
+        app.leased_by.note(leased.lease, key);
+    }
     let mut job = output::job(&app.engine.task(&namespace, leased.lease.task).await?);
     job["lease"] = app.tokens.seal(leased.lease, &namespace).into();
     Ok(Json(json!({"status": "ok", "job": job})))
@@ -246,21 +249,29 @@ fn worker_id(problem: Problem) -> Problem {
 
 /// Who speaks about a job.
 pub struct Holder<'a> {
+    /// The key they come with.
+    key: Option<&'a str>,
     worker: Option<&'a str>,
     lease: Option<&'a str>,
 }
 
 impl<'a> Holder<'a> {
-    pub fn new(app: &App, worker: &'a Option<String>, lease: &'a Option<String>) -> Result<Holder<'a>, Problem> {
+    pub fn new(
+        app: &App,
+        caller: &'a Caller,
+        worker: &'a Option<String>,
+        lease: &'a Option<String>,
+    ) -> Result<Holder<'a>, Problem> {
         let mut faults = Invalid::default();
         if let Some(worker) = worker {
             app.engine.config().limits.check_name("worker_id", worker, &mut faults);
         }
         faults.or(())?;
-        Ok(Holder { worker: worker.as_deref(), lease: lease.as_deref() })
+        Ok(Holder { key: caller.id.as_deref(), worker: worker.as_deref(), lease: lease.as_deref() })
     }
 
-    /// The lease that they hold: the one that they name, or the live one if it is theirs.
+    /// The lease that they hold: the one that they name, or the live one if it is theirs. Where there are keys, a name alone is enough
+    /// only for the key that leased the job, here and since the server was started: names are known to everybody.
     pub async fn held(&self, app: &App, namespace: &str, id: TaskId) -> Result<LeaseRef, Problem> {
         let lost = || Problem::from(CommandError::LeaseLost);
         let task = app.engine.task(namespace, id).await?.stored.task;
@@ -269,7 +280,11 @@ impl<'a> Holder<'a> {
             (None, Some(worker)) => {
                 let is_workers = task.lane.executor == Executor::Worker;
                 let lease = task.lease.filter(|lease| is_workers && &*lease.worker == worker).ok_or_else(lost)?;
-                Ok(LeaseRef { task: id, number: lease.number })
+                let lease = LeaseRef { task: id, number: lease.number };
+                if self.key.is_some_and(|key| !app.leased_by.is(lease, key)) {
+                    return Err(Problem::lease_needed());
+                }
+                Ok(lease)
             }
             (None, None) => Err(Invalid::one("worker_id", "say who has the job, or send its lease").into()),
         }
@@ -332,7 +347,7 @@ async fn complete(
 
 async fn succeeded(app: &App, caller: &Caller, id: TaskId, given: CompleteIn) -> Result<Json<Value>, Problem> {
     let end = ReportEnd::Succeeded { result: given.result.map(|raw| raw.0.into()) };
-    let holder = Holder::new(app, &given.worker_id, &given.lease)?;
+    let holder = Holder::new(app, caller, &given.worker_id, &given.lease)?;
     holder.end(app, &caller.namespace, id, end).await.map(Json)
 }
 
@@ -397,7 +412,7 @@ async fn failed(app: &App, caller: &Caller, id: TaskId, given: FailIn) -> Result
     let mut faults = Invalid::default();
     let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
     faults.or(())?;
-    let holder = Holder::new(app, &given.worker_id, &given.lease)?;
+    let holder = Holder::new(app, caller, &given.worker_id, &given.lease)?;
     holder.end(app, &caller.namespace, id, ReportEnd::Failed(failure)).await.map(Json)
 }
 
@@ -432,7 +447,7 @@ async fn heartbeat(
     if !(1..=3_600).contains(&given.extend_seconds) {
         return Err(Invalid::one("extend_seconds", "must be between 1 and 3600").into());
     }
-    let holder = Holder::new(&app, &given.worker_id, &given.lease)?;
+    let holder = Holder::new(&app, &caller, &given.worker_id, &given.lease)?;
     let lease = holder.held(&app, &caller.namespace, id).await?;
     let beat = Heartbeat { lease, extend: Millis::from_secs(given.extend_seconds.into()), progress: None };
     match app.engine.heartbeat(&[beat]).await?.first() {

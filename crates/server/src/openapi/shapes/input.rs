@@ -65,6 +65,31 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("SettleStatus", word(&["succeeded", "failed"])),
         ("Need", about(any_of([text(), named("NeedFields")]), "By its key alone, or with its condition.")),
         ("Error", about(any_of([text(), named("ErrorFields")]), "Only its message, or all that is known.")),
+        (
+            "SecretReference",
+            about(
+                partial(&["secret"], [("secret", text()), ("prefix", text())]),
+                "A named secret: its value is put in its place when the call is made, behind the prefix.",
+            ),
+        ),
+        ("Headers", map(any_of([text(), named("SecretReference")]))),
+        (
+            "SigningSecret",
+            any_of([
+                json!({"type": "string", "maxLength": 120}),
+                about(object([("secret", text())]), "A named secret that signs."),
+            ]),
+        ),
+        (
+            "Secret",
+            object([
+                ("name", text()),
+                ("created_at", instant()),
+                ("updated_at", instant()),
+                ("updated_by", nullable(text())),
+                ("key_id", about(text(), "The key that it is encrypted with.")),
+            ]),
+        ),
         ("Executor", executor()),
         ("Call", partial(&["url"], call())),
         ("Hooks", partial(&[], ["success", "failure", "retry", "cancel"].map(|name| (name, calls())))),
@@ -78,7 +103,7 @@ fn call() -> [(&'static str, Value); 5] {
     [
         ("method", word(&["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"])),
         ("url", like(json!({"type": "string", "format": "uri"}), json!(["https://example.com/charge"]))),
-        ("headers", map(text())),
+        ("headers", named("Headers")),
         ("body", anything()),
         ("expect", nullable(named("Expect"))),
     ]
@@ -97,7 +122,7 @@ fn executor() -> Value {
         [
             ("type", constant("command")),
             ("run", json!({"type": "array", "minItems": 1, "items": text()})),
-            ("env", map(text())),
+            ("env", named("Headers")),
             ("cwd", nullable(text())),
             ("classify", nullable(named("Classify"))),
         ],

@@ -73,6 +73,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "name" if path.contains("/schedules/") => {
             ("The name of a schedule; a slash in it is written `%2F`.", like(text(), json!(["nightly"])))
         }
+        "name" if path.contains("/secrets/") => ("The name of a secret.", like(text(), json!(["stripe"]))),
         "name" if path.contains("/workers/") => ("The name of a worker.", like(named("Name"), json!(["worker-1"]))),
         "name" => ("The name of a loop; `promote` stands for both `retries` and `starts`.", named("LoopName")),
         _ => ("", text()),
@@ -142,6 +143,8 @@ pub mod stands_for {
     pub struct Metadata;
     pub struct BatchRunning;
     pub struct DependencySettings;
+    pub struct Headers;
+    pub struct SigningSecret;
 }
 
 by_hand! {
@@ -188,4 +191,6 @@ by_hand! {
     stands_for::Metadata => "Metadata",
     stands_for::BatchRunning => "BatchRunning",
     stands_for::DependencySettings => "DependencySettings",
+    stands_for::Headers => "Headers",
+    stands_for::SigningSecret => "SigningSecret",
 }

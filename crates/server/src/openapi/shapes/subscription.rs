@@ -23,6 +23,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ("types", list(text())),
             ("filter", nullable(text())),
             ("format", named("DeliveryFormat")),
+            ("headers", about(map(anything()), "Sent with every delivery; the values of secrets are masked.")),
             ("retry", about(anything(), "As it was given; nothing where ours is used.")),
             ("paused", flag()),
             ("note", nullable(text())),
@@ -35,7 +36,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ]
     };
     let required: Vec<&str> = fields().iter().map(|(name, _)| *name).collect();
-    let secret = ("secret", about(text(), "Shown where one was made."));
+    let secret = ("secret", about(named("SigningSecret"), "Shown where one was made."));
     let with_secret = partial(&required, fields().into_iter().chain([secret]));
     let delivery = object([
         ("task_id", id()),

@@ -7,12 +7,17 @@ use comeback_engine::{LoopTally, Query, Tally};
 use super::page::Page;
 
 pub fn all(page: &mut Page, tally: &Tally) {
+    of_tasks(page, tally);
+    loops(page, tally);
+    queries(page, tally);
+}
+
+/// What happened to tasks; nothing of the process that counts.
+pub fn of_tasks(page: &mut Page, tally: &Tally) {
     tasks(page, tally);
     retries(page, tally);
     neighbours(page, tally);
     calls(page, tally);
-    loops(page, tally);
-    queries(page, tally);
     page.head("events_total", "counter", "Everything that was written to a log, by type.");
     for (kind, count) in &tally.events {
         page.value("events_total", &[("type", kind.word())], count);

@@ -1,5 +1,5 @@
-//! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database, or of the one namespace
-//! that a key is for.
+//! Metrics, as Prometheus reads them. Counters are of this process; gauges are of the whole database. A key that is for one namespace
+//! sees the numbers of that namespace, and none of the process that would count others.
 
 mod counters;
 mod page;
@@ -26,6 +26,8 @@ use crate::problem::Problem;
 
 /// Of one namespace; it has no more.
 const MOST_DEPENDENCIES: u32 = 1_000;
+/// Series of one name whose labels callers invent, so that a page has an end.
+const MOST_SERIES: usize = 1_000;
 
 pub fn lines() -> Vec<Line> {
     let doc = Doc::new("getMetrics").answers_text("text/plain");
@@ -35,9 +37,15 @@ pub fn lines() -> Vec<Line> {
 async fn metrics(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Response, Problem> {
     let mut page = Page::default();
     page.head("build_info", "gauge", "The version that runs.");
-    page.value("build_info", &[("version", env!("CARGO_PKG_VERSION")), ("instance", &app.instance)], 1);
-    counters::all(&mut page, &app.engine.tally());
-    door(&mut page, &app);
+    let version = ("version", env!("CARGO_PKG_VERSION"));
+    if caller.everywhere {
+        page.value("build_info", &[version, ("instance", &app.instance)], 1);
+        counters::all(&mut page, &app.engine.tally());
+        door(&mut page, &app);
+    } else {
+        page.value("build_info", &[version], 1);
+        counters::of_tasks(&mut page, &app.engine.tally_of(&caller.namespace));
+    }
     gauges(&mut page, &app, &caller).await?;
     keys(&mut page, &app, &caller);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page.into_text()).into_response())
@@ -74,17 +82,24 @@ fn door(page: &mut Page, app: &App) {
 }
 
 /// What rules allow, and what runs under them.
-async fn rules(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
-    let held = app.engine.store().held_by_rules();
-    page.counter(
-        "tasks_blocked_by_concurrency_total",
-        "Lanes that claims left alone because a rule had no room.",
-        held,
-    );
+async fn rules(
+    page: &mut Page,
+    app: &App,
+    caller: &Caller,
+    namespaces: &BTreeSet<String>,
+) -> Result<(), Problem> {
+    if caller.everywhere {
+        let help = "Lanes that claims left alone because a rule had no room.";
+        page.counter("tasks_blocked_by_concurrency_total", help, app.engine.store().held_by_rules());
+    }
     let mut all = Vec::new();
     for namespace in namespaces {
+        if all.len() >= MOST_SERIES {
+            break;
+        }
         all.extend(app.engine.rules(namespace).await?.into_iter().map(|view| (namespace, view)));
     }
+    all.truncate(MOST_SERIES);
     page.head("rule_limit", "gauge", "What a rule allows.");
     for (namespace, view) in &all {
         let (by, most) = match view.rule.bound {
@@ -103,23 +118,35 @@ async fn rules(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Res
 }
 
 /// How dependencies stand, and how often this process brought a change about.
-async fn dependencies(page: &mut Page, app: &App, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
-    page.head(
-        "circuit_breaker_state_transitions_total",
-        "counter",
-        "Changes of dependencies that this process brought about.",
-    );
-    for (change, count) in app.engine.dependency_changes() {
-        page.value("circuit_breaker_state_transitions_total", &[("to_state", change.word())], count);
+async fn dependencies(
+    page: &mut Page,
+    app: &App,
+    caller: &Caller,
+    namespaces: &BTreeSet<String>,
+) -> Result<(), Problem> {
+    if caller.everywhere {
+        page.head(
+            "circuit_breaker_state_transitions_total",
+            "counter",
+            "Changes of dependencies that this process brought about.",
+        );
+        for (change, count) in app.engine.dependency_changes() {
+            page.value("circuit_breaker_state_transitions_total", &[("to_state", change.word())], count);
+        }
+        let held = app.engine.store().held_by_dependencies();
+        let help = "Lanes that claims left alone because of a dependency.";
+        page.counter("circuit_breaker_rejections_total", help, held);
     }
-    let held = app.engine.store().held_by_dependencies();
-    page.counter("circuit_breaker_rejections_total", "Lanes that claims left alone because of a dependency.", held);
     let mut all = Vec::new();
     for namespace in namespaces {
+        if all.len() >= MOST_SERIES {
+            break;
+        }
         all.extend(
             app.engine.dependencies(namespace, "", MOST_DEPENDENCIES).await?.into_iter().map(|it| (namespace, it)),
         );
     }
+    all.truncate(MOST_SERIES);
     page.head(
         "circuit_breaker_open",
         "gauge",
@@ -142,6 +169,19 @@ async fn dependencies(page: &mut Page, app: &App, namespaces: &BTreeSet<String>)
         );
     }
     Ok(())
+}
+
+/// The kinds of which the most run; the rest is told as `other`.
+fn at_most(running: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    if running.len() <= MOST_SERIES {
+        return running;
+    }
+    let mut all: Vec<(String, u64)> = running.into_iter().collect();
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let rest: u64 = all.split_off(MOST_SERIES - 1).into_iter().map(|(_, count)| count).sum();
+    let mut few: BTreeMap<String, u64> = all.into_iter().collect();
+    *few.entry("other".into()).or_default() += rest;
+    few
 }
 
 /// Of the namespaces that are open to the caller.
@@ -168,11 +208,11 @@ async fn gauges(page: &mut Page, app: &App, caller: &Caller) -> Result<(), Probl
         }
     }
     page.head("running_tasks_by_kind", "gauge", "Tasks that run.");
-    for (kind, count) in &running {
+    for (kind, count) in &at_most(running) {
         page.value("running_tasks_by_kind", &[("kind", kind)], count);
     }
-    rules(page, app, &namespaces).await?;
-    dependencies(page, app, &namespaces).await?;
+    rules(page, app, caller, &namespaces).await?;
+    dependencies(page, app, caller, &namespaces).await?;
     page.head("retries_pending", "gauge", "Tasks that wait for their retry.");
     page.value("retries_pending", &[], retries);
     page.head("queue_size", "gauge", "Tasks that wait, by what for.");
