@@ -112,3 +112,27 @@ fn holder(row: &tokio_postgres::Row) -> Holder {
     };
     Holder { kind, database: row.get(1), pid: row.get(2), name: row.get(3), secs: row.get(4) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::postgres::Database;
+
+    /// Whoever holds back VACUUM is named, in whichever database of the cluster it is.
+    #[tokio::test]
+    async fn transactions_of_the_whole_cluster_are_seen() {
+        let (database, elsewhere) = (Database::create().await, Database::create().await);
+        let (look, holds) = (database.connect().await, elsewhere.connect().await);
+        holds.batch_execute("set application_name = 'etl'; begin; create table t (n int)").await.expect("it writes");
+        let pid: i32 = holds.query_one("select pg_backend_pid()", &[]).await.expect("a process").get(0);
+        let found: Vec<Holder> =
+            look.query(HOLDERS, &[&-1_i64, &LONG_AGE]).await.expect("holders").iter().map(holder).collect();
+        let it = found.iter().find(|it| it.pid == Some(pid)).unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!((it.kind, it.name.as_str()), (HolderKind::Transaction, "etl"));
+        assert!(elsewhere.url().ends_with(&it.database) && !it.database.is_empty(), "{it:?}");
+        assert!(it.secs.is_some_and(|secs| (0..60).contains(&secs)), "{it:?}");
+        holds.batch_execute("rollback").await.expect("over");
+        database.drop().await;
+        elsewhere.drop().await;
+    }
+}

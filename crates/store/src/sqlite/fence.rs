@@ -133,3 +133,93 @@ fn put_meta(connection: &Connection, key: &str, value: &str) -> Result<(), Store
     connection.execute(sql, (key, value))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::backup::backup;
+    use super::super::{SqliteOptions, SqliteStore};
+    use crate::conformance::World;
+    use crate::{Store, begin_epoch};
+    use std::sync::Arc;
+
+    fn open(path: &Path) -> Arc<SqliteStore> {
+        Arc::new(SqliteStore::open(&SqliteOptions::file(path)).expect("opens"))
+    }
+
+    async fn epoch(path: &Path) -> String {
+        let store = open(path);
+        World::new(store.clone()).submit_many("a", 1).await;
+        store.epoch().await.expect("an epoch")
+    }
+
+    #[tokio::test]
+    async fn an_epoch_lasts_until_the_file_goes_back_in_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, old) = (folder.path().join("a.db"), folder.path().join("old.db"));
+        for _ in 0..3 {
+            assert_eq!(epoch(&path).await, "", "it is opened again and again");
+        }
+        std::fs::copy(&path, &old).expect("copied");
+        let elsewhere = epoch(&old).await;
+        assert_ne!(elsewhere, "", "a copy in another place");
+        assert_eq!(epoch(&old).await, elsewhere, "which goes on there");
+        std::fs::remove_file(&old).expect("gone");
+        std::fs::copy(&path, &old).expect("copied");
+        assert_eq!(epoch(&path).await, "");
+        let restore = || {
+            for end in ["-wal", "-shm"] {
+                let _ = std::fs::remove_file(folder.path().join(format!("a.db{end}")));
+            }
+            std::fs::copy(&old, &path).expect("restored");
+        };
+        restore();
+        let first = epoch(&path).await;
+        assert_ne!(first, "", "a copy in its own place");
+        restore();
+        let second = epoch(&path).await;
+        assert!(second != first && !second.is_empty(), "the same copy once more");
+        assert_eq!(epoch(&path).await, second);
+        let by_hand = begin_epoch(&*open(&path)).await.expect("an epoch");
+        assert_eq!(epoch(&path).await, by_hand);
+        assert_ne!(by_hand, second);
+    }
+
+    /// Also one that is as new as the file itself.
+    #[tokio::test]
+    async fn a_backup_begins_a_new_epoch() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("a.db"), folder.path().join("copy.db"));
+        let store = open(&path);
+        World::new(store.clone()).submit_many("a", 1).await;
+        backup(&path, &copy, &mut |_| ()).expect("a backup");
+        let before = store.epoch().await.expect("an epoch");
+        drop(store);
+        std::fs::copy(&copy, &path).expect("restored");
+        let restored = epoch(&path).await;
+        assert_ne!(restored, before);
+        assert_eq!(epoch(&path).await, restored);
+    }
+
+    /// What has been leased since it was opened is behind the mark as soon as the server has looked.
+    #[tokio::test]
+    async fn a_copy_that_was_made_while_it_was_open_is_detected() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, copy) = (folder.path().join("a.db"), folder.path().join("copy.db"));
+        let store = open(&path);
+        let w = World::new(store.clone());
+        w.submit_many("a", 1).await;
+        let raw = rusqlite::Connection::open(&path).expect("opens");
+        raw.execute("vacuum into ?1", [copy.to_string_lossy()]).expect("copied");
+        drop(raw);
+        w.claim(1).await;
+        let before = store.epoch().await.expect("an epoch");
+        drop((w, store));
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(folder.path().join(format!("a.db{end}")));
+        }
+        std::fs::copy(&copy, &path).expect("restored");
+        assert_ne!(epoch(&path).await, before);
+    }
+}
