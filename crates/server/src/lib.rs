@@ -137,7 +137,7 @@ impl App {
         let AppOptions { instance, clock, executors, gate, requests, trusted_proxies } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
-        let tokens = Tokens::new(lease_key(&**engine.store()).await?);
+        let tokens = Tokens::new(lease_key(&**engine.store()).await?, &engine.store().epoch().await?);
         let kind_policies = Arc::new(KindPolicies::default());
         kind_policies.refresh(&**engine.store()).await?;
         let drained = DrainedWorkers::default();
@@ -214,6 +214,9 @@ async fn follow(app: std::sync::Weak<App>) {
             let numbers = store.change_numbers().await?;
             app.keys.follow(store, numbers.keys).await?;
             routes::clock::follow(&app).await?;
+            if app.tokens.enter(&store.epoch().await?) {
+                tracing::warn!("a new epoch of the database has begun: lease tokens from before are refused");
+            }
             app.drained.follow(store, numbers.drained).await?;
             app.kind_policies.follow(store, numbers.policies).await
         };
@@ -284,7 +287,8 @@ impl App {
     }
 }
 
-/// Made once per database: a token must be good at every instance and after every restart.
+/// Made once per database: a token must be good at every instance and after every restart. What makes it void after a restore is the
+/// epoch.
 async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;

@@ -10,6 +10,7 @@ mod audit;
 mod check;
 mod dependencies;
 mod dictionary;
+mod epoch;
 mod events;
 mod interactive;
 mod operations;
@@ -46,6 +47,7 @@ pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
+pub use epoch::begin_epoch;
 pub use interactive::{Interactive, interactive};
 pub use operations::{Marked, Operation, Started};
 pub use page::{FeedCursor, ListCursor};
@@ -170,6 +172,12 @@ pub trait Store: SharedStore {
     /// The cursor behind everything that can be read now: what happens later comes after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
 
+    /// A cursor as this version writes it: one that an older version gave out may name the same place in other words.
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError>;
+
+    /// The epoch of the database, which is another one after every restore; empty in the first.
+    async fn epoch(&self) -> Result<String, StoreError>;
+
     /// Steps of an execution with their results, as far as they have one. Where all results together have more than `most_bytes`, they
     /// are left out, and only their sizes are told.
     async fn steps(
@@ -231,6 +239,14 @@ pub trait Store: SharedStore {
 
     /// Followers of all namespaces whose time has come, the longest overdue first.
     async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError>;
+
+    /// Followers of all namespaces that have a time at all, by namespace and name, behind the one that is named.
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError>;
 
     /// Stores a follower, if the version that it names is still the one there is (0 where there is none yet), together with
     /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.

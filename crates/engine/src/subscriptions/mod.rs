@@ -6,6 +6,7 @@
 
 pub(crate) mod deliver;
 pub(crate) mod follow;
+pub(crate) mod turns;
 mod sign;
 
 use std::collections::BTreeMap;
