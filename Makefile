@@ -35,6 +35,11 @@ test: setup ## everything, on both databases, as on a fresh machine
 test-all: setup ## the same with what takes long: long stories and a death at every commit on PostgreSQL too, the suite in memory, all 120 ways to smuggle in a script
 	ALL=1 COMEBACK_EVERY_COMMIT=1 XSS=all scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
 
+EXPRESSIONS ?= 1000000
+.PHONY: fuzz-expressions
+fuzz-expressions: ## random expressions and templates: no panic, 16 MiB and 50 ms at most each (EXPRESSIONS=1000000)
+	COMEBACK_EXPRESSIONS=$(EXPRESSIONS) cargo test --release -p comeback-core --test expressions -- --nocapture
+
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
 	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture

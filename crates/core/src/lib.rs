@@ -32,6 +32,7 @@ pub mod id;
 pub mod invalid;
 pub mod lint;
 pub mod operation;
+mod pattern;
 pub mod payload;
 pub mod policy;
 pub mod quota;
