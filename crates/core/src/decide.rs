@@ -195,7 +195,16 @@ impl<'a> Bad<'a> {
     fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> Bad<'a> {
         let default = snapshot.policy.as_ref().map_or(Class::Retryable, |policy| policy.default_class);
         let (class, _) = failure.classify(default);
-        Bad { snapshot, failure, class, now, matched: None, notes: Vec::new(), delay: None, allowance: Allowance::default() }
+        Bad {
+            snapshot,
+            failure,
+            class,
+            now,
+            matched: None,
+            notes: Vec::new(),
+            delay: None,
+            allowance: Allowance::default(),
+        }
     }
 
     fn task(&self) -> &'a Task {

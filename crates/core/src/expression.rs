@@ -29,7 +29,7 @@ const MAX_SOURCE: usize = 16 * 1024;
 const MAX_NESTING: usize = 100;
 const MAX_LINKS: usize = 300;
 /// Steps that all expressions of one verdict may take together.
-const VERDICT_STEPS: u64 = 3 * MAX_STEPS;
+const VERDICT_STEPS: u64 = MAX_STEPS / 2;
 
 /// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
 pub const NAMES: [&str; 17] = [

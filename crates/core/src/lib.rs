@@ -40,6 +40,7 @@ pub mod reason;
 pub mod repair;
 pub mod replay;
 pub mod schedule;
+pub mod spreadsheet;
 pub mod stats;
 pub mod subscription;
 pub mod task;

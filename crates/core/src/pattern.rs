@@ -18,7 +18,7 @@ const MAX_STATES: usize = 400;
 /// Letters in ranges such as `[a-z]`, all together: they are looked at one by one where case does not matter.
 const MAX_RANGES: usize = 100_000;
 /// What is looked at of a message.
-const MAX_MESSAGE: usize = 16 * 1024;
+const MAX_MESSAGE: usize = 20 * 1024;
 /// What a pattern may take once compiled.
 const USUAL: usize = 32 * 1024;
 /// What a pattern may take that an earlier version let in.

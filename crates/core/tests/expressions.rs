@@ -35,25 +35,98 @@ impl Dice {
 }
 
 const NUMBERS: [&str; 16] = [
-    "0", "1", "2", "-1", "7", "63", "64", "1000", "65536", "999999", "1000000", "9223372036854775807", "9223372036854775808",
-    "200000000000000", "1e308", "0.1",
+    "0",
+    "1",
+    "2",
+    "-1",
+    "7",
+    "63",
+    "64",
+    "1000",
+    "65536",
+    "999999",
+    "1000000",
+    "9223372036854775807",
+    "9223372036854775808",
+    "200000000000000",
+    "1e308",
+    "0.1",
 ];
 const TEXTS: [&str; 9] = ["''", "'x'", "'xx'", "'%99999999999999d'", "'a,b,c'", "' '", "'ß\u{130}'", "'\\n'", "'name'"];
 const NAMES: [&str; 16] = [
-    "long", "longer", "rows", "many", "empties", "nested", "deep", "n", "big", "none", "real", "error", "message", "result",
-    "a", "loop",
+    "long", "longer", "rows", "many", "empties", "nested", "deep", "n", "big", "none", "real", "error", "message",
+    "result", "a", "loop",
 ];
-const OPERATORS: [&str; 18] = [
-    "+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or",
-];
+const OPERATORS: [&str; 18] =
+    ["+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", "<=", ">", ">=", "in", "not in", "and", "or"];
 const FILTERS: [&str; 52] = [
-    "abs", "attr", "batch", "bool", "capitalize", "chain", "count", "d", "default", "dictsort", "e", "escape", "first", "float",
-    "format", "groupby", "indent", "int", "items", "join", "last", "length", "lines", "list", "lower", "map", "max", "min",
-    "pprint", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr", "slice", "sort", "split",
-    "string", "sum", "title", "tojson", "trim", "truncate", "unique", "upper", "urlencode", "wordcount", "xmlattr", "zip",
+    "abs",
+    "attr",
+    "batch",
+    "bool",
+    "capitalize",
+    "chain",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "wordcount",
+    "xmlattr",
+    "zip",
 ];
 const TESTS: [&str; 14] = [
-    "defined", "undefined", "none", "odd", "even", "number", "string", "mapping", "iterable", "in", "eq", "lt", "startingwith",
+    "defined",
+    "undefined",
+    "none",
+    "odd",
+    "even",
+    "number",
+    "string",
+    "mapping",
+    "iterable",
+    "in",
+    "eq",
+    "lt",
+    "startingwith",
     "upper",
 ];
 
@@ -74,7 +147,13 @@ fn expression(dice: &mut Dice, depth: usize) -> String {
         5 | 6 => filtered(dice, depth),
         7 => {
             let times = 1 + dice.roll(12);
-            let filter = dice.one(&["replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')", "join(long)", "list", "tojson", "upper"]);
+            let filter = dice.one(&[
+                "replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx')",
+                "join(long)",
+                "list",
+                "tojson",
+                "upper",
+            ]);
             format!("{}{}", next(dice), format!("|{filter}").repeat(times))
         }
         8 => format!("[{}]", (0..dice.roll(6)).map(|_| next(dice)).collect::<Vec<_>>().join(", ")),
@@ -123,12 +202,26 @@ fn template(dice: &mut Dice, depth: usize) -> String {
         text.push_str(&match dice.roll(11) {
             0 | 1 => format!("{{{{ {value} }}}}"),
             2 => format!("{{% for a in {value} %}}{inner}{{{{ a }}}}{{% endfor %}}"),
-            3 => format!("{{% for a in many if a %}}{{% set b %}}{inner}{{% endset %}}{{{{ b ~ b }}}}{{% else %}}-{{% endfor %}}"),
+            3 => format!(
+                "{{% for a in many if a %}}{{% set b %}}{inner}{{% endset %}}{{{{ b ~ b }}}}{{% else %}}-{{% endfor %}}"
+            ),
             4 => format!("{{% if {value} %}}{inner}{{% else %}}n{{% endif %}}"),
             5 => format!("{{% set a = {value} %}}"),
             6 => {
-                let sign = dice.one(&["a ~ a", "a + a", "[a, a]", "{'a': a, 'b': a}", "a * 1000", "a|replace('x', a)", "a|join(a)"]);
-                format!("{{% set a = {} %}}{}{{{{ a }}}}", expression(dice, 1), format!("{{% set a = {sign} %}}").repeat(dice.roll(40)))
+                let sign = dice.one(&[
+                    "a ~ a",
+                    "a + a",
+                    "[a, a]",
+                    "{'a': a, 'b': a}",
+                    "a * 1000",
+                    "a|replace('x', a)",
+                    "a|join(a)",
+                ]);
+                format!(
+                    "{{% set a = {} %}}{}{{{{ a }}}}",
+                    expression(dice, 1),
+                    format!("{{% set a = {sign} %}}").repeat(dice.roll(40))
+                )
             }
             7 => format!("{{% filter {} %}}{inner}{{% endfilter %}}", dice.one(&FILTERS)),
             8 => format!("{{% with a = {value} %}}{inner}{{% endwith %}}"),
@@ -152,7 +245,7 @@ fn context() -> Value {
         "empties": vec![""; 20_000],
         "nested": {"name": {"id": {"x": "y".repeat(1_000)}}, "0": [[[]]]},
         "deep": deep, "n": 3, "big": u64::MAX, "none": null, "real": -0.5, "error": "timeout", "message": "m".repeat(5_000),
-        "result": {"name": ["x"; 100]}
+        "result": {"name": vec!["x"; 100]}
     })
 }
 
@@ -322,11 +415,17 @@ fn bombs() -> Vec<(&'static str, String)> {
         double("'xx'", "a|list|join(a)", 20),
         double("'<'", "a|escape", 150),
         double("[1]", "[a, a]|tojson", 60),
-        ("template", "x{% for a in many %}{% for b in many %}{% for c in many %}{% endfor %}{% endfor %}{% endfor %}".into()),
+        (
+            "template",
+            "x{% for a in many %}{% for b in many %}{% for c in many %}{% endfor %}{% endfor %}{% endfor %}".into(),
+        ),
         ("template", "x{% for a in many %}{% set b %}{{ longer }}{% endset %}{% endfor %}".into()),
         ("template", "x{% for a in rows %}{{ longer }}{% endfor %}".into()),
         ("template", "x{% for a in many if longer in longer %}{% endfor %}".into()),
-        ("template", "x{% filter replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') %}{{ long }}{% endfilter %}".repeat(20)),
+        (
+            "template",
+            "x{% filter replace('x', 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx') %}{{ long }}{% endfilter %}".repeat(20),
+        ),
         ("template", "{% for a in deep recursive %}{{ loop(a) }}{% endfor %}".into()),
         ("template", "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('x') }}".into()),
         ("template", "{% block b %}{{ self.b() }}{% endblock %}".into()),

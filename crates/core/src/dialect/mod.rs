@@ -50,7 +50,8 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
 /// What a stored policy was: the normalised form is native, and was checked when it was stored.
 pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
-    parse_object(Fields::stored(&value)?, Dialect::Native)?.ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
+    parse_object(Fields::stored(&value)?, Dialect::Native)?
+        .ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
 }
 
 /// A span as every document may write it: a number of seconds, or a text such as `90s`, `1h30m` or `PT5M`.

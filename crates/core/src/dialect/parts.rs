@@ -7,7 +7,10 @@ use serde_json::Value;
 use super::fields::{self, Fields};
 use crate::failure::{Class, Trigger};
 use crate::invalid::Invalid;
-use crate::policy::{self, Backoff, Dialect, MAX_PATTERNS, MAX_RULES, MAX_WINDOWS, MessagePattern, Rule, RuleMatch, ScheduleEntry, Strategy, Then};
+use crate::policy::{
+    self, Backoff, Dialect, MAX_PATTERNS, MAX_RULES, MAX_WINDOWS, MessagePattern, Rule, RuleMatch, ScheduleEntry,
+    Strategy, Then,
+};
 use crate::time::{Millis, Timestamp};
 use crate::window::{DAYS, Weekly, Window};
 

@@ -235,8 +235,7 @@ impl<'a> Check<'a> {
             return Err(format!("an argument of the filter `{}` may be {MAX_SIZE} at most", filter.name));
         }
         // A name that another filter is told as a text is known as well.
-        if let ("map" | "select" | "reject", Some(CallArg::Pos(Expr::Const(name)))) =
-            (filter.name, filter.args.first())
+        if let ("map" | "select" | "reject", Some(CallArg::Pos(Expr::Const(name)))) = (filter.name, filter.args.first())
             && let Some(name) = name.value.as_str()
         {
             match filter.name {

@@ -10,16 +10,87 @@ use super::value::{
 };
 
 pub(super) const FILTERS: [&str; 41] = [
-    "abs", "attr", "bool", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float", "int",
-    "items", "join", "last", "length", "lines", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace",
-    "reverse", "round", "safe", "select", "selectattr", "sort", "split", "string", "sum", "title", "tojson", "trim",
-    "unique", "upper", "urlencode",
+    "abs",
+    "attr",
+    "bool",
+    "capitalize",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "urlencode",
 ];
 
 pub(super) const TESTS: [&str; 37] = [
-    "!=", "<", "<=", "==", ">", ">=", "boolean", "defined", "divisibleby", "endingwith", "eq", "equalto", "even", "false",
-    "float", "ge", "greaterthan", "gt", "in", "int", "integer", "iterable", "le", "lessthan", "lower", "lt", "mapping",
-    "ne", "none", "number", "odd", "sameas", "sequence", "startingwith", "string", "true", "undefined",
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "equalto",
+    "even",
+    "false",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "int",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "startingwith",
+    "string",
+    "true",
+    "undefined",
 ];
 
 pub(super) const FUNCTIONS: [&str; 2] = ["dict", "fail"];
@@ -320,7 +391,8 @@ fn numbers<'a>(name: &str, value: Val<'a>, mut args: Args<'a>, meter: &mut Meter
                 meter.look(text.len())?;
             }
             let read = if name == "int" { int(&value, base) } else { float(&value) };
-            read.or(default).ok_or_else(|| format!("invalid operation: cannot convert {} to {name}", value.kind().word()))
+            read.or(default)
+                .ok_or_else(|| format!("invalid operation: cannot convert {} to {name}", value.kind().word()))
         }
         _ => {
             let precision = match args.take("precision") {
@@ -507,8 +579,9 @@ fn lists<'a>(name: &str, value: Val<'a>, mut args: Args<'a>, meter: &mut Meter) 
 }
 
 fn collect<'a>(value: &Val<'a>, meter: &mut Meter) -> Res<Vec<Val<'a>>> {
-    let mut items =
-        value.iter().map_err(|error| if value.is_undefined() { error } else { "invalid operation: cannot convert value to list".into() })?;
+    let mut items = value.iter().map_err(|error| {
+        if value.is_undefined() { error } else { "invalid operation: cannot convert value to list".into() }
+    })?;
     let mut list = room_for(if value.as_str().is_some() { 0 } else { value.len().unwrap_or(0) }, meter)?;
     while let Some(item) = items.next(meter)? {
         append(&mut list, item, meter)?;

@@ -255,7 +255,9 @@ impl<'a, 'm> Machine<'a, 'm> {
             }
             Expr::Compare(chain) => self.chain(chain),
             Expr::Filter(filter) => {
-                let Some(value) = &filter.expr else { return Err("invalid operation: a filter without a value".into()) };
+                let Some(value) = &filter.expr else {
+                    return Err("invalid operation: a filter without a value".into());
+                };
                 let value = self.eval(value)?;
                 let args = self.args(&filter.args)?;
                 self.line_of(expr);
@@ -354,9 +356,10 @@ impl<'a, 'm> Machine<'a, 'm> {
                 None => Ok(None),
                 Some(expr) => match self.eval(expr)? {
                     Val::None => Ok(None),
-                    number => number.as_index().map(Some).ok_or_else(|| {
-                        format!("invalid operation: cannot slice by {}", number.kind().word())
-                    }),
+                    number => number
+                        .as_index()
+                        .map(Some)
+                        .ok_or_else(|| format!("invalid operation: cannot slice by {}", number.kind().word())),
                 },
             }
         };

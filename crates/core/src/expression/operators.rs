@@ -93,9 +93,10 @@ pub(super) fn add<'a>(a: &Val<'a>, b: &Val<'a>, meter: &mut Meter) -> Res<Val<'a
     }
     if let (Some(x), Some(y)) = (Num::of(a), Num::of(b)) {
         return match (x, y) {
-            (Num::Int(x), Num::Int(y)) => {
-                x.checked_add(y).map(Val::Int).ok_or_else(|| "invalid operation: unable to calculate the result of +".into())
-            }
+            (Num::Int(x), Num::Int(y)) => x
+                .checked_add(y)
+                .map(Val::Int)
+                .ok_or_else(|| "invalid operation: unable to calculate the result of +".into()),
             (x, y) => Ok(Val::Float(x.real() + y.real())),
         };
     }
@@ -115,9 +116,10 @@ pub(super) fn add<'a>(a: &Val<'a>, b: &Val<'a>, meter: &mut Meter) -> Res<Val<'a
 fn multiply<'a>(a: &Val<'a>, b: &Val<'a>, meter: &mut Meter) -> Res<Val<'a>> {
     if let (Some(x), Some(y)) = (Num::of(a), Num::of(b)) {
         return match (x, y) {
-            (Num::Int(x), Num::Int(y)) => {
-                x.checked_mul(y).map(Val::Int).ok_or_else(|| "invalid operation: unable to calculate the result of *".into())
-            }
+            (Num::Int(x), Num::Int(y)) => x
+                .checked_mul(y)
+                .map(Val::Int)
+                .ok_or_else(|| "invalid operation: unable to calculate the result of *".into()),
             (x, y) => Ok(Val::Float(x.real() * y.real())),
         };
     }
@@ -231,7 +233,8 @@ fn places(length: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> im
         Some(at) if at < 0 => at.saturating_add(length).clamp(low, high),
         Some(at) => at.clamp(low, high),
     };
-    let (from, to) = if step > 0 { (place(start, low), place(stop, high)) } else { (place(start, high), place(stop, low)) };
+    let (from, to) =
+        if step > 0 { (place(start, low), place(stop, high)) } else { (place(start, high), place(stop, low)) };
     let stride = step.unsigned_abs();
     let span = if step > 0 { to.saturating_sub(from) } else { from.saturating_sub(to) };
     let count = u64::try_from(span).map_or(0, |span| span.div_ceil(stride));

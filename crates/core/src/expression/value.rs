@@ -659,10 +659,8 @@ impl Room {
     }
 
     pub fn take(&mut self, bytes: usize) -> Res<()> {
-        self.left = self
-            .left
-            .checked_sub(bytes)
-            .ok_or_else(|| "holds more than one evaluation may answer with".to_owned())?;
+        self.left =
+            self.left.checked_sub(bytes).ok_or_else(|| "holds more than one evaluation may answer with".to_owned())?;
         Ok(())
     }
 }
