@@ -43,6 +43,11 @@ BUSY_RUNS ?= 5
 test-busy: setup ## the whole suite again and again with both cores loaded by something else, and at odd times (BUSY_RUNS=5)
 	scripts/test-busy $(BUSY_RUNS)
 
+EXPRESSIONS ?= 1000000
+.PHONY: fuzz-expressions
+fuzz-expressions: ## random expressions and templates: no panic, 16 MiB and 50 ms at most each (EXPRESSIONS=1000000)
+	COMEBACK_EXPRESSIONS=$(EXPRESSIONS) cargo test --release -p comeback-core --test expressions -- --nocapture
+
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
 	COMEBACK_SEEDS=$(SEEDS) cargo test --release -p comeback-engine --test simulation -- --nocapture

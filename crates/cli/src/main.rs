@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprint!("{failure}");
+            output::beside(format_args!("{}", failure.to_string().trim_end()));
             ExitCode::from(failure.code)
         }
     }

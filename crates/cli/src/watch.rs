@@ -74,7 +74,7 @@ fn differs(before: &View, after: &View, out: &Output) -> bool {
 
 fn append(out: &Output, view: &View, again: bool) -> Result<(), Failure> {
     if out.is_json() {
-        say!("{}", view.data);
+        say!("{}", crate::output::json_line(&view.data));
         return Ok(());
     }
     if again {
@@ -95,7 +95,7 @@ fn repaint(every: Millis, lines: &[String], hint: Option<&str>) {
     }
     let hidden = lines.len().saturating_sub(room);
     let more = if hidden > 0 { format!("… {hidden} more lines; ") } else { String::new() };
-    page.push_str(&format!("{more}{}\x1b[K\x1b[J", hint.unwrap_or_default()));
+    page.push_str(&format!("{more}{}\x1b[K\x1b[J", crate::output::safe::cell(hint.unwrap_or_default())));
     let mut screen = std::io::stdout();
     if screen.write_all(page.as_bytes()).and_then(|()| screen.flush()).is_err() {
         std::process::exit(0);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::backoff::{self, Draw, Stream};
 use crate::event::{AttemptOutcome, EventKind};
-use crate::expression::{Expression, Scope};
+use crate::expression::{Allowance, Expression, Scope};
 use crate::failure::{Class, Failure, Fit, Trigger, closest};
 use crate::filter::fingerprint_to_hex;
 use crate::fingerprint::fingerprint;
@@ -179,6 +179,7 @@ struct Bad<'a> {
     matched: Option<String>,
     notes: Vec<String>,
     delay: Option<DelayParts>,
+    allowance: Allowance,
 }
 
 /// Which counter a repeat moves.
@@ -194,7 +195,16 @@ impl<'a> Bad<'a> {
     fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> Bad<'a> {
         let default = snapshot.policy.as_ref().map_or(Class::Retryable, |policy| policy.default_class);
         let (class, _) = failure.classify(default);
-        Bad { snapshot, failure, class, now, matched: None, notes: Vec::new(), delay: None }
+        Bad {
+            snapshot,
+            failure,
+            class,
+            now,
+            matched: None,
+            notes: Vec::new(),
+            delay: None,
+            allowance: Allowance::default(),
+        }
     }
 
     fn task(&self) -> &'a Task {
@@ -672,7 +682,7 @@ impl<'a> Bad<'a> {
             execution_id: task.execution.unwrap_or(task.id.implicit_execution()).to_string(),
             task_id: task.id.to_string(),
         };
-        match expression.holds(&scope) {
+        match expression.holds_within(&scope, &mut self.allowance) {
             Ok(answer) => {
                 if answer {
                     self.matched.get_or_insert_with(|| name.to_owned());

@@ -1,27 +1,35 @@
-//! `retry_when`, `stop_when` and a rule's `when`: small Jinja expressions over one failure, bounded in cost.
+//! `retry_when`, `stop_when` and a rule's `when`: small Jinja expressions over one failure, bounded in steps and in memory.
 //!
-//! Values go in as plain data and come out as a yes or no; nothing is loaded, included or evaluated twice. Templates of
-//! workflows (`template`) are read in the same environment.
+//! Values go in as plain data and come out as a yes or no; nothing is loaded, included or evaluated twice. The parser is
+//! minijinja's. Evaluation is our own (`machine`), because every value has to be paid for before it is made (`meter`):
+//! one evaluation makes 6 MiB of values at most, none of them above 1 MiB, and stops after a fixed number of steps.
+//! Filters, tests and functions are a fixed list (`filters`); anything else is refused when a document is read (`check`).
+//! Templates of workflows (`template`) are evaluated by the same machine.
 
+mod check;
+mod filters;
+mod machine;
+mod meter;
+mod operators;
 mod template;
+mod value;
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, LazyLock};
-
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Enumerator, Object, ObjectRepr, Serde, Value};
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::machinery::ast::Expr;
+use minijinja::machinery::parse_expr;
 
 use crate::failure::{Class, Failure};
+use machine::{Machine, Names};
+use meter::{MAX_STEPS, Meter};
+use value::Val;
 
 pub(crate) use template::{Piece, pieces};
 pub use template::{check_expression, check_template, eval, holds, is_template, render};
 
-const FUEL: u64 = 50_000;
 const MAX_SOURCE: usize = 16 * 1024;
 const MAX_NESTING: usize = 100;
 const MAX_LINKS: usize = 300;
+/// Steps that all expressions of one verdict may take together.
+const VERDICT_STEPS: u64 = MAX_STEPS / 2;
 
 /// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
 pub const NAMES: [&str; 17] = [
@@ -44,20 +52,6 @@ pub const NAMES: [&str; 17] = [
     "event_type",
 ];
 
-static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut env = Environment::new();
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_fuel(Some(FUEL));
-    env.set_recursion_limit(64);
-    if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
-        env.set_syntax(syntax);
-    }
-    for unbounded in ["range", "lipsum", "debug", "namespace"] {
-        env.remove_global(unbounded);
-    }
-    env
-});
-
 /// An expression that is known to parse and to name only what exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
@@ -74,18 +68,33 @@ pub struct Scope<'a> {
     pub task_id: String,
 }
 
+/// What the expressions of one verdict may still use.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    steps: u64,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Allowance { steps: VERDICT_STEPS }
+    }
+}
+
 impl Expression {
     /// Takes the bare form (`status >= 500`) and the braced one (`{{ status >= 500 }}`).
     pub fn parse(source: &str) -> Result<Expression, String> {
         let bare = bare(source);
-        let compiled = compile(bare)?;
-        let mut unknown: Vec<String> =
-            compiled.undeclared_variables(false).into_iter().filter(|name| !is_known(name)).collect();
-        unknown.sort();
-        match unknown.first() {
+        let asked = check::expression(&compile(bare)?)?;
+        let root = |name: &'_ String| name.split('.').next().unwrap_or_default().to_owned();
+        match asked.iter().map(root).find(|name| !NAMES.contains(&name.as_str())) {
             None => Ok(Expression { source: bare.to_owned() }),
             Some(name) => Err(format!("`{name}` is not known here; these are: {}", NAMES.join(", "))),
         }
+    }
+
+    /// One that was stored. An earlier version may have taken what is refused today: evaluating that is an error.
+    pub fn stored(source: &str) -> Expression {
+        Expression { source: bare(source).to_owned() }
     }
 
     pub fn source(&self) -> &str {
@@ -94,84 +103,68 @@ impl Expression {
 
     /// Whether it holds. An error is an answer: what it means is the policy's to say.
     pub fn holds(&self, scope: &Scope<'_>) -> Result<bool, String> {
-        let compiled = ENVIRONMENT.compile_expression(&self.source).map_err(|e| describe(&e))?;
-        compiled.eval(scope.values()).map(|value| is_yes(&value)).map_err(|e| describe(&e))
+        self.holds_within(scope, &mut Allowance::default())
+    }
+
+    /// The same, as one of several expressions of a verdict.
+    pub fn holds_within(&self, scope: &Scope<'_>, allowance: &mut Allowance) -> Result<bool, String> {
+        let compiled = compile(&self.source)?;
+        let before = allowance.steps.min(MAX_STEPS);
+        let mut meter = Meter::new(before);
+        let answer = scope.names().and_then(|names| {
+            let value = Machine::new(&names, &mut meter).eval(&compiled)?;
+            Ok(is_yes(&value))
+        });
+        allowance.steps -= before - meter.steps_left();
+        answer
     }
 }
 
-impl Scope<'_> {
-    fn values(&self) -> Value {
-        let failure = self.failure;
-        let text = |value: &Option<String>| value.as_deref().map_or(Value::from(()), Value::from);
-        let status = failure.status.map_or(Value::from(()), Value::from);
-        let result = failure.result.as_ref().map_or(Value::from(()), |json| Value::from(Serde(json)));
-        let error = Value::from_object(ErrorValue {
-            message: failure.message.clone(),
-            fields: BTreeMap::from([
-                ("message", Value::from(failure.message.as_str())),
-                ("type", text(&failure.error_type)),
-                ("code", text(&failure.code)),
-                ("status", status.clone()),
-                ("class", Value::from(self.class.word())),
-                ("trigger", Value::from(failure.trigger.word())),
-            ]),
-        });
-        Value::from(BTreeMap::from([
+impl<'a> Scope<'a> {
+    fn names<'s>(&'s self) -> Result<Names<'s>, String> {
+        let failure: &'s Failure = self.failure;
+        let text = |value: &'s Option<String>| value.as_deref().map_or(Val::None, Val::Str);
+        let status = failure.status.map_or(Val::None, |status| Val::Int(status.into()));
+        let result = failure.result.as_ref().map_or(Val::None, Val::of);
+        let class = Val::Str(self.class.word());
+        let trigger = Val::Str(failure.trigger.word());
+        // Its fields by name, its message when printed, and `'timeout' in error` looks into the message.
+        let error = Val::map(
+            vec![
+                (Val::Str("class"), class.clone()),
+                (Val::Str("code"), text(&failure.code)),
+                (Val::Str("message"), Val::Str(&failure.message)),
+                (Val::Str("status"), status.clone()),
+                (Val::Str("trigger"), trigger.clone()),
+                (Val::Str("type"), text(&failure.error_type)),
+            ],
+            Some(&failure.message),
+        )?;
+        Ok(Names::Fixed(vec![
             ("error", error),
-            ("message", Value::from(failure.message.as_str())),
+            ("message", Val::Str(&failure.message)),
             ("error_type", text(&failure.error_type)),
             ("status", status.clone()),
             ("status_code", status),
             ("code", text(&failure.code)),
-            ("class", Value::from(self.class.word())),
-            ("trigger", Value::from(failure.trigger.word())),
-            ("attempt", Value::from(self.attempt_number)),
+            ("class", class),
+            ("trigger", trigger),
+            ("attempt", Val::Int(self.attempt_number.into())),
             ("result", result.clone()),
             ("response", result.clone()),
             ("data", result),
-            ("success", Value::from(false)),
-            ("execution_id", Value::from(self.execution_id.as_str())),
-            ("task_id", Value::from(self.task_id.as_str())),
-            ("node_id", Value::from(self.task_id.as_str())),
+            ("success", Val::Bool(false)),
+            ("execution_id", Val::Str(&self.execution_id)),
+            ("task_id", Val::Str(&self.task_id)),
+            ("node_id", Val::Str(&self.task_id)),
             // Seed 004's own word for the event that asks: a failed attempt (F4-11, S4-4).
-            ("event_type", Value::from("action_error")),
+            ("event_type", Val::Str("action_error")),
         ]))
     }
 }
 
-/// `error`: its fields by name, its message when printed, and `'timeout' in error` looks into the message.
-#[derive(Debug)]
-struct ErrorValue {
-    message: String,
-    fields: BTreeMap<&'static str, Value>,
-}
-
-impl Object for ErrorValue {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Map
-    }
-
-    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
-        self.fields.get(key).cloned()
-    }
-
-    /// The `in` operator asks here; attributes go through `get_value_by_str`.
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        let key = key.as_str()?;
-        self.fields.get(key).cloned().or_else(|| self.message.contains(key).then(|| Value::from(true)))
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Values(self.fields.keys().map(|key| Value::from(*key)).collect())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
 /// Bounded before it is parsed, so that the parser never meets a text that could exhaust the stack.
-fn compile(bare: &str) -> Result<minijinja::Expression<'static, 'static>, String> {
+fn compile(bare: &str) -> Result<Expr<'_>, String> {
     if bare.len() > MAX_SOURCE {
         return Err(format!("an expression may have {MAX_SOURCE} bytes at most"));
     }
@@ -179,10 +172,10 @@ fn compile(bare: &str) -> Result<minijinja::Expression<'static, 'static>, String
         return Err("an expression may not be empty".into());
     }
     bound(bare)?;
-    ENVIRONMENT.compile_expression_owned(bare.to_owned()).map_err(|e| describe(&e))
+    parse_expr(bare).map_err(|error| describe(&error))
 }
 
-fn is_yes(value: &Value) -> bool {
+fn is_yes(value: &Val<'_>) -> bool {
     match value.as_str() {
         Some(word) => matches!(word.trim().to_ascii_lowercase().as_str(), "true" | "1" | "yes"),
         None => value.is_true(),
@@ -200,10 +193,6 @@ fn only_hole(source: &str) -> Option<&str> {
     let inner = inner.strip_prefix(['-', '+']).unwrap_or(inner);
     let inner = inner.strip_suffix(['-', '+']).unwrap_or(inner);
     (!two_holes).then(|| inner.trim())
-}
-
-fn is_known(name: &str) -> bool {
-    NAMES.contains(&name) || ENVIRONMENT.globals().any(|(global, _)| global == name)
 }
 
 fn bound(code: &str) -> Result<(), String> {

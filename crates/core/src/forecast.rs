@@ -67,19 +67,47 @@ pub fn of_policy(
     now: Timestamp,
     at_most: usize,
 ) -> Forecast {
+    of_policy_while(policy, limits, failures, id, now, at_most, &|| true)
+}
+
+/// The same, for as long as `goes_on` says so: a policy may be slow to evaluate.
+pub fn of_policy_while(
+    policy: Option<Arc<Policy>>,
+    limits: PolicyLimits,
+    failures: &[Assumed],
+    id: TaskId,
+    now: Timestamp,
+    at_most: usize,
+    goes_on: &dyn Fn() -> bool,
+) -> Forecast {
     let task = Task::new(id, Arc::new(Lane::default()), now);
     let snapshot = Snapshot { task, policy, policy_id: None, limits, guard: GuardView::default() };
-    play(&snapshot, one_by_one(failures), RunTimes::default(), now, at_most)
+    play(&snapshot, one_by_one(failures, goes_on), RunTimes::default(), now, at_most)
 }
 
 /// Assumes that every attempt from here on fails in the same way as `failure`.
 pub fn forecast(snapshot: &Snapshot, failure: &Failure, runs: RunTimes, now: Timestamp, at_most: usize) -> Forecast {
-    play(snapshot, one_by_one(&[failure.clone().into()]), runs, now, at_most)
+    forecast_while(snapshot, failure, runs, now, at_most, &|| true)
+}
+
+/// The same, for as long as `goes_on` says so.
+pub fn forecast_while(
+    snapshot: &Snapshot,
+    failure: &Failure,
+    runs: RunTimes,
+    now: Timestamp,
+    at_most: usize,
+    goes_on: &dyn Fn() -> bool,
+) -> Forecast {
+    play(snapshot, one_by_one(&[failure.clone().into()], goes_on), runs, now, at_most)
 }
 
 /// The first attempt fails like the first of them, and so on; the last one repeats.
-fn one_by_one(failures: &[Assumed]) -> impl Fn(usize, Timestamp) -> Option<(Millis, End)> {
-    |nth, _| {
+fn one_by_one(failures: &[Assumed], goes_on: &dyn Fn() -> bool) -> impl Fn(usize, Timestamp) -> Option<(Millis, End)> {
+    move |nth, _| {
+        if !goes_on() {
+            return None;
+        }
         let assumed = failures.get(nth).or_else(|| failures.last())?;
         Some((assumed.after, End::Failed(assumed.failure.clone())))
     }

@@ -1,16 +1,33 @@
 //! What a policy is, once every dialect is read: one shape, complete, checked. Reading is `dialect`'s work.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 
 use crate::expression::Expression;
 use crate::failure::{Class, Failure, Matcher, Trigger};
 use crate::invalid::Invalid;
+pub use crate::pattern::MessagePattern;
 use crate::task::Task;
 use crate::time::{Millis, Timestamp};
 use crate::window::{self, DAYS, Window};
 use crate::words::words;
+
+/// Rules of one policy.
+pub(crate) const MAX_RULES: usize = 100;
+/// Patterns of one policy: rules that match by `message`.
+pub(crate) const MAX_PATTERNS: usize = 16;
+pub(crate) const MAX_WINDOWS: usize = 50;
+
+pub(crate) fn too_many_rules() -> String {
+    format!("at most {MAX_RULES} rules are allowed")
+}
+
+pub(crate) fn too_many_patterns() -> String {
+    format!("at most {MAX_PATTERNS} patterns are allowed: rules that match by `message`")
+}
+
+pub(crate) fn too_many_windows() -> String {
+    format!("at most {MAX_WINDOWS} windows are allowed")
+}
 
 /// When and how often a task is tried again. Taken as a snapshot when the task is created (model I-13).
 #[derive(Clone, Debug, PartialEq)]
@@ -160,42 +177,6 @@ pub struct RuleMatch {
     pub code: Option<String>,
     pub message: Option<MessagePattern>,
     pub when: Option<Expression>,
-}
-
-/// A regular expression over the message, compiled once and compared by its text.
-#[derive(Clone, Debug)]
-pub struct MessagePattern(Arc<regex::Regex>);
-
-impl MessagePattern {
-    pub fn parse(source: &str) -> Result<MessagePattern, String> {
-        if source.len() > 1_000 {
-            return Err("a pattern may have 1000 bytes at most".into());
-        }
-        regex::RegexBuilder::new(source)
-            .size_limit(1 << 18)
-            .dfa_size_limit(1 << 20)
-            .build()
-            .map(|compiled| MessagePattern(Arc::new(compiled)))
-            .map_err(|error| match error {
-                regex::Error::CompiledTooBig(_) => "the pattern is too large once compiled".into(),
-                other => other.to_string().lines().last().unwrap_or("not a pattern").trim().to_owned(),
-            })
-    }
-
-    pub fn matches(&self, message: &str) -> bool {
-        let end = message.floor_char_boundary(message.len().min(64 * 1024));
-        self.0.is_match(&message[..end])
-    }
-
-    pub fn source(&self) -> &str {
-        self.0.as_str()
-    }
-}
-
-impl PartialEq for MessagePattern {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.as_str() == other.0.as_str()
-    }
 }
 
 impl RuleMatch {
@@ -351,11 +332,14 @@ impl Policy {
         if self.timeout == Some(Millis::ZERO) {
             faults.push("timeout", "must be more than nothing: every run would be over as it starts");
         }
-        if self.rules.len() > 100 {
-            faults.push("rules", "at most 100 rules are allowed");
+        if self.rules.len() > MAX_RULES {
+            faults.push("rules", too_many_rules());
         }
-        if self.windows.len() > 50 {
-            faults.push("windows", "at most 50 windows are allowed");
+        if self.rules.iter().filter(|rule| rule.matches.message.is_some()).count() > MAX_PATTERNS {
+            faults.push("rules", too_many_patterns());
+        }
+        if self.windows.len() > MAX_WINDOWS {
+            faults.push("windows", too_many_windows());
         } else if window::open_at(&self.windows, Timestamp(1_767_225_600_000)).is_none() {
             faults.push("windows", "together they never open: no retry could ever run");
         }

@@ -27,12 +27,18 @@ pub enum LoopCommand {
         /// Only tell what the pause would delay
         #[arg(long)]
         dry_run: bool,
+        /// Work on the database itself, for a server that does not start
+        #[arg(long, value_name = "FILE or URL", conflicts_with = "dry_run")]
+        db: Option<String>,
     },
     /// Let it go on
     Resume {
         /// One of them
         #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
+        /// Work on the database itself, for a server that does not start
+        #[arg(long, value_name = "FILE or URL")]
+        db: Option<String>,
     },
 }
 

@@ -37,6 +37,9 @@ pub struct DaemonArgs {
     /// Names this process among others
     #[arg(long, env = "INSTANCE_ID", hide_env_values = true)]
     pub instance: Option<String>,
+    /// Let the processes of tasks see this variable of the server; PATH, HOME, LANG and the like they see anyway
+    #[arg(long, env = "COMEBACK_PASS_ENV", hide_env_values = true, value_name = "NAME", value_delimiter = ',')]
+    pub pass_env: Vec<String>,
     /// human or json
     #[arg(long, env = "COMEBACK_LOG_FORMAT", hide_env_values = true, default_value = "human")]
     pub log_format: String,
@@ -75,6 +78,9 @@ pub struct ServeArgs {
     /// Let tasks start processes on this machine
     #[arg(long, env = "COMEBACK_ALLOW_COMMANDS", hide_env_values = true)]
     pub allow_commands: bool,
+    /// Let the processes of tasks see this variable of the server; PATH, HOME, LANG and the like they see anyway
+    #[arg(long, env = "COMEBACK_PASS_ENV", hide_env_values = true, value_name = "NAME", value_delimiter = ',')]
+    pub pass_env: Vec<String>,
     /// Let calls reach loopback and private networks
     #[arg(long, env = "COMEBACK_ALLOW_PRIVATE_NETWORKS", hide_env_values = true)]
     pub allow_private_networks: bool,

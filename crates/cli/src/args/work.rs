@@ -180,6 +180,9 @@ pub enum TaskCommand {
         which: OneOrMany,
         #[command(flatten)]
         note: Note,
+        /// Work on the database itself, for a server that does not start
+        #[arg(long, value_name = "FILE or URL", conflicts_with = "filter")]
+        db: Option<String>,
     },
     /// Keep it from running until it is resumed
     Pause {

@@ -93,7 +93,15 @@ async fn export(context: &Context, format: ExportFormat, query: &[(&str, String)
     let mut answer = context.client.open(path, query).await?;
     let broken = |what: String| Failure::new(code::FAILED, "the export broke off").why(what).remedy("run it again");
     while let Some(part) = answer.chunk().await.map_err(|error| broken(error.to_string()))? {
-        match std::io::stdout().write_all(&part) {
+        let shown;
+        let part: &[u8] = match context.out.terminal {
+            true => {
+                shown = output::safe::lines(&String::from_utf8_lossy(&part), false).into_owned();
+                shown.as_bytes()
+            }
+            false => &part,
+        };
+        match std::io::stdout().write_all(part) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(code::OK),
             written => written.map_err(|error| broken(error.to_string()))?,
         }

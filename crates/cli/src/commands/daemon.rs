@@ -22,6 +22,7 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         instance: args.instance,
         public_url: None,
         allow_commands: false,
+        pass_env: args.pass_env,
         allow_private_networks: false,
         allow_network: Vec::new(),
         trusted_proxy: Vec::new(),

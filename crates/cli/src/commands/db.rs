@@ -22,7 +22,7 @@ pub async fn run(out: &Output, command: DbCommand) -> Result<u8, Failure> {
 }
 
 /// A file must be there; nobody means an empty one.
-fn existing(db: &str) -> Result<Place, Failure> {
+pub fn existing(db: &str) -> Result<Place, Failure> {
     let place = Place::named(db);
     match place.file() {
         Some(path) if !path.exists() => Err(Failure::new(code::NOT_FOUND, format!("there is no database {place}"))

@@ -11,7 +11,7 @@ pub async fn run(context: &Context, command: LoopCommand) -> Result<u8, Failure>
     let loops = match command {
         LoopCommand::List => context.client.get("/api/v1/admin/loops").await?,
         LoopCommand::Pause { name, duration, dry_run: true, .. } => return preview(context, &name, duration).await,
-        LoopCommand::Pause { name, duration, note, dry_run: false } => {
+        LoopCommand::Pause { name, duration, note, dry_run: false, .. } => {
             let mut body = json!({});
             if let Some(duration) = duration {
                 body["duration"] = duration.into();
@@ -22,7 +22,7 @@ pub async fn run(context: &Context, command: LoopCommand) -> Result<u8, Failure>
             let paused = context.client.post(&format!("/api/v1/admin/loops/{name}/pause"), &body).await;
             paused.map_err(|error| unknown(&name, error))?
         }
-        LoopCommand::Resume { name } => {
+        LoopCommand::Resume { name, .. } => {
             let resumed = context.client.post(&format!("/api/v1/admin/loops/{name}/resume"), &json!({})).await;
             resumed.map_err(|error| unknown(&name, error))?
         }

@@ -16,6 +16,7 @@ mod help;
 mod keys;
 mod loops;
 mod numbers;
+mod offline;
 mod operations;
 mod policy;
 mod query;
@@ -37,7 +38,7 @@ use comeback_core::Timestamp;
 use comeback_engine::store::{Place, StoreError};
 use serde_json::Value;
 
-use crate::args::{Arguments, Command, Global};
+use crate::args::{Arguments, Command, Global, LoopCommand, TaskCommand};
 use crate::complete;
 use crate::config::{Said, Settings};
 use crate::failure::{Failure, code};
@@ -53,7 +54,7 @@ pub struct Context {
 impl Context {
     fn new(global: &Global, settings: &Settings) -> Result<Context, Failure> {
         for warning in &settings.warnings {
-            eprintln!("{warning}");
+            output::aside!("{warning}");
         }
         let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
         let client = Client::new(settings.server())?.with_key(key).in_namespace(namespace);
@@ -107,6 +108,10 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Daemon(args) => daemon::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
+        Command::Task(TaskCommand::Cancel { which, note, db: Some(db) }) => {
+            let id = which.id.unwrap_or_default();
+            offline::cancel(&out(), &db, &id, global.namespace.as_deref(), note.note).await
+        }
         Command::Task(command) => task::run(&context()?, command).await,
         Command::Operation(command) => operations::run(&context()?, command).await,
         Command::Workflow(command) => workflow::run(context, &out(), command).await,
@@ -124,6 +129,10 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
         Command::Admin(command) => query::admin(&context()?, command).await,
         Command::Tail(args) => tail::run(&context()?, args).await,
         Command::Status { watch } => status::run(&context()?, &watch).await,
+        Command::Loop(LoopCommand::Pause { name, duration, note, db: Some(db), .. }) => {
+            offline::pause(&out(), &db, &name, duration.as_deref(), note).await
+        }
+        Command::Loop(LoopCommand::Resume { name, db: Some(db) }) => offline::resume(&out(), &db, &name).await,
         Command::Loop(command) => loops::run(&context()?, command).await,
         Command::Account(command) => accounts::run(&context()?, command).await,
         Command::Audit(args) => audit::run(&context()?, args).await,

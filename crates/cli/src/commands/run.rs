@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use comeback_client::Error;
 use comeback_core::Millis;
 use comeback_engine::ReportEnd;
-use comeback_engine::executors::command::{self, Process};
+use comeback_engine::executors::command::{self, Environment, Process};
 use serde_json::{Value, json};
 
 use super::Context;
@@ -13,7 +13,7 @@ use super::enqueue::own_task;
 use super::task::end_code;
 use crate::args::RunArgs;
 use crate::failure::{Failure, code};
-use crate::output::{self, instant, say, soon, span};
+use crate::output::{self, aside, instant, soon, span};
 use crate::watch::Interrupted;
 
 const LEASE_SECS: u64 = 60;
@@ -29,7 +29,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
     let name = output::short(&submitted["tasks"][0]["id"]);
     let shown = client.task(&id).await?;
     let most = shown["max_retries"].as_u64().map_or(1, |retries| retries + 1);
-    let process = Process::new(args.run);
+    let process = Process { environment: Environment::OfCaller, ..Process::new(args.run) };
     let mut interrupted = Interrupted::listen()?;
     let work = Work { context, queue, id: id.clone(), name: name.clone(), most, process };
     tokio::select! {
@@ -37,7 +37,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
         () = interrupted.wait() => {
             // Nobody else would ever lease it.
             client.act(&id, "cancel", &json!({"note": "interrupted"})).await?;
-            eprintln!("{name}  canceled: it was interrupted");
+            aside!("{name}  canceled: it was interrupted");
             Ok(code::INTERRUPTED)
         }
     }
@@ -62,7 +62,7 @@ impl Work<'_> {
             let Some(lease) = leased["leases"].as_array().and_then(|leases| leases.first()) else {
                 let task = patiently(|| client.task(&self.id)).await?;
                 if let Some(end) = end_code(output::text(&task, "state")) {
-                    eprintln!("{}  {}", self.name, output::text(&task, "state"));
+                    aside!("{}  {}", self.name, output::text(&task, "state"));
                     return Ok(end);
                 }
                 continue;
@@ -98,7 +98,7 @@ impl Work<'_> {
             }
             (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
         };
-        eprintln!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
+        aside!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
         Ok(end_code(output::text(answer, "state")))
     }
 }
@@ -113,7 +113,7 @@ async fn patiently<F: Future<Output = Result<Value, Error>>>(ask: impl Fn() -> F
             answer => return answer,
         };
         if wait == FIRST_WAIT {
-            eprintln!("{error}; asking again until it answers (Ctrl-C ends it)");
+            aside!("{error}; asking again until it answers (Ctrl-C ends it)");
         }
         tokio::time::sleep(wait.max(error.retry_after().unwrap_or_default())).await;
         wait = (wait * 2).min(LONGEST_WAIT);
@@ -133,7 +133,7 @@ async fn attempt(context: &Context, process: &Process, token: &str, number: u64)
         }
     };
     let end = tokio::select! {
-        end = command::run(process, u32::try_from(number).unwrap_or(u32::MAX), |line| say!("{line}")) => end,
+        end = command::run(process, u32::try_from(number).unwrap_or(u32::MAX), output::raw_line) => end,
         () = alive => unreachable!("signs of life have no end"),
     };
     match end {

@@ -145,6 +145,7 @@ fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) ->
         handles,
         reach: Reach { everywhere: args.allow_private_networks, networks },
         commands: args.allow_commands,
+        pass_env: args.pass_env.clone(),
         ..ExecutorOptions::default()
     };
     let wrong = |why| Failure::new(code::FAILED, "the executors cannot be started").why(why);

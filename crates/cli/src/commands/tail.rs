@@ -67,7 +67,7 @@ pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(Stri
             }
             told += 1;
             tell(if context.out.is_json() {
-                event.to_string()
+                output::json_line(&event)
             } else {
                 worded(&event, &tasks.of(context, &event).await, &context.out)
             });

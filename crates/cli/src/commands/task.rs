@@ -32,7 +32,9 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
             }
             one_or_many(context, which, "retry", body).await
         }
-        TaskCommand::Cancel { which, note } => one_or_many(context, which, "cancel", json!({"note": note.note})).await,
+        TaskCommand::Cancel { which, note, .. } => {
+            one_or_many(context, which, "cancel", json!({"note": note.note})).await
+        }
         TaskCommand::Pause { which, note } => one_or_many(context, which, "pause", json!({"note": note.note})).await,
         TaskCommand::Resume { which, note } => one_or_many(context, which, "resume", json!({"note": note.note})).await,
         TaskCommand::Edit { id, retry, priority, labels } => edit(context, &id.id, retry, priority, &labels).await,

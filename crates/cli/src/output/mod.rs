@@ -1,5 +1,6 @@
 //! How things look: data on stdout, everything else on stderr; for people on a terminal, for programs on a pipe.
 
+pub mod safe;
 mod table;
 mod time;
 mod view;
@@ -22,9 +23,31 @@ macro_rules! say {
 pub(crate) use say;
 
 pub fn line(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
+    raw_line(&safe::lines(&text, std::io::stdout().is_terminal()));
+}
+
+/// A line as it is: of a program that runs here, for whoever started it.
+pub fn raw_line(text: &str) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         std::process::exit(if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 });
     }
+}
+
+/// A line beside the data, on stderr. It need not be read.
+macro_rules! aside {
+    ($($text:tt)*) => { $crate::output::beside(format_args!($($text)*)) };
+}
+pub(crate) use aside;
+
+pub fn beside(text: fmt::Arguments<'_>) {
+    let text = text.to_string();
+    let _ = writeln!(std::io::stderr(), "{}", safe::lines(&text, std::io::stderr().is_terminal()));
+}
+
+/// A value in one line.
+pub fn json_line(value: &Value) -> String {
+    safe::json(&value.to_string()).into_owned()
 }
 
 /// In which form things are wanted, and for whom.
@@ -63,8 +86,8 @@ impl Output {
     /// One document: in many lines for people who asked for it, in one line each where lines are documents.
     pub fn json(&self, value: &Value) {
         match self.format {
-            Format::Jsonl => say!("{value}"),
-            _ => say!("{}", serde_json::to_string_pretty(value).unwrap_or_default()),
+            Format::Jsonl => say!("{}", json_line(value)),
+            _ => say!("{}", safe::json(&serde_json::to_string_pretty(value).unwrap_or_default())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::Output;
+use super::{Output, safe};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
@@ -42,7 +42,7 @@ impl Cell {
 
     /// As it stands in running text.
     pub fn show(&self, out: &Output) -> String {
-        painted(&self.text, self.paint, false, out)
+        painted(&safe::cell(&self.text), self.paint, false, out)
     }
 }
 
@@ -99,13 +99,16 @@ impl Table {
 
     /// For programs: nothing is cut, nothing is coloured, a tab between two cells.
     pub fn for_programs(&self) -> Vec<String> {
-        let clean = |cell: &Cell| cell.text.replace(['\t', '\n', '\r'], " ");
+        let clean = |cell: &Cell| safe::cell(&cell.text).into_owned();
         self.rows.iter().map(|row| row.iter().map(clean).collect::<Vec<_>>().join("\t")).collect()
     }
 
     pub fn csv(&self) -> Vec<String> {
         let head: Vec<String> = self.head.iter().map(|head| head.to_lowercase().replace(' ', "_")).collect();
-        let rows = self.rows.iter().map(|row| row.iter().map(|cell| cell.text.clone()).collect());
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|cell| comeback_core::spreadsheet::cell(&cell.text).into_owned()).collect());
         std::iter::once(head).chain(rows).map(csv_line).collect()
     }
 
@@ -114,7 +117,7 @@ impl Table {
         let mut widths: Vec<usize> = self.head.iter().map(|head| head.width()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.text.width());
+                *width = (*width).max(safe::cell(&cell.text).width());
             }
         }
         let gaps = 2 * widths.len().saturating_sub(1);
@@ -145,7 +148,7 @@ fn laid_out(
 ) -> String {
     let mut line = String::new();
     for (i, (cell, width)) in cells.zip(widths).enumerate() {
-        let text = cut(&cell.text.replace(['\t', '\n', '\r'], " "), *width);
+        let text = cut(&safe::cell(&cell.text), *width);
         let room = if i + 1 == widths.len() { 0 } else { width.saturating_sub(text.width()) + 2 };
         line.push_str(&painted(&text, cell.paint, changed(i), out));
         line.push_str(&" ".repeat(room));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::table::Table;
-use super::{Output, say};
+use super::{Output, aside, json_line, safe, say};
 use crate::args::Format;
 use crate::failure::{Failure, code};
 
@@ -52,19 +52,19 @@ impl View {
         match out.format {
             Format::Json => out.json(&self.data),
             Format::Jsonl => match self.data["items"].as_array() {
-                Some(items) => items.iter().for_each(|item| say!("{item}")),
-                None => say!("{}", self.data),
+                Some(items) => items.iter().for_each(|item| say!("{}", json_line(item))),
+                None => say!("{}", json_line(&self.data)),
             },
             Format::Csv => self.chosen(out)?.csv().iter().for_each(|line| say!("{line}")),
             Format::Name => {
                 for row in &self.any_table()?.rows {
-                    say!("{}", row.first().map_or("", |cell| cell.text.as_str()));
+                    say!("{}", safe::cell(row.first().map_or("", |cell| cell.text.as_str())));
                 }
             }
             Format::Table => self.lines(out, None)?.iter().for_each(|line| say!("{line}")),
         }
         if let Some(hint) = self.hint.as_ref().filter(|_| out.format == Format::Table) {
-            eprintln!("{hint}");
+            aside!("{hint}");
         }
         Ok(self.code)
     }
@@ -74,7 +74,7 @@ impl View {
         let mut lines = Vec::new();
         for (i, block) in self.blocks.iter().enumerate() {
             match block {
-                Block::Line(line) => lines.push(line.clone()),
+                Block::Line(line) => lines.push(safe::lines(line, out.colour).into_owned()),
                 Block::Table(table) => {
                     let table = choose(table, out)?;
                     let before = match before.and_then(|before| before.blocks.get(i)) {

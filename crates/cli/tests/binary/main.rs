@@ -8,6 +8,7 @@ mod examples;
 mod executors;
 mod harness;
 mod kills;
+mod poison;
 mod postgres;
 mod restores;
 mod scripts;

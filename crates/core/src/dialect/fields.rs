@@ -13,6 +13,8 @@ pub struct Fields<'a> {
     /// By snake-case name: the name as written, and its value.
     left: BTreeMap<String, (&'a str, &'a Value)>,
     faults: Invalid,
+    /// It was checked when it was stored, perhaps by an earlier version that let in more.
+    stored: bool,
 }
 
 /// A number may stand in several names that differ by unit.
@@ -23,7 +25,7 @@ impl<'a> Fields<'a> {
         let Value::Object(object) = value else {
             return Err(Invalid::one("", "must be an object"));
         };
-        let mut fields = Fields { left: BTreeMap::new(), faults: Invalid::default() };
+        let mut fields = Fields { left: BTreeMap::new(), faults: Invalid::default(), stored: false };
         for (name, value) in object {
             if let Some((other, first)) = fields.left.insert(snake(name), (name, value))
                 && first != value
@@ -32,6 +34,20 @@ impl<'a> Fields<'a> {
             }
         }
         Ok(fields)
+    }
+
+    /// The same, of a document that was stored.
+    pub fn stored(value: &'a Value) -> Result<Fields<'a>, Invalid> {
+        Ok(Fields { stored: true, ..Fields::new(value)? })
+    }
+
+    /// A part of this document.
+    pub fn part<'p>(&self, value: &'p Value) -> Result<Fields<'p>, Invalid> {
+        Ok(Fields { stored: self.stored, ..Fields::new(value)? })
+    }
+
+    pub fn is_stored(&self) -> bool {
+        self.stored
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -141,7 +157,9 @@ impl<'a> Fields<'a> {
     }
 
     pub fn expression(&mut self, names: &[&str]) -> Option<Expression> {
+        let stored = self.stored;
         self.read(names, |_, value| match value {
+            Value::String(source) if stored => Ok(Expression::stored(source)),
             Value::String(source) => Expression::parse(source),
             Value::Bool(constant) => Expression::parse(if *constant { "true" } else { "false" }),
             _ => Err("must be an expression".into()),

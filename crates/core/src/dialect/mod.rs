@@ -33,7 +33,7 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
             }
             None => return Err(Invalid::one("", "a number must be a whole count of executions")),
         },
-        Value::Object(_) => match parse_object(value, dialect)? {
+        Value::Object(_) => match parse_object(Fields::new(value)?, dialect)? {
             Some(policy) => policy,
             None => return Ok(None),
         },
@@ -50,7 +50,8 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
 /// What a stored policy was: the normalised form is native, and was checked when it was stored.
 pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
-    parse_object(&value, Dialect::Native)?.ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
+    parse_object(Fields::stored(&value)?, Dialect::Native)?
+        .ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
 }
 
 /// A span as every document may write it: a number of seconds, or a text such as `90s`, `1h30m` or `PT5M`.
@@ -58,8 +59,7 @@ pub fn duration(value: &Value) -> Result<Millis, String> {
     fields::duration(value, 1e3)
 }
 
-fn parse_object(value: &Value, outer: Dialect) -> Result<Option<Policy>, Invalid> {
-    let mut fields = Fields::new(value)?;
+fn parse_object(mut fields: Fields<'_>, outer: Dialect) -> Result<Option<Policy>, Invalid> {
     let dialect = match fields.word("dialect", Dialect::from_word, Dialect::list) {
         Some(inner) if outer == Dialect::Native || inner == outer => inner,
         Some(_) => {

@@ -7,7 +7,10 @@ use serde_json::Value;
 use super::fields::{self, Fields};
 use crate::failure::{Class, Trigger};
 use crate::invalid::Invalid;
-use crate::policy::{Backoff, Dialect, MessagePattern, Rule, RuleMatch, ScheduleEntry, Strategy, Then};
+use crate::policy::{
+    self, Backoff, Dialect, MAX_PATTERNS, MAX_RULES, MAX_WINDOWS, MessagePattern, Rule, RuleMatch, ScheduleEntry,
+    Strategy, Then,
+};
 use crate::time::{Millis, Timestamp};
 use crate::window::{DAYS, Weekly, Window};
 
@@ -213,9 +216,20 @@ pub fn rules(fields: &mut Fields<'_>) -> Option<Vec<Rule>> {
         fields.fault(name, "must be a list of rules");
         return None;
     };
+    // Counted before any of them is read: reading a pattern or an expression takes a while.
+    if !fields.is_stored() {
+        if list.len() > MAX_RULES {
+            fields.fault(name, policy::too_many_rules());
+            return None;
+        }
+        if list.iter().filter(|item| has_pattern(item)).count() > MAX_PATTERNS {
+            fields.fault(name, policy::too_many_patterns());
+            return None;
+        }
+    }
     let mut rules = Vec::with_capacity(list.len());
     for (i, item) in list.iter().enumerate() {
-        match rule(item) {
+        match rule(fields, item) {
             Ok(rule) => rules.push(rule),
             Err(faults) => fields.absorb(&format!("{name}[{i}]"), faults),
         }
@@ -223,11 +237,18 @@ pub fn rules(fields: &mut Fields<'_>) -> Option<Vec<Rule>> {
     Some(rules)
 }
 
-fn rule(item: &Value) -> Result<Rule, Invalid> {
-    let mut fields = Fields::new(item)?;
+fn has_pattern(rule: &Value) -> bool {
+    let Value::Object(fields) = rule else { return false };
+    let matches = fields.iter().find(|(name, _)| fields::snake(name) == "match");
+    let of_match = matches.and_then(|(_, matches)| matches.as_object());
+    of_match.is_some_and(|matches| matches.keys().any(|name| fields::snake(name) == "message"))
+}
+
+fn rule(policy: &Fields<'_>, item: &Value) -> Result<Rule, Invalid> {
+    let mut fields = policy.part(item)?;
     let matches = match fields.take("match") {
         None => RuleMatch::default(),
-        Some((name, value)) => rule_match(value).unwrap_or_else(|faults| {
+        Some((name, value)) => rule_match(&fields, value).unwrap_or_else(|faults| {
             fields.absorb(name, faults);
             RuleMatch::default()
         }),
@@ -262,8 +283,8 @@ fn rule(item: &Value) -> Result<Rule, Invalid> {
     Ok(Rule { matches, then, max, backoff, delay })
 }
 
-fn rule_match(value: &Value) -> Result<RuleMatch, Invalid> {
-    let mut fields = Fields::new(value)?;
+fn rule_match(rule: &Fields<'_>, value: &Value) -> Result<RuleMatch, Invalid> {
+    let mut fields = rule.part(value)?;
     let mut on = Vec::new();
     for name in ["on", "status", "any"] {
         on.extend(fields.matchers(&[name]).unwrap_or_default());
@@ -280,9 +301,11 @@ fn rule_match(value: &Value) -> Result<RuleMatch, Invalid> {
             None
         }
     };
-    let message = fields
-        .text("message")
-        .and_then(|source| MessagePattern::parse(&source).map_err(|fault| fields.fault("message", fault)).ok());
+    let message = match fields.text("message") {
+        Some(source) if fields.is_stored() => Some(MessagePattern::stored(&source)),
+        Some(source) => MessagePattern::parse(&source).map_err(|fault| fields.fault("message", fault)).ok(),
+        None => None,
+    };
     let when = fields.expression(&["when"]);
     fields.finish()?;
     Ok(RuleMatch { on, class, trigger, error_type, code, message, when })
@@ -294,6 +317,10 @@ pub fn windows(fields: &mut Fields<'_>) -> Option<Vec<Window>> {
         fields.fault(name, "must be a list of windows");
         return None;
     };
+    if list.len() > MAX_WINDOWS && !fields.is_stored() {
+        fields.fault(name, policy::too_many_windows());
+        return None;
+    }
     let mut windows = Vec::with_capacity(list.len());
     for (i, item) in list.iter().enumerate() {
         match window(item) {

@@ -1,19 +1,24 @@
 //! Texts with holes: `{{ … }}` and `{% … %}` in any string of a JSON value.
 
 use std::collections::BTreeSet;
-use std::io;
 
-use minijinja::value::{Serde, Value as Inner, ValueKind, merge_maps};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
-use super::{ENVIRONMENT, compile, describe, is_yes, only_hole};
+use super::machine::{Machine, Names, parse_template};
+use super::meter::{MAX_STEPS, MAX_VALUE, Meter, Res, too_large};
+use super::value::{Room, to_json};
+use super::{check, compile, filters, is_yes, only_hole};
 use crate::invalid::Invalid;
 
 const MAX_TEMPLATE: usize = 64 * 1024;
 /// Each `elif` stands inside the one before it.
 const MAX_STATEMENTS: usize = 200;
-const MAX_RENDERED: usize = 1024 * 1024;
+const MAX_RENDERED: usize = MAX_VALUE;
 const MAX_DEPTH: usize = 100;
+/// The memory of one value that `eval` answers with.
+const MAX_ANSWER: usize = 8 * 1024 * 1024;
+/// The memory of all values that `render` puts into one document.
+const MAX_FILLED: usize = 5 * 1024 * 1024;
 
 pub fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%")
@@ -22,8 +27,8 @@ pub fn is_template(text: &str) -> bool {
 /// The bare expression, and the names it asks for, dotted as far as they are written so (`steps.load.result`).
 pub fn check_expression(source: &str) -> Result<(String, BTreeSet<String>), String> {
     let bare = super::bare(source);
-    let compiled = compile(bare)?;
-    Ok((bare.to_owned(), asked_for(compiled.undeclared_variables(true))))
+    let asked = check::expression(&compile(bare)?)?;
+    Ok((bare.to_owned(), asked_for(asked)))
 }
 
 /// Whether a text can be rendered, and the names it asks for.
@@ -32,39 +37,56 @@ pub fn check_template(source: &str) -> Result<BTreeSet<String>, String> {
         return Ok(BTreeSet::new());
     }
     if let Some(bare) = only_hole(source) {
-        return compile(bare).map(|compiled| asked_for(compiled.undeclared_variables(true)));
+        return check::expression(&compile(bare)?).map(asked_for);
     }
     bound(source)?;
-    let template = ENVIRONMENT.template_from_str(source).map_err(|error| describe(&error))?;
-    Ok(asked_for(template.undeclared_variables(true)))
+    check::template(&parse_template(source)?).map(asked_for)
 }
 
 /// The value of an expression. What is not there is an error, never an empty value.
 pub fn eval(source: &str, context: &Value) -> Result<Value, String> {
-    to_json(&evaluate(super::bare(source), &scope(context))?, 0)
+    let mut meter = Meter::new(MAX_STEPS);
+    evaluate(super::bare(source), &Names::Json(context), &mut meter, &mut Room::new(MAX_ANSWER))
 }
 
 /// Whether a condition holds: as in a policy, the words `true`, `1` and `yes` do.
 pub fn holds(source: &str, context: &Value) -> Result<bool, String> {
-    evaluate(super::bare(source), &scope(context)).map(|value| is_yes(&value))
+    let bare = super::bare(source);
+    let (names, mut meter) = (Names::Json(context), Meter::new(MAX_STEPS));
+    let compiled = compile(bare)?;
+    let mut machine = Machine::new(&names, &mut meter);
+    match machine.eval(&compiled) {
+        Ok(value) if value.is_undefined() => Err(not_there(bare)),
+        Ok(value) => Ok(is_yes(&value)),
+        Err(message) => Err(fault(message, machine.line, bare)),
+    }
 }
 
 /// Fills the holes of every string. A string that is one `{{ … }}` and nothing else becomes the value itself, whatever its
 /// type; any other becomes a text. Keys stay as they are. Faults name the path of the string.
 pub fn render(value: &Value, context: &Value) -> Result<Value, Invalid> {
-    let mut work = Rendering { scope: scope(context), left: MAX_RENDERED, faults: Invalid::default() };
+    let mut work = Rendering {
+        names: Names::Json(context),
+        meter: Meter::new(MAX_STEPS),
+        room: Room::new(MAX_FILLED),
+        left: MAX_RENDERED,
+        faults: Invalid::default(),
+    };
     let rendered = work.value(value, &mut String::new(), 0);
     work.faults.or(rendered)
 }
 
-struct Rendering {
-    scope: Inner,
+struct Rendering<'a> {
+    names: Names<'a>,
+    /// Shared by all strings of a document: a long document may not take longer than one long text.
+    meter: Meter,
+    room: Room,
     /// Bytes that may still be written: a short template over a long list can be endless.
     left: usize,
     faults: Invalid,
 }
 
-impl Rendering {
+impl Rendering<'_> {
     fn value(&mut self, value: &Value, path: &mut String, depth: usize) -> Value {
         let before = path.len();
         match value {
@@ -102,106 +124,50 @@ impl Rendering {
     }
 
     fn text(&mut self, source: &str) -> Result<Value, String> {
+        self.meter.forget_values();
+        self.meter.look(source.len())?;
         if let Some(bare) = only_hole(source) {
-            let value = to_json(&evaluate(bare, &self.scope)?, 0)?;
-            self.left = self.left.checked_sub(weight(&value)).ok_or_else(too_much)?;
+            let value = evaluate(bare, &self.names, &mut self.meter, &mut self.room)?;
+            self.left = self.left.checked_sub(weight(&value)).ok_or_else(too_large)?;
             return Ok(value);
         }
         bound(source)?;
-        let template = ENVIRONMENT.template_from_str(source).map_err(|error| describe(&error))?;
-        let mut out = Bounded { text: Vec::new(), left: self.left };
-        let done = template.render_captured_to(self.scope.clone(), &mut out).map(|_| ());
-        match done {
-            Err(error) if error.kind() == minijinja::ErrorKind::WriteFailure => Err(too_much()),
-            Err(error) => Err(fault(&error, source)),
-            Ok(()) => {
-                self.left = out.left;
-                String::from_utf8(out.text).map(Value::String).map_err(|_| "did not become a text".into())
-            }
-        }
+        let template = parse_template(source)?;
+        let mut machine = Machine::new(&self.names, &mut self.meter);
+        let text = machine.render(&template, self.left).map_err(|message| fault(message, machine.line, source))?;
+        self.left -= text.len();
+        self.room.take(text.len())?;
+        Ok(Value::String(text))
     }
 }
 
-fn too_much() -> String {
-    format!("would become more than {MAX_RENDERED} bytes")
+fn not_there(bare: &str) -> String {
+    format!("`{bare}` is not there")
 }
 
-struct Bounded {
-    text: Vec<u8>,
-    left: usize,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left = self.left.checked_sub(bytes.len()).ok_or(io::ErrorKind::WriteZero)?;
-        self.text.extend_from_slice(bytes);
-        Ok(bytes.len())
+fn evaluate(bare: &str, names: &Names<'_>, meter: &mut Meter, room: &mut Room) -> Res<Value> {
+    let compiled = compile(bare)?;
+    let mut machine = Machine::new(names, meter);
+    match machine.eval(&compiled) {
+        Ok(value) if value.is_undefined() => Err(not_there(bare)),
+        Ok(value) => to_json(&value, room, machine.meter, 0),
+        Err(message) => Err(fault(message, machine.line, bare)),
     }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The context, and `fail('why')`, which ends an evaluation with an error.
-fn scope(context: &Value) -> Inner {
-    let fail = Inner::from_function(|why: &str| -> Result<Inner, minijinja::Error> {
-        Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, why.to_owned()))
-    });
-    merge_maps([Inner::from(Serde(context)), Inner::from(std::collections::BTreeMap::from([("fail", fail)]))])
-}
-
-fn evaluate(bare: &str, scope: &Inner) -> Result<Inner, String> {
-    let value = compile(bare)?.eval(scope.clone()).map_err(|error| fault(&error, bare))?;
-    if value.is_undefined() { Err(format!("`{bare}` is not there")) } else { Ok(value) }
 }
 
 /// The error alone often does not say what it is about.
-fn fault(error: &minijinja::Error, source: &str) -> String {
-    let line = source.trim().lines().nth(error.line().unwrap_or(1).saturating_sub(1)).unwrap_or_default().trim();
+fn fault(message: String, line: usize, source: &str) -> String {
+    if message == too_large() {
+        return message;
+    }
+    let line = source.trim().lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
     let end = line.floor_char_boundary(line.len().min(80));
-    format!("{} in `{}`", describe(error), &line[..end])
+    format!("{message} in `{}`", &line[..end])
 }
 
-fn asked_for(names: impl IntoIterator<Item = String>) -> BTreeSet<String> {
-    names
-        .into_iter()
-        .filter(|name| {
-            let root = name.split('.').next().unwrap_or_default();
-            root != "fail" && !ENVIRONMENT.globals().any(|(global, _)| global == root)
-        })
-        .collect()
-}
-
-fn to_json(value: &Inner, depth: usize) -> Result<Value, String> {
-    if depth > MAX_DEPTH {
-        return Err(format!("may nest {MAX_DEPTH} levels at most"));
-    }
-    let items = || value.try_iter().map_err(|error| describe(&error));
-    match value.kind() {
-        ValueKind::None => Ok(Value::Null),
-        ValueKind::Bool => Ok(Value::Bool(value.is_true())),
-        ValueKind::Number => number(value).map(Value::Number),
-        ValueKind::String => Ok(Value::String(value.as_str().unwrap_or_default().to_owned())),
-        ValueKind::Seq | ValueKind::Iterable => items()?.map(|item| to_json(&item, depth + 1)).collect(),
-        ValueKind::Map => items()?
-            .map(|key| {
-                let field = value.get_item(&key).map_err(|error| describe(&error))?;
-                Ok((key.to_string(), to_json(&field, depth + 1)?))
-            })
-            .collect::<Result<Map<_, _>, String>>()
-            .map(Value::Object),
-        ValueKind::Undefined => Err("holds something that is not there".into()),
-        other => Err(format!("a {other} is no JSON")),
-    }
-}
-
-fn number(value: &Inner) -> Result<Number, String> {
-    let whole = |value: &Inner| i64::try_from(value.clone()).map(Number::from).ok();
-    let natural = |value: &Inner| u64::try_from(value.clone()).map(Number::from).ok();
-    let real = |value: &Inner| f64::try_from(value.clone()).ok().and_then(Number::from_f64);
-    let read = if value.is_integer() { whole(value).or_else(|| natural(value)) } else { None };
-    read.or_else(|| real(value)).ok_or_else(|| format!("{value} is no number that JSON knows"))
+fn asked_for(names: BTreeSet<String>) -> BTreeSet<String> {
+    let is_function = |name: &String| filters::FUNCTIONS.contains(&name.split('.').next().unwrap_or_default());
+    names.into_iter().filter(|name| !is_function(name)).collect()
 }
 
 fn weight(value: &Value) -> usize {

@@ -1,13 +1,17 @@
 //! Forecast: when a task will be tried again, and when it gives up, if every attempt fails as the last one did.
 
-use comeback_core::forecast::{Forecast, RunTimes, forecast};
+use std::time::{Duration, Instant};
+
+use comeback_core::forecast::{Forecast, RunTimes, forecast_while};
 use comeback_core::{Failure, Millis, Record, TaskId, Trigger};
-use comeback_store::Subject;
+use comeback_store::{StoreError, Subject};
 
 use crate::{CommandError, Engine};
 
 /// Runs looked at for how long a run takes.
 const RUNS: u32 = 200;
+/// How long one forecast goes on; the attempts by then are told.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
     pub async fn forecast(&self, namespace: &str, id: TaskId, at_most: usize) -> Result<Forecast, CommandError> {
@@ -17,7 +21,14 @@ impl Engine {
         let failure = failure.unwrap_or_else(|| Failure::new(Trigger::Error, "as assumed"));
         let mut snapshot = self.core.snapshot(&view.stored);
         snapshot.guard.dependency = self.core.guard_of(&view.stored.task).await?;
-        Ok(forecast(&snapshot, &failure, run_times(&records), self.now(), at_most))
+        let (runs, now) = (run_times(&records), self.now());
+        // Beside the threads that serve: a policy may be slow to evaluate.
+        let play = move || {
+            let began = Instant::now();
+            forecast_while(&snapshot, &failure, runs, now, at_most, &|| began.elapsed() < PATIENCE)
+        };
+        let played = tokio::task::spawn_blocking(play).await;
+        Ok(played.map_err(|error| StoreError::Unavailable(error.to_string()))?)
     }
 }
 

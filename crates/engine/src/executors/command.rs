@@ -18,6 +18,47 @@ use super::listen::{Lines, both_ends};
 use crate::secrets::{SecretText, scrubbed};
 use crate::{Core, Json, Leased, ReportEnd};
 
+/// Which variables of this process a new one gets, beside its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// The few that every program needs, and those that are named here: a server's own hold its secrets.
+    Clean(Arc<[String]>),
+    /// All of them but the key and the database of a server: for a command that somebody starts at their own terminal.
+    OfCaller,
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Environment::Clean(Arc::default())
+    }
+}
+
+/// What every program may need; all of `LC_` too.
+const USUAL_VARIABLES: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
+/// What no command gets from the terminal it is started at.
+const SECRET_VARIABLES: [&str; 3] = ["COMEBACK_KEY", "COMEBACK_DB", "COMEBACK_SECRET_KEY"];
+
+impl Environment {
+    fn apply(&self, command: &mut Command) {
+        match self {
+            Environment::OfCaller => SECRET_VARIABLES.iter().for_each(|name| {
+                command.env_remove(name);
+            }),
+            Environment::Clean(passed) => {
+                command.env_clear();
+                for (name, value) in std::env::vars_os() {
+                    let is_wanted = name.to_str().is_some_and(|name| {
+                        USUAL_VARIABLES.contains(&name) || name.starts_with("LC_") || passed.iter().any(|it| it == name)
+                    });
+                    if is_wanted {
+                        command.env(name, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A process to start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
@@ -25,6 +66,7 @@ pub struct Process {
     pub env: BTreeMap<String, String>,
     /// Variables whose values are named secrets, looked up when it is started.
     pub secret_env: BTreeMap<String, SecretText>,
+    pub environment: Environment,
     pub cwd: Option<String>,
     pub classify: Classify,
     /// What it can read.
@@ -134,9 +176,9 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// One try of a task that brings its own settings. What it leaves behind holds none of the secrets it was given.
-pub(crate) async fn run_own(core: &Core, task: &Leased) -> ReportEnd {
+pub(crate) async fn run_own(core: &Core, task: &Leased, environment: Environment) -> ReportEnd {
     let mut process = match Process::read(task.executor.as_deref().unwrap_or("{}")) {
-        Ok(process) => process,
+        Ok(process) => Process { environment, ..process },
         Err(invalid) => return never("settings", invalid.to_string()),
     };
     let named = std::mem::take(&mut process.secret_env);
@@ -166,10 +208,9 @@ fn never(error_type: &str, message: String) -> ReportEnd {
 /// One try. Every line of standard output is passed on.
 pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&str)) -> ReportEnd {
     let mut command = Command::new(&process.run[0]);
+    process.environment.apply(&mut command);
     command
         .args(&process.run[1..])
-        // It decrypts every secret there is.
-        .env_remove("COMEBACK_SECRET_KEY")
         .envs(&process.env)
         .env("COMEBACK_ATTEMPT", attempt_number.to_string())
         .stdin(if process.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
@@ -270,6 +311,29 @@ mod tests {
             panic!("it cannot start")
         };
         assert_eq!(failure.class, Some(Class::Final));
+    }
+
+    /// The names of the variables that a process sees. Cargo gives every test some of its own.
+    async fn variables(environment: Environment) -> Vec<String> {
+        let script = "env | cut -d= -f1 | sed 's/.*/\"&\"/' | tr '\n' ',' | sed 's/,$//; s/.*/[&]/'; echo";
+        let process = Process { environment, ..Process::new(vec!["sh".into(), "-c".into(), script.into()]) };
+        let ReportEnd::Succeeded { result } = run(&process, 1, |_| {}).await else { panic!("it succeeds") };
+        serde_json::from_str(result.expect("a result").text()).expect("names")
+    }
+
+    #[tokio::test]
+    async fn a_process_gets_a_clean_environment_and_what_is_passed() {
+        let all = variables(Environment::OfCaller).await;
+        assert!(all.iter().any(|name| name == "CARGO_MANIFEST_DIR"), "{all:?}");
+        let clean = variables(Environment::default()).await;
+        assert!(
+            clean.iter().any(|name| name == "PATH") && clean.iter().any(|name| name == "COMEBACK_ATTEMPT"),
+            "{clean:?}"
+        );
+        assert!(!clean.iter().any(|name| name.starts_with("CARGO")), "{clean:?}");
+        let passed = variables(Environment::Clean(["CARGO_MANIFEST_DIR".to_owned()].into())).await;
+        assert!(passed.iter().any(|name| name == "CARGO_MANIFEST_DIR"), "{passed:?}");
+        assert!(!passed.iter().any(|name| name == "CARGO_PKG_NAME"), "{passed:?}");
     }
 
     #[tokio::test]

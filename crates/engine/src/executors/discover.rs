@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::command::{self, Process};
+use super::command::{self, Environment, Process};
 use super::kinds::{CATEGORY, Kind};
 use crate::{CommandError, Engine, Json, ReportEnd, Submit, TaskSpec};
 
@@ -86,10 +86,10 @@ pub struct Round {
 
 impl Engine {
     /// For ever: a round, and a while of nothing.
-    pub(super) async fn keep_discovering(self, kind: Arc<Kind>) {
+    pub(super) async fn keep_discovering(self, kind: Arc<Kind>, environment: Environment) {
         let Some(discover) = &kind.discover else { return };
         loop {
-            match self.discover(&kind, discover).await {
+            match self.discover(&kind, discover, &environment).await {
                 Ok(Round { printed, made, refused }) if made + refused > 0 => {
                     tracing::info!(kind = kind.name, printed, made, refused, "discovered");
                 }
@@ -101,10 +101,16 @@ impl Engine {
         }
     }
 
-    async fn discover(&self, kind: &Kind, discover: &Discover) -> Result<Round, CommandError> {
+    async fn discover(
+        &self,
+        kind: &Kind,
+        discover: &Discover,
+        environment: &Environment,
+    ) -> Result<Round, CommandError> {
         let mut round = Round::default();
         let mut found: Vec<Found> = Vec::new();
-        let end = command::run(&discover.process, 1, |line| {
+        let process = Process { environment: environment.clone(), ..discover.process.clone() };
+        let end = command::run(&process, 1, |line| {
             if line.trim().is_empty() {
                 return;
             }

@@ -36,6 +36,8 @@ pub struct ExecutorOptions {
     pub reach: Reach,
     /// Tasks may start processes here.
     pub commands: bool,
+    /// Variables of this process that theirs get too.
+    pub pass_env: Vec<String>,
     /// Where those who are called say how it ended: the address of this server as they know it.
     pub handles: String,
     /// Calls and processes side by side, of each sort; as many deliveries of subscriptions and hooks beside the calls.
@@ -47,6 +49,7 @@ impl Default for ExecutorOptions {
         ExecutorOptions {
             reach: Reach::default(),
             commands: false,
+            pass_env: Vec::new(),
             handles: "http://127.0.0.1:7330".into(),
             concurrency: 64,
         }
@@ -136,6 +139,7 @@ struct Runner {
     engine: Engine,
     calls: http::Calls,
     handles: Arc<str>,
+    environment: command::Environment,
     runs: Arc<bound::Runs>,
     shift: Arc<Shift>,
 }
@@ -194,7 +198,9 @@ impl Engine {
         let calls = http::Calls::new(options.reach)?;
         let runs: Arc<bound::Runs> = Arc::default();
         let handles = options.handles.into();
-        let runner = Runner { engine: self.clone(), calls, handles, runs: runs.clone(), shift: shift.clone() };
+        let environment = command::Environment::Clean(options.pass_env.into());
+        let (engine, own) = (self.clone(), environment.clone());
+        let runner = Runner { engine, calls, handles, environment: own, runs: runs.clone(), shift: shift.clone() };
         let mut sorts = vec![Executor::Http, Executor::Timer, Executor::Hook];
         if options.commands {
             sorts.push(Executor::Command);
@@ -204,9 +210,10 @@ impl Engine {
         for kind in self.config().kinds.iter() {
             tasks.push(drive(Duty::Kind(kind.clone()), kind.concurrency));
             let (engine, kind, shift) = (self.clone(), kind.clone(), shift.clone());
+            let environment = environment.clone();
             tasks.push(tokio::spawn(async move {
                 tokio::select! {
-                    () = engine.keep_discovering(kind) => {}
+                    () = engine.keep_discovering(kind, environment) => {}
                     () = shift.until(Phase::Closing) => {}
                 }
             }));
@@ -373,9 +380,14 @@ impl Runner {
                 Duty::Sort(Executor::Http) => {
                     self.engine.core.tallies.telling(&task.namespace, &task.kind, self.call(&task)).await
                 }
-                Duty::Sort(Executor::Command) => command::run_own(&self.engine.core, &task).await,
+                Duty::Sort(Executor::Command) => {
+                    command::run_own(&self.engine.core, &task, self.environment.clone()).await
+                }
                 Duty::Sort(_) => ReportEnd::Succeeded { result: None },
-                Duty::Kind(kind) => command::run_task(kind.process.clone(), &task).await,
+                Duty::Kind(kind) => {
+                    let environment = self.environment.clone();
+                    command::run_task(command::Process { environment, ..kind.process.clone() }, &task).await
+                }
             }
         };
         let held = self.runs.hold(task.lease);

@@ -160,9 +160,11 @@ fn csv_line(it: &Audit) -> String {
     format!("{}\r\n", COLUMNS.iter().map(field).collect::<Vec<_>>().join(","))
 }
 
+/// A cell that no spreadsheet takes for a formula.
 fn quoted(text: &str) -> String {
+    let text = comeback_core::spreadsheet::cell(text);
     let plain = !text.contains(['"', ',', '\r', '\n']);
-    if plain { text.to_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
+    if plain { text.into_owned() } else { format!("\"{}\"", text.replace('"', "\"\"")) }
 }
 
 /// Acts read from the database at a time.
@@ -208,6 +210,8 @@ mod tests {
     #[test]
     fn what_would_break_a_line_is_quoted() {
         assert_eq!(quoted("ana"), "ana");
+        assert_eq!(quoted("=HYPERLINK(\"http://evil\",\"x\")"), "\"'=HYPERLINK(\"\"http://evil\"\",\"\"x\"\")\"");
+        assert_eq!(quoted("-5"), "-5");
         assert_eq!(quoted("a, \"b\"\nc"), "\"a, \"\"b\"\"\nc\"");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Extension, Path, State};
 use axum::http::{Method, StatusCode};
@@ -10,10 +11,11 @@ use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::forecast::Assumed;
 use comeback_core::{Did, Failure, Invalid, Millis, Policy, Quota, TaskId, Trigger, dialect, explain, forecast};
-use comeback_engine::store::KindPolicy;
+use comeback_engine::store::{KindPolicy, StoreError};
 use comeback_engine::{Cohort, MOST_LIVES, USUAL_LIVES};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -110,10 +112,22 @@ const MOST_FAILURES: usize = 1_000;
 /// Attempts that one look at the future tells of.
 const MOST_SIMULATED: usize = 1_000;
 
+/// How long one simulation goes on; the attempts by then are told.
+const LONGEST_SIMULATION: Duration = Duration::from_secs(1);
+/// How many go on at the same time: each takes a core.
+static SIMULATIONS: Semaphore = Semaphore::const_new(2);
+
+/// Beside the threads that serve: a policy may take a while to read and to play.
 async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, Problem> {
-    let given: SimulateIn = wire::read(&body)?;
+    let _place = SIMULATIONS.acquire().await;
+    let played = tokio::task::spawn_blocking(move || simulated(&app, &body)).await;
+    played.map_err(|error| StoreError::Unavailable(error.to_string()))?.map(Json)
+}
+
+fn simulated(app: &App, body: &Bytes) -> Result<Value, Problem> {
+    let given: SimulateIn = wire::read(body)?;
     let limits = app.engine.config().policy_limits;
-    let policy = read_policy(&app, "policy", &given.policy, given.dialect.as_deref())?;
+    let policy = read_policy(app, "policy", &given.policy, given.dialect.as_deref())?;
     let mut faults = Invalid::default();
     if given.failures.len() > MOST_FAILURES {
         faults.push("failures", format!("at most {MOST_FAILURES} are allowed"));
@@ -136,7 +150,9 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     }
     let now = app.engine.now();
     let id = TaskId(given.seed.map_or_else(Uuid::now_v7, |seed| Uuid::from_u128(u128::from(seed))));
-    let coming = forecast::of_policy(policy.clone(), limits, &failures, id, now, at_most);
+    let began = Instant::now();
+    let goes_on = || began.elapsed() < LONGEST_SIMULATION;
+    let coming = forecast::of_policy_while(policy.clone(), limits, &failures, id, now, at_most, &goes_on);
     let mut shown = task::forecast(&coming);
     for (attempt, coming) in shown["attempts"].as_array_mut().into_iter().flatten().zip(&coming.attempts) {
         let Some(record) = &coming.verdict else { continue };
@@ -147,7 +163,7 @@ async fn simulate(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value
     shown["policy"] = policy.as_ref().map_or(Value::Bool(false), |policy| policy.to_json());
     shown["words"] = json!(explain::policy(policy.as_deref()));
     shown["now"] = now.to_rfc3339().into();
-    Ok(Json(shown))
+    Ok(shown)
 }
 
 #[derive(Deserialize, ToSchema)]
