@@ -47,7 +47,7 @@ pub async fn epoch(store: &PostgresStore) -> Result<String, StoreError> {
     let statement = reader.prepare_cached(LOOK).await?;
     let row = reader.query_one(&statement, &[&EPOCH, &HOME]).await?;
     let (epoch, home): (Option<String>, Option<String>) = (row.get(0), row.get(1));
-    let here = here(&reader).await?;
+    let here = here(&*reader).await?;
     if home.is_some_and(|home| is_same(&home, &here)) {
         return Ok(epoch.unwrap_or_default());
     }

@@ -293,7 +293,7 @@ impl Store for PostgresStore {
     }
 
     async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
-        feed::translated(&self.reader().await?, cursor).await.map_err(StoreError::of_a_read)
+        feed::translated(&*self.reader().await?, cursor).await.map_err(StoreError::of_a_read)
     }
 
     async fn epoch(&self) -> Result<String, StoreError> {

@@ -229,7 +229,7 @@ impl SharedStore for PostgresStore {
 
     async fn kind_policies(&self, namespace: &str, kinds: &[String]) -> Result<Vec<KindPolicy>, StoreError> {
         let client = self.reader().await?;
-        policies(&client, namespace, kinds).await.map_err(StoreError::of_a_read)
+        policies(&*client, namespace, kinds).await.map_err(StoreError::of_a_read)
     }
 
     async fn put_kind_policy(&self, policy: &KindPolicy, most: u64, audit: Option<&Audit>) -> Result<(), StoreError> {
