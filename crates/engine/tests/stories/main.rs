@@ -24,6 +24,7 @@ mod rules;
 mod schedules;
 #[path = "../common/shapes.rs"]
 mod shapes;
+mod shares;
 mod sizes;
 mod subscriptions;
 mod tasks;
@@ -75,6 +76,7 @@ fn main() {
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),
         ("bad_input", bad_input::STORIES),
+        ("shares", shares::STORIES),
     ];
     let mut trials = Vec::new();
     for (room, stories) in rooms {
