@@ -79,6 +79,7 @@ impl Limits {
                 match name {
                     "longest_lease" => self.longest_lease = span,
                     _ if span < Millis(100) => return Err("100ms is the least".into()),
+                    "search_timeout" if span > Millis::from_secs(60) => return Err("60s is the most".into()),
                     "search_timeout" => self.search_timeout = span,
                     _ => self.longest_call = span,
                 }

@@ -104,6 +104,8 @@ pub struct Tree {
     pub depth: u32,
     /// How many tasks the root and all executions below it have.
     pub tasks: u64,
+    /// Whether the root has not ended yet.
+    pub is_open: bool,
 }
 
 /// Where an execution came from.

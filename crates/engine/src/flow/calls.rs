@@ -74,7 +74,9 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
             Ok(()) => Ok(Some(Verb::HookStarted { lease_number })),
             Err(CommandError::Store(error)) => Err(error),
             Err(CommandError::RootEnded(_)) => {
-                cancel_below_ended(core, claimed).await?;
+                if let Some(execution) = claimed.stored.task.execution {
+                    cancel_below_ended(core, &claimed.stored.task.lane.namespace, execution).await?;
+                }
                 Ok(None)
             }
             Err(CommandError::QuotaExceeded(refused)) => Ok(end(End::Failed(finally(QUOTA, refused.to_string())))),
@@ -90,10 +92,12 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
 const QUOTA: &str = "quota";
 
 /// The root has ended, so the execution that wanted to begin more below it ends too.
-async fn cancel_below_ended(core: &Core, claimed: &Claimed) -> Result<(), StoreError> {
-    let task = &claimed.stored.task;
-    let Some(execution) = task.execution else { return Ok(()) };
-    match cancel_execution(core, &task.lane.namespace, execution, left_alone().into(), None).await {
+pub(crate) async fn cancel_below_ended(
+    core: &Core,
+    namespace: &str,
+    execution: ExecutionId,
+) -> Result<(), StoreError> {
+    match cancel_execution(core, namespace, execution, left_alone().into(), None).await {
         Err(CommandError::Store(error)) => Err(error),
         // Where it could not be canceled somebody was quicker.
         _ => Ok(()),

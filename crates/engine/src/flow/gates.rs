@@ -1,11 +1,12 @@
 //! Gates: a condition that holds or not, a list to go over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When, expression};
 use comeback_store::{Body, Loop, NewTask, StoreError, Stored, TaskView};
 use serde_json::Value;
 
+use super::calls::cancel_below_ended;
 use super::turns::{TURN, by_namespace, in_turns};
 use super::{Foreach, Round, Step};
 use crate::Core;
@@ -19,8 +20,9 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let due = core.store.gates(TURN).await?;
     in_turns(by_namespace(due, |stored| &stored.task.lane.namespace), |due| async move {
         let mut wishes = Vec::with_capacity(due.len());
+        let mut spawned = Spawned::new();
         for stored in due {
-            let gate = look(core, &stored).await?;
+            let Some(gate) = look(core, &stored, &mut spawned).await? else { continue };
             wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
         }
         let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
@@ -29,54 +31,55 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
     .await
 }
 
-async fn look(core: &Core, stored: &Stored) -> Result<Gate, StoreError> {
+/// Rounds that this turn makes and that are not stored yet, by the root of their execution.
+type Spawned = HashMap<ExecutionId, u64>;
+
+/// What a gate leads to; nothing where its execution was canceled because its root has ended.
+async fn look(core: &Core, stored: &Stored, spawned: &mut Spawned) -> Result<Option<Gate>, StoreError> {
     let task = &stored.task;
     let namespace = &task.lane.namespace;
     let view = core.store.task(namespace, task.id).await?;
-    let Some((execution, view)) = task.execution.zip(view) else { return Ok(Gate::Open) };
-    let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Gate::Open) };
-    let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Gate::Open) };
+    let Some((execution, view)) = task.execution.zip(view) else { return Ok(Some(Gate::Open)) };
+    let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Some(Gate::Open)) };
+    let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Some(Gate::Open)) };
     let context = match scene.context(&step) {
         Ok(context) => context,
-        Err(faults) => return Ok(Gate::Fail(format!("what it speaks of could not be worked out: {faults}"))),
+        Err(faults) => return Ok(Some(Gate::Fail(format!("what it speaks of could not be worked out: {faults}")))),
     };
     match &step.condition {
         None => {}
         Some(condition) => match expression::holds(condition, &context) {
             Ok(true) => {}
-            Ok(false) => return Ok(Gate::Skip),
-            Err(error) => return Ok(Gate::Fail(format!("its condition could not be worked out: {error}"))),
+            Ok(false) => return Ok(Some(Gate::Skip)),
+            Err(error) => return Ok(Some(Gate::Fail(format!("its condition could not be worked out: {error}")))),
         },
     }
-    let Some(foreach) = &step.foreach else { return Ok(Gate::Open) };
+    let Some(foreach) = &step.foreach else { return Ok(Some(Gate::Open)) };
     // Reopened after its rounds were made: they are there, and it waits for them.
     let rounds_before = view.needs.iter().map(|edge| edge.from).collect::<Vec<_>>();
     let known = core.store.steps(execution, comeback_store::StepsOf::Tasks(&rounds_before), 0).await?;
     let name = view.body.key.as_deref().unwrap_or_default();
     let is_round = |key: &str| key.strip_prefix(name).is_some_and(|rest| rest.starts_with('['));
     if known.iter().filter_map(|it| it.key.as_deref()).any(is_round) {
-        return Ok(Gate::Open);
+        return Ok(Some(Gate::Open));
     }
-    match items(foreach, &context) {
-        Ok(items) => match too_many(core, namespace, execution, items.len()).await? {
-            Some(refused) => Ok(Gate::Fail(refused)),
-            None => Ok(rounds(core, execution, stored, &view, &step, foreach, items)),
-        },
-        Err(message) => Ok(Gate::Fail(message)),
+    let items = match items(foreach, &context) {
+        Ok(items) => items,
+        Err(message) => return Ok(Some(Gate::Fail(message))),
+    };
+    let Some(tree) = core.store.tree(execution).await? else { return Ok(Some(Gate::Open)) };
+    if !tree.is_open {
+        cancel_below_ended(core, namespace, execution).await?;
+        return Ok(None);
     }
-}
-
-/// The refusal where so many rounds are more tasks than the root of an execution may have.
-async fn too_many(
-    core: &Core,
-    namespace: &str,
-    execution: ExecutionId,
-    rounds: usize,
-) -> Result<Option<String>, StoreError> {
-    let Some(tree) = core.store.tree(execution).await? else { return Ok(None) };
     let most = core.config.quotas.get(Quota::TasksPerRoot);
-    let refused = QuotaExceeded { quota: Quota::TasksPerRoot, namespace: namespace.to_owned(), most };
-    Ok((tree.tasks + rounds as u64 > most).then(|| refused.to_string()))
+    let more = spawned.entry(tree.root).or_default();
+    if tree.tasks + *more + items.len() as u64 > most {
+        let refused = QuotaExceeded { quota: Quota::TasksPerRoot, namespace: namespace.clone(), most };
+        return Ok(Some(Gate::Fail(refused.to_string())));
+    }
+    *more += items.len() as u64;
+    Ok(Some(rounds(core, execution, stored, &view, &step, foreach, items)))
 }
 
 fn items(foreach: &Foreach, context: &Value) -> Result<Vec<Value>, String> {

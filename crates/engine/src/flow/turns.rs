@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::loops::Progress;
 
 /// Tasks of one namespace in one turn, so that a namespace with much to do never keeps another one waiting for long.
-pub const TURN: u32 = 50;
+pub const TURN: u32 = 25;
 
 /// What belongs to each namespace, in the order it came in.
 pub fn by_namespace<T>(all: Vec<T>, namespace: impl Fn(&T) -> &String) -> impl Iterator<Item = Vec<T>> {

@@ -25,6 +25,7 @@ mod schedules;
 mod secrets;
 #[path = "../common/shapes.rs"]
 mod shapes;
+mod shares;
 mod sizes;
 mod subscriptions;
 mod tasks;
@@ -77,6 +78,7 @@ fn main() {
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),
         ("bad_input", bad_input::STORIES),
+        ("shares", shares::STORIES),
     ];
     let mut trials = Vec::new();
     for (room, stories) in rooms {

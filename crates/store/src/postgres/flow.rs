@@ -58,7 +58,7 @@ pub async fn tree(store: &PostgresStore, execution: ExecutionId) -> Result<Optio
     let client = store.reader().await?;
     let statement = client
         .prepare_cached(
-            "select r.id, e.depth, r.total + r.tasks_below from execution e
+            "select r.id, e.depth, r.total + r.tasks_below, r.state in (0, 1, 2) from execution e
              join execution r on r.id = coalesce(e.root, e.id) where e.id = $1",
         )
         .await?;
@@ -67,6 +67,7 @@ pub async fn tree(store: &PostgresStore, execution: ExecutionId) -> Result<Optio
         root: ExecutionId(row.get(0)),
         depth: row.get::<_, i32>(1).cast_unsigned(),
         tasks: row.get::<_, i64>(2).cast_unsigned(),
+        is_open: row.get(3),
     }))
 }
 

@@ -88,6 +88,11 @@ const COLD: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_merge
     -c max_parallel_workers_per_gather=0 -c jit=off -c statement_timeout=10s -c lock_timeout=2s \
     -c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on";
 
+/// For interactive reads: the same, with a time limit that is only reached where nobody was left to interrupt a statement earlier.
+const INTERACTIVE: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
+    -c max_parallel_workers_per_gather=0 -c jit=off -c statement_timeout=60s -c lock_timeout=2s \
+    -c idle_in_transaction_session_timeout=10s -c default_transaction_read_only=on";
+
 /// For what counts whole tables on such a connection.
 pub const WHOLE: &str = "set local enable_seqscan = on; set local max_parallel_workers_per_gather = 2";
 
@@ -109,7 +114,7 @@ pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
         tls: tls.clone(),
         write: pool(options.config(HOT)?, &tls, options.writers)?,
         read: pool(options.config(COLD)?, &tls, options.readers)?,
-        interactive: pool(options.config(COLD)?, &tls, options.interactive_readers)?,
+        interactive: pool(options.config(INTERACTIVE)?, &tls, options.interactive_readers)?,
         learn: pool(options.config(COLD)?, &tls, 1)?,
         sequence: pool(options.config(&format!("{HOT} {BRIEF}"))?, &tls, 1)?,
     })

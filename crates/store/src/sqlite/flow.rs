@@ -71,13 +71,13 @@ pub fn steps(
 pub fn tree(connection: &Connection, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
     let row = connection
         .prepare_cached(
-            "select r.id, e.depth, r.total + r.tasks_below from execution e
+            "select r.id, e.depth, r.total + r.tasks_below, r.state in (0, 1, 2) from execution e
              join execution r on r.id = coalesce(e.root, e.id) where e.id = ?1",
         )?
         .query_row([execution.0.as_bytes().as_slice()], |row| {
             let mut from = Reader { row, next: 0 };
             let (root, depth) = (ExecutionId(from.uuid()?), from.get()?);
-            Ok(Tree { root, depth, tasks: from.get::<i64>()?.cast_unsigned() })
+            Ok(Tree { root, depth, tasks: from.get::<i64>()?.cast_unsigned(), is_open: from.get()? })
         })
         .optional()?;
     Ok(row)
