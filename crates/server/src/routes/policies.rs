@@ -288,6 +288,10 @@ async fn unbind(
     let namespace = &caller.namespace;
     let entry = app.engine.entry(Did::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
     let store = &**app.engine.store();
+    // Nothing can be stored under a name that may not be given.
+    if kind.contains('\0') {
+        return Err(Problem::not_found("policy"));
+    }
     if !store.delete_kind_policy(namespace, &kind, Some(&entry)).await? {
         return Err(Problem::not_found("policy"));
     }
