@@ -64,7 +64,8 @@ pub fn lines() -> Vec<Line> {
                 .about("For tasks of this kind that say nothing about retries, from now on.")
                 .needs::<BindIn>()
                 .example(json!({"policy": {"strategy": "fixed", "delay": "5m", "max_retries": 3}}))
-                .answers(bound()),
+                .answers(bound())
+                .problems(&["quota-exceeded"]),
         ),
         line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind))
             .doc(Doc::new("unbindPolicy").answers_nothing().problems(&["not-found"])),
