@@ -15,6 +15,8 @@ pub const KEPT: Millis = Millis::from_days(7);
 #[derive(Default)]
 pub struct DrainedWorkers {
     known: RwLock<Known>,
+    /// One reads at a time: what was read earlier must not be put in place of what was read later.
+    reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -31,18 +33,16 @@ impl DrainedWorkers {
 
     /// Reads them again where something has changed.
     pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
-        if self.known.read().number >= number.last {
+        if self.known.read().number == number.last {
             return Ok(());
         }
+        let _reading = self.reading.lock().await;
         let rows = store.drained_workers().await?;
         let mut workers: HashMap<String, BTreeMap<String, DrainedWorker>> = HashMap::new();
         for row in rows {
             workers.entry(row.namespace.clone()).or_default().insert(row.name.clone(), row);
         }
-        let mut known = self.known.write();
-        if number.last > known.number {
-            *known = Known { number: number.last, workers };
-        }
+        *self.known.write() = Known { number: number.last, workers };
         Ok(())
     }
 

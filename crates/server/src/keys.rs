@@ -257,15 +257,16 @@ impl Keys {
 
     /// Reads what has changed since it was read last; nothing where nothing has.
     pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
-        if self.known.read().number >= number.last {
+        if self.known.read().number == number.last {
             return Ok(());
         }
         let _reading = self.reading.lock().await;
         let known = self.known.read().number;
-        if known >= number.last {
+        if known == number.last {
             return Ok(());
         }
-        let whole = known < number.removed;
+        // A smaller number is that of a database that was restored.
+        let whole = known < number.removed || known > number.last;
         let rows = store.api_keys(if whole { 0 } else { known }).await?;
         let mut known = self.known.write();
         if whole {
@@ -276,7 +277,7 @@ impl Keys {
             let key = Key::read(row).map_err(|error| tracing::error!(%error, "an API key could not be read")).ok();
             known.keys.insert(id, key.map(Arc::new));
         }
-        known.number = known.number.max(number.last);
+        known.number = number.last;
         Ok(())
     }
 

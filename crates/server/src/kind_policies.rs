@@ -52,15 +52,16 @@ impl KindPolicies {
 
     /// Reads the names that have changed; nothing where nothing has.
     pub async fn follow(&self, store: &dyn Store, number: ChangeNumber) -> Result<(), StoreError> {
-        if self.known.read().number >= number.last {
+        if self.known.read().number == number.last {
             return Ok(());
         }
         let _reading = self.reading.lock().await;
         let known = self.known.read().number;
-        if known >= number.last {
+        if known == number.last {
             return Ok(());
         }
-        let whole = known < number.removed;
+        // A smaller number is that of a database that was restored.
+        let whole = known < number.removed || known > number.last;
         let names = store.kind_policy_names(if whole { 0 } else { known }).await?;
         let mut known = self.known.write();
         if whole {
@@ -69,7 +70,7 @@ impl KindPolicies {
         for it in names {
             known.index.entry(it.namespace).or_default().insert(it.kind, it.change);
         }
-        known.number = known.number.max(number.last);
+        known.number = number.last;
         Ok(())
     }
 

@@ -185,10 +185,10 @@ async fn nobody_reads_the_acts_of_others() {
     assert_eq!(words(&own, "").await, ["key.create", "task.cancel"]);
     assert_eq!(words(&other, "").await, ["key.create"]);
     assert_eq!(words(&house.admin, "act=loop,task").await, ["loop.pause", "task.cancel"]);
+    let operator = house.key("op", Role::Operator, "default").await;
     for path in ["/admin/audit", "/admin/audit/export.csv", "/admin/audit/export.ndjson"] {
         let (status, _) = house.ask(&own, "GET", &format!("{path}?all=true"), Value::Null).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{path}");
-        let operator = house.key("op", Role::Operator, "default").await;
         let (status, _) = house.ask(&operator, "GET", path, Value::Null).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{path} is for admins");
     }

@@ -231,3 +231,18 @@ async fn check_file(path: &Path, submitted: &HashSet<TaskId>, succeeded: &HashSe
         w.end(&stored, End::Released).await;
     }
 }
+
+/// Keys, policies and drained workers of schema 11 are kept when they become rows.
+#[test]
+fn what_was_one_text_each_becomes_rows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (newest, old) = (folder.path().join("newest.db"), folder.path().join("old.db"));
+    drop(open(&newest).expect("opens"));
+    older_copy(&newest, &old, 11);
+    let connection = rusqlite::Connection::open(&old).expect("opens");
+    for (key, value) in migration::DOCUMENTS {
+        connection.execute("insert into meta (key, value) values (?1, ?2)", [key, value]).expect("written");
+    }
+    drop(connection);
+    runtime().block_on(async { migration::check_documents(&open(&old).expect("it is migrated")).await });
+}

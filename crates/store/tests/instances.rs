@@ -384,6 +384,26 @@ fn a_migration_changes_nothing_about_the_rows_that_exist() {
     });
 }
 
+/// Keys, policies and drained workers of schema 11 are kept when they become rows.
+#[test]
+fn what_was_one_text_each_becomes_rows() {
+    run(|database| async move {
+        drop(instance(&database).await);
+        let copy = database.copy().await;
+        bring_back(&copy, 11).await;
+        let client = copy.connect().await;
+        for (key, value) in migration::DOCUMENTS {
+            client
+                .execute("insert into comeback.meta (key, value) values ($1, $2)", &[&key, &value])
+                .await
+                .expect("written");
+        }
+        migration::check_documents(&*instance(&copy).await).await;
+        copy.drop().await;
+        database.drop().await;
+    });
+}
+
 /// A database as an older schema would hold it: the same rows, as far as that one has columns for them.
 async fn bring_back(database: &Database, version: i32) {
     let client = database.connect().await;

@@ -37,7 +37,9 @@ async fn list(context: &Context) -> Result<View, Failure> {
     for it in output::items(&workers) {
         let list = |name: &str, none: &str| {
             let words: Vec<&str> = it[name].as_array().into_iter().flatten().filter_map(|word| word.as_str()).collect();
-            if words.is_empty() { none.to_owned() } else { words.join(",") }
+            let more = it[format!("more_{name}")].as_u64().filter(|more| *more > 0);
+            let more = more.map(|more| format!(" and {more} more")).unwrap_or_default();
+            if words.is_empty() { none.to_owned() } else { format!("{}{more}", words.join(",")) }
         };
         let asks_still = instant(&it["last_seen_at"]).is_some_and(|at| now.since(at) <= SILENCE);
         let state = match (it["draining"] == true, asks_still) {

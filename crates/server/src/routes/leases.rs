@@ -87,6 +87,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
         if !caller.still_may(&app) {
             return Err(Problem::unauthorized("the key has expired or was revoked"));
         }
+        app.workers.leased(&namespace, &worker, 0, app.engine.now());
         let left = give_up.saturating_duration_since(tokio::time::Instant::now());
         let piece = if app.is_draining() { Duration::ZERO } else { left.min(PIECE) };
         let leased = lease_or_give_back(&app, LeaseRequest { wait: piece, ..request.clone() }).await?;

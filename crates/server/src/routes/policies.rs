@@ -66,7 +66,8 @@ pub fn lines() -> Vec<Line> {
                 .about("For tasks of this kind that say nothing about retries, from now on.")
                 .needs::<BindIn>()
                 .example(json!({"policy": {"strategy": "fixed", "delay": "5m", "max_retries": 3}}))
-                .answers(bound()),
+                .answers(bound())
+                .problems(&["quota-exceeded"]),
         ),
         line(Method::DELETE, one, Need::Operate, "Leave a kind without a policy", delete(unbind))
             .doc(Doc::new("unbindPolicy").answers_nothing().problems(&["not-found"])),
@@ -304,6 +305,10 @@ async fn unbind(
     let namespace = &caller.namespace;
     let entry = app.engine.entry(Did::PolicyUnbind, &kind, &caller.act(None, None)).within(namespace);
     let store = &**app.engine.store();
+    // Nothing can be stored under a name that may not be given.
+    if kind.contains('\0') {
+        return Err(Problem::not_found("policy"));
+    }
     if !store.delete_kind_policy(namespace, &kind, Some(&entry)).await? {
         return Err(Problem::not_found("policy"));
     }

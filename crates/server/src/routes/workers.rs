@@ -222,6 +222,10 @@ fn act_of(app: &App, caller: &Caller, body: &Bytes) -> Result<Act, Problem> {
 
 /// Refuses the name of a worker that was not seen and is not drained: nothing would come of draining it.
 async fn known(app: &App, namespace: &str, name: &str) -> Result<(), Problem> {
+    // Nobody can be called so, and PostgreSQL refuses to look for it.
+    if name.contains('\0') {
+        return Err(Problem::not_found("worker"));
+    }
     app.drained.refresh(&**app.engine.store()).await?;
     if app.drained.contains(namespace, name) || all_seen(app, namespace).await?.iter().any(|it| it.name == name) {
         return Ok(());

@@ -829,6 +829,20 @@ async fn keys_and_roles(world: &World) {
     let body = Some(json!({"role": "viewer"}).to_string());
     let headers: Vec<_> = with(&admin).into_iter().chain([("idempotency-key", "long ago".to_owned())]).collect();
     assert_eq!(world.bad("createKey", Ask { body, headers, ..Ask::default() }).await, "key-exists");
+    let body = Some(json!({"role": "viewer"}).to_string());
+    let second = world.good("createKey", Ask { body, headers: with(&admin), ..Ask::default() }).await;
+    let second = second["id"].as_str().expect("an id").to_owned();
+    let before = auth::key_id(Some(("default", &second, "long ago"))).expect("an id");
+    let new = NewKey { name: None, role: Role::Viewer, namespace: "default".into(), valid_for: None };
+    let made = world.app.keys.create_as(store, before, new, auth::Terms::default(), 9_999, &act, now).await;
+    assert!(matches!(made.expect("a key"), auth::Made::Key(..)));
+    let rotation = |key: &str, overlap: &str| {
+        let headers = with(&admin).into_iter().chain([("idempotency-key", key.to_owned())]).collect();
+        Ask { part: &second, body: Some(json!({"overlap": overlap}).to_string()), headers, ..Ask::default() }
+    };
+    assert_eq!(world.bad("rotateKey", rotation("long ago", "1h")).await, "key-exists");
+    world.good("rotateKey", rotation("now", "1h")).await;
+    assert_eq!(world.bad("rotateKey", rotation("now", "2h")).await, "idempotency-mismatch");
     let (mut n, mut refused) = (0, String::new());
     while refused.is_empty() && n < 30 {
         let body = Some(json!({"policy": 3}).to_string());

@@ -21,6 +21,7 @@ create table api_key (
   expires_at int8,
   revoked_at int8,
   replaced_by text,
+  place int8 not null,
   change int8 not null
 );
 
@@ -65,10 +66,10 @@ create table instance (
   seen_at int8 not null
 );
 
-insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, change)
+insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
 select k.value->>'id', k.value->>'namespace', k.value->>'name', k.value->>'role', k.value->>'hash', '{}',
-  (k.value->>'created_at')::int8, (k.value->>'expires_at')::int8, (k.value->>'revoked_at')::int8, null, 1
-from meta m, json_array_elements(m.value::json) k(value) where m.key = 'api_keys';
+  (k.value->>'created_at')::int8, (k.value->>'expires_at')::int8, (k.value->>'revoked_at')::int8, null, k.place, 1
+from meta m, json_array_elements(m.value::json) with ordinality k(value, place) where m.key = 'api_keys';
 
 insert into kind_policy (namespace, kind, body, dialect, change)
 select n.key, p.key, p.value->>0, p.value->>1, 1

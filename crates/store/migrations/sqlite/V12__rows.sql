@@ -21,6 +21,7 @@ create table api_key (
   expires_at integer,
   revoked_at integer,
   replaced_by text,
+  place integer not null,
   change integer not null
 ) strict, without rowid;
 
@@ -65,10 +66,10 @@ create table instance (
   seen_at integer not null
 ) strict, without rowid;
 
-insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, change)
+insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
 select json_extract(k.value, '$.id'), json_extract(k.value, '$.namespace'), json_extract(k.value, '$.name'),
   json_extract(k.value, '$.role'), json_extract(k.value, '$.hash'), '{}', json_extract(k.value, '$.created_at'),
-  json_extract(k.value, '$.expires_at'), json_extract(k.value, '$.revoked_at'), null, 1
+  json_extract(k.value, '$.expires_at'), json_extract(k.value, '$.revoked_at'), null, k.key, 1
 from meta m, json_each(m.value) k where m.key = 'api_keys';
 
 insert into kind_policy (namespace, kind, body, dialect, change)

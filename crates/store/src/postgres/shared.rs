@@ -67,8 +67,8 @@ async fn insert_key(
         tx.execute(sql, &[&key.namespace, &now.0, &i64::try_from(surplus).unwrap_or(i64::MAX)]).await?;
     }
     let change = next_change(tx, SharedList::Keys, surplus > 0).await?;
-    let sql = "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, change)
-               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let sql = "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
+               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)";
     let (expires_at, revoked_at) = (key.expires_at.map(|at| at.0), key.revoked_at.map(|at| at.0));
     tx.execute(
         sql,
@@ -145,12 +145,12 @@ impl SharedStore for PostgresStore {
     }
 
     async fn api_keys(&self, after: i64) -> Result<Vec<ApiKey>, StoreError> {
-        let sql = format!("{KEY} where change > $1 order by created_at, id");
+        let sql = format!("{KEY} where change > $1 order by created_at, place");
         Ok(self.shared_rows(&sql, &[&after]).await?.iter().map(key).collect())
     }
 
     async fn list_keys(&self, namespace: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
-        let sql = format!("{KEY} where $1::text is null or namespace = $1 order by created_at, id");
+        let sql = format!("{KEY} where $1::text is null or namespace = $1 order by created_at, place");
         Ok(self.shared_rows(&sql, &[&namespace]).await?.iter().map(key).collect())
     }
 

@@ -73,8 +73,8 @@ fn insert_key(
     let change = next_change(connection, SharedList::Keys, surplus > 0)?;
     connection
         .prepare_cached(
-            "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, change)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+            "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11)",
         )?
         .execute((
             &key.id,
@@ -255,7 +255,7 @@ impl SharedStore for SqliteStore {
 
     async fn api_keys(&self, after: i64) -> Result<Vec<ApiKey>, StoreError> {
         self.read(move |connection, _| {
-            let sql = format!("{KEY} where change > ?1 order by created_at, id");
+            let sql = format!("{KEY} where change > ?1 order by created_at, place");
             let mut statement = connection.prepare_cached(&sql)?;
             Ok(statement.query_map([after], key)?.collect::<Result<_, _>>()?)
         })
@@ -265,7 +265,7 @@ impl SharedStore for SqliteStore {
     async fn list_keys(&self, namespace: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
         let namespace = namespace.map(str::to_owned);
         self.read(move |connection, _| {
-            let sql = format!("{KEY} where ?1 is null or namespace = ?1 order by created_at, id");
+            let sql = format!("{KEY} where ?1 is null or namespace = ?1 order by created_at, place");
             let mut statement = connection.prepare_cached(&sql)?;
             Ok(statement.query_map([namespace], key)?.collect::<Result<_, _>>()?)
         })
