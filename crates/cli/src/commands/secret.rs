@@ -61,8 +61,9 @@ pub async fn run(context: &Context, command: SecretCommand) -> Result<u8, Failur
 fn value(file: Option<&Path>) -> Result<String, Failure> {
     let wrong = |what: String, error: std::io::Error| Failure::new(code::USAGE, what).why(error.to_string());
     let mut value = match file {
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| wrong(format!("{} cannot be read", path.display()), error))?,
+        Some(path) => {
+            std::fs::read_to_string(path).map_err(|error| wrong(format!("{} cannot be read", path.display()), error))?
+        }
         None => {
             if std::io::stdin().is_terminal() {
                 eprintln!("type the value, then Enter and Ctrl-D:");

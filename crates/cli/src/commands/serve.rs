@@ -257,7 +257,9 @@ fn secret_keys(file: Option<&Path>) -> Result<Keyring, Failure> {
         (None, None) => return Ok(Keyring::default()),
     };
     Keyring::read(&text).map_err(|why| {
-        Failure::new(code::USAGE, "the key for secrets cannot be used").why(why).remedy("make one: openssl rand -hex 32")
+        Failure::new(code::USAGE, "the key for secrets cannot be used")
+            .why(why)
+            .remedy("make one: openssl rand -hex 32")
     })
 }
 

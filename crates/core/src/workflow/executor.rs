@@ -113,7 +113,9 @@ fn call(mut fields: Fields<'_>, known: &[&str], findings: &mut Findings) -> Opti
     }
     read.extend(text(&mut fields, "url", findings));
     if let Some(headers) = fields.some("headers") {
-        read.extend(texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
+        read.extend(
+            texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))),
+        );
     }
     for name in ["body", "expect"].into_iter().filter(|name| known.contains(name)) {
         read.extend(fields.take(name).map(|field| (name.to_owned(), expected(name, field.node))));

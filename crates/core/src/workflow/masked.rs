@@ -79,7 +79,10 @@ fn masked_comment(line: &str) -> String {
 /// What is open while the document is read.
 enum Open {
     /// A map, whether it holds headers, and the name that waits for its value.
-    Map { headers: bool, key: Option<String> },
+    Map {
+        headers: bool,
+        key: Option<String>,
+    },
     List,
 }
 

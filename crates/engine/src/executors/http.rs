@@ -260,7 +260,8 @@ impl Calls {
             let text = values.text(value).unwrap_or_default();
             let Ok(mut sent) = HeaderValue::from_str(&text) else {
                 let secret = value.name().unwrap_or_default();
-                let message = format!("the secret `{secret}` cannot be sent in a header: it holds more than visible ASCII");
+                let message =
+                    format!("the secret `{secret}` cannot be sent in a header: it holds more than visible ASCII");
                 return Err(Box::new(finally("secret", message)));
             };
             sent.set_sensitive(value.name().is_some() || mask::is_secret_name(name));
@@ -425,9 +426,17 @@ mod tests {
         assert!(asked(r#"{"authorization": "***"}"#).starts_with("headers.authorization"));
         assert!(asked(r#"{"authorization": {"secret": "a b"}}"#).starts_with("headers.authorization"));
         assert!(asked(r#"{"authorization": {"secret": "a", "colour": 1}}"#).contains("colour"));
-        assert!(asked(r#"{"authorization": {"secret": "a", "prefix": "a
-b"}}"#).starts_with("headers.authorization"));
-        for good in [r#"{"idempotency-key": "x", "x-colour": "***"}"#, r#"{"authorization": {"secret": "a", "prefix": "Bearer "}}"#] {
+        assert!(
+            asked(
+                r#"{"authorization": {"secret": "a", "prefix": "a
+b"}}"#
+            )
+            .starts_with("headers.authorization")
+        );
+        for good in [
+            r#"{"idempotency-key": "x", "x-colour": "***"}"#,
+            r#"{"authorization": {"secret": "a", "prefix": "Bearer "}}"#,
+        ] {
             assert_eq!(asked(good), "");
         }
         let masked = HttpCall::checked(r#"{"type": "http", "url": "http://x/?token=***"}"#).expect_err("a mask");

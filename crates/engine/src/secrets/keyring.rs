@@ -44,8 +44,9 @@ impl Keyring {
         let keys: Vec<_> = parts
             .enumerate()
             .map(|(n, part)| {
-                let bytes = decoded(part)
-                    .ok_or_else(|| format!("key {} is not 32 bytes in base64 or hexadecimal (openssl rand -hex 32)", n + 1))?;
+                let bytes = decoded(part).ok_or_else(|| {
+                    format!("key {} is not 32 bytes in base64 or hexadecimal (openssl rand -hex 32)", n + 1)
+                })?;
                 SealKey::new(&bytes).map(Arc::new)
             })
             .collect::<Result<_, String>>()?;

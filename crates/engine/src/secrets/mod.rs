@@ -116,7 +116,8 @@ impl SecretText {
 }
 
 /// Told where a mask is sent back in place of a secret.
-pub const SENT_BACK: &str = "is the mask that views show in place of a secret; give the value itself, or a named secret";
+pub const SENT_BACK: &str =
+    "is the mask that views show in place of a secret; give the value itself, or a named secret";
 
 impl<'de> Deserialize<'de> for SecretText {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -177,8 +178,7 @@ impl Values {
                 hidden.extend(text.split_once(' ').map(|(_, rest)| rest.trim()));
             }
         }
-        let mut hidden: Vec<String> =
-            hidden.into_iter().filter(|it| it.len() >= SHORTEST).map(str::to_owned).collect();
+        let mut hidden: Vec<String> = hidden.into_iter().filter(|it| it.len() >= SHORTEST).map(str::to_owned).collect();
         hidden.sort_by_key(|it| std::cmp::Reverse(it.len()));
         hidden
     }
@@ -196,7 +196,8 @@ impl Core {
         for name in names.collect::<BTreeSet<_>>() {
             let stored = self.store.secret(namespace, name).await.map_err(|error| away(&error))?;
             let Some(stored) = stored else {
-                let message = format!("there is no secret `{name}` in this namespace; put it: comeback secret put {name}");
+                let message =
+                    format!("there is no secret `{name}` in this namespace; put it: comeback secret put {name}");
                 return Err(unresolved(message));
             };
             match self.config.secret_keys.open(&stored) {

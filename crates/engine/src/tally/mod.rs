@@ -256,11 +256,7 @@ impl Tallies {
     }
 
     /// A start call, with how many wait for their answer at the same time.
-    pub async fn starting<T, E>(
-        &self,
-        namespace: &str,
-        call: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
+    pub async fn starting<T, E>(&self, namespace: &str, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let tenant = self.of(namespace);
         let waiting = Waiting::new(&tenant.starting);
         let began = Instant::now();

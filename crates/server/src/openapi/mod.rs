@@ -42,6 +42,7 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("schedules", "Schedules", "What starts by itself, by cron or by spans."),
     ("subscriptions", "Subscriptions", "Who is told of what happens, by signed calls."),
     ("alerts", "Alerts", "Too much of something within a while, and who is told."),
+    ("secrets", "Secrets", "Values under a name, for calls, commands and subscriptions; shown to nobody."),
     ("policies", "Policies", "How a retry policy is read, what it would do, and which kinds have one."),
     ("rules", "Rules", "How many tasks of one sort may run at once."),
     ("dependencies", "Dependencies", "What tasks need outside, and what holds them back while it is in trouble."),

@@ -49,7 +49,8 @@ pub fn lines() -> Vec<Line> {
                 .needs::<SecretIn>()
                 .example(json!({"value": "sk_test_51H8"}))
                 .answers(whole())
-                .also(201),
+                .also(201)
+                .problems(&["quota-exceeded"]),
         ),
         line(Method::DELETE, one, Need::Operate, "Delete a named secret", delete(remove))
             .doc(Doc::new("deleteSecret").answers_nothing().problems(&["not-found"])),

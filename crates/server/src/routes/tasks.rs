@@ -20,13 +20,13 @@ use utoipa::ToSchema;
 
 use super::policies::read_policy;
 use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_id};
-use crate::{App, mask};
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
 use crate::wire::{self, Instant, Object, Page, Raw, Span, lease::ErrorIn};
+use crate::{App, mask};
 
 pub fn lines() -> Vec<Line> {
     let at = |method, path, need, summary, answer| line(method, path, need, summary, answer);

@@ -14,11 +14,11 @@ use comeback_engine::store::{Document, Shelf};
 use serde_json::{Value, json};
 
 use super::{CURSOR, LIMIT, Line, Query, line};
-use crate::{App, mask};
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::wire::{self, Page};
+use crate::{App, mask};
 
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/workflows/{path}";

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use comeback_core::Invalid;
 use comeback_core::subscription::{Format, Types};
-use comeback_engine::store::Listed;
 use comeback_engine::secrets::{SecretRef, SecretText};
+use comeback_engine::store::Listed;
 use comeback_engine::subscriptions::{Secret, Signing, SubscriptionSpec, SubscriptionView};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
-use comeback_core::Timestamp;
+use comeback_core::{Quotas, Timestamp};
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
@@ -61,9 +61,10 @@ impl Place {
 pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
-    let mut quotas = comeback_core::Quotas::default();
+    let mut quotas = Quotas::default();
     quotas.set("named_policies", "20").expect("a number");
     let secret_keys = Keyring::read(&"11".repeat(32)).expect("a key");
+    quotas.set("secrets", "5").expect("a quota");
     let config = EngineConfig { instance: "test".into(), executors, quotas, secret_keys, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };

@@ -37,19 +37,14 @@ pub async fn page(
     limit: u32,
 ) -> Result<Vec<SealedSecret>, StoreError> {
     let client = store.reader().await?;
-    let sql = format!(
-        "{SELECT} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3"
-    );
+    let sql =
+        format!("{SELECT} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
     let statement = client.prepare_cached(&sql).await?;
     let rows = client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?;
     Ok(rows.iter().map(read).collect())
 }
 
-pub async fn all(
-    store: &PostgresStore,
-    after: (&str, &str),
-    limit: u32,
-) -> Result<Vec<SealedSecret>, StoreError> {
+pub async fn all(store: &PostgresStore, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
     let client = store.reader().await?;
     let sql = format!(
         "{SELECT} where (n.name collate \"C\", s.name collate \"C\") > ($1, $2)
@@ -78,8 +73,7 @@ pub async fn put(
         .await?
         .is_some();
     if !known {
-        let count: i64 =
-            tx.query_one("select count(*) from secret where namespace = $1", &[&namespace]).await?.get(0);
+        let count: i64 = tx.query_one("select count(*) from secret where namespace = $1", &[&namespace]).await?.get(0);
         if count.cast_unsigned() >= most {
             return Err(QuotaExceeded { quota: Quota::Secrets, namespace: secret.namespace.clone(), most }.into());
         }

@@ -90,12 +90,7 @@ pub fn reseal(connection: &Connection, secret: &SealedSecret) -> Result<bool, St
     Ok(written == 1)
 }
 
-pub fn delete(
-    connection: &Connection,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<bool, StoreError> {
+pub fn delete(connection: &Connection, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
     let sql = "delete from secret where namespace = (select id from namespace where name = ?1) and name = ?2";
     let gone = connection.prepare_cached(sql)?.execute((namespace, name))? == 1;
     audit::note(connection, audit.filter(|_| gone), None)?;

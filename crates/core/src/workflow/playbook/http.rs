@@ -39,7 +39,9 @@ pub fn executor(
     }
     if let Some(headers) = fields.some("headers") {
         check(&headers, "headers", findings);
-        read.extend(texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))));
+        read.extend(
+            texts_or_secrets(headers.node, &headers.path, findings).map(|it| ("headers".to_owned(), Value::Object(it))),
+        );
     }
     let mut query = fields.some("params");
     let mut body = fields.one_of(&["payload", "body"], findings);

@@ -82,12 +82,7 @@ fn door(page: &mut Page, app: &App) {
 }
 
 /// What rules allow, and what runs under them.
-async fn rules(
-    page: &mut Page,
-    app: &App,
-    caller: &Caller,
-    namespaces: &BTreeSet<String>,
-) -> Result<(), Problem> {
+async fn rules(page: &mut Page, app: &App, caller: &Caller, namespaces: &BTreeSet<String>) -> Result<(), Problem> {
     if caller.everywhere {
         let help = "Lanes that claims left alone because a rule had no room.";
         page.counter("tasks_blocked_by_concurrency_total", help, app.engine.store().held_by_rules());

@@ -13,6 +13,15 @@ pub async fn secrets(world: &World) {
             assert_eq!(world.good("putSecret", ask()).await["name"], name);
         }
     }
+    // A namespace has five here.
+    for name in ["a", "b", "c"] {
+        world.good("putSecret", Ask { part: name, body: Some(r#"{"value": "v"}"#.into()), ..Ask::default() }).await;
+    }
+    let sixth = Ask { part: "d", body: Some(r#"{"value": "v"}"#.into()), ..Ask::default() };
+    assert_eq!(world.bad("putSecret", sixth).await, "quota-exceeded");
+    for name in ["a", "b", "c"] {
+        world.get("deleteSecret", name).await;
+    }
     let page = world.find("listSecrets", "limit=1").await;
     let next = page["next_cursor"].as_str().expect("there is more").to_owned();
     assert_eq!(world.find("listSecrets", &format!("cursor={next}")).await["items"][0]["name"], "stripe");
