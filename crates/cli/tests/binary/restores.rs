@@ -196,12 +196,8 @@ async fn a_foreign_transaction_delays_no_stream() {
     foreign.batch_execute("begin; create table busy (n int)").await.expect("it writes");
     let server = Server::start(&database.url, &[]);
     let client = server.client();
-    let mut stream = server
-        .http()
-        .get(format!("{}/api/v1/events/stream?after=latest", server.url))
-        .send()
-        .await
-        .expect("a stream");
+    let mut stream =
+        server.http().get(format!("{}/api/v1/events/stream?after=latest", server.url)).send().await.expect("a stream");
     for n in 0..3 {
         let begun = std::time::Instant::now();
         let id = submit(&client).await;
