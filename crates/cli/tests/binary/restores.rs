@@ -23,12 +23,17 @@ fn stop(mut server: Server) {
     server.child.wait().expect("it stops");
 }
 
-/// The file in the place of another; what belongs to the other is gone.
-fn put_in_place(copy: &Path, db: &str) {
+/// The file and its log, if there is one, in the place of another; what belongs to the other is gone.
+fn put_in_place(copy: &str, db: &str) {
     for end in ["-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{db}{end}"));
     }
-    std::fs::copy(copy, db).expect("restored");
+    copy_files(copy, db);
+}
+
+fn copy_files(from: &str, to: &str) {
+    std::fs::copy(from, to).expect("copied");
+    let _ = std::fs::copy(format!("{from}-wal"), format!("{to}-wal"));
 }
 
 async fn submit(client: &Client) -> String {
@@ -63,16 +68,16 @@ async fn a_file_that_is_restored_begins_a_new_epoch() {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data");
         std::fs::create_dir(&data).expect("a folder");
-        let (db, copy) = (file(&data), folder.path().join("copy.db"));
+        let (db, copy) = (file(&data), folder.path().join("copy.db").to_string_lossy().into_owned());
         let mut server = Server::start(&db, &[]);
         submit(&server.client()).await;
         if way == "backup" {
-            comeback(&["db", "backup", "--db", &db, "--to", &copy.to_string_lossy()]);
+            comeback(&["db", "backup", "--db", &db, "--to", &copy]);
         } else {
             stop(server);
             match way {
                 "folder" => copy_folder(&data, &folder.path().join("kept")),
-                _ => drop(std::fs::copy(&db, &copy).expect("copied")),
+                _ => copy_files(&db, &copy),
             }
             server = Server::start(&db, &[]);
         }
@@ -196,12 +201,8 @@ async fn a_foreign_transaction_delays_no_stream() {
     foreign.batch_execute("begin; create table busy (n int)").await.expect("it writes");
     let server = Server::start(&database.url, &[]);
     let client = server.client();
-    let mut stream = server
-        .http()
-        .get(format!("{}/api/v1/events/stream?after=latest", server.url))
-        .send()
-        .await
-        .expect("a stream");
+    let mut stream =
+        server.http().get(format!("{}/api/v1/events/stream?after=latest", server.url)).send().await.expect("a stream");
     for n in 0..3 {
         let begun = std::time::Instant::now();
         let id = submit(&client).await;

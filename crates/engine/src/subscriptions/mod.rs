@@ -6,8 +6,8 @@
 
 pub(crate) mod deliver;
 pub(crate) mod follow;
-pub(crate) mod turns;
 mod sign;
+pub(crate) mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};

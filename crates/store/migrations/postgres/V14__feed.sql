@@ -19,6 +19,7 @@ with told as (
 insert into feed_position (position, feed_id, snapshot)
 select coalesce(max(position), 0) + 1, 0, pg_current_snapshot() from told;
 
-insert into meta (key, value) select 'feed_legacy_end', max(position)::text from feed_position;
+insert into meta (key, value) select 'feed_legacy_end', max(position)::text from feed_position
+on conflict (key) do update set value = excluded.value;
 
 create unique index feed_position_row on feed_position (feed_id) where feed_id > 0;

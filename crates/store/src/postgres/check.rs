@@ -248,7 +248,8 @@ impl Look for Snapshot<'_> {
 
     /// By position, and behind that what has none yet.
     async fn feed(&mut self, (position, after): (i64, i64)) -> Result<FeedPage, StoreError> {
-        let by_position = "select p.position, 0::int8, f.ids, f.firsts, f.lasts from feed_position p join feed f on f.id = p.feed_id
+        let by_position =
+            "select p.position, 0::int8, f.ids, f.firsts, f.lasts from feed_position p join feed f on f.id = p.feed_id
                            where p.position > $1 order by p.position limit 64";
         let mut rows = match position {
             i64::MAX => Vec::new(),

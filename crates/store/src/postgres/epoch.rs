@@ -2,6 +2,8 @@
 //! the database and of its own table, and on which timeline. A dump that was restored, a copy of the database and a recovery to a
 //! point in time each change one of these; a restart, an upgrade of comeback and another instance change none.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use deadpool_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
@@ -14,19 +16,35 @@ const HERE: &str = "select (select system_identifier from pg_control_system())::
        (select oid from pg_database where datname = current_database())::text || ' ' || to_regclass('meta')::oid::text || ' ' ||
        (case when pg_is_in_recovery() then '-' else substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) end)";
 /// Where the user may not ask for the cluster and the timeline.
-const HERE_IN_SHORT: &str = "select '- ' || (select oid from pg_database where datname = current_database())::text || ' ' ||
+const HERE_IN_SHORT: &str =
+    "select '- ' || (select oid from pg_database where datname = current_database())::text || ' ' ||
        to_regclass('meta')::oid::text || ' -'";
+
+/// Whether this process was refused the long form: it is not asked for again, or the log of PostgreSQL would fill with refusals.
+static IN_SHORT: AtomicBool = AtomicBool::new(false);
 
 /// Where the database is now.
 async fn here(client: &impl GenericClient) -> Result<String, StoreError> {
-    match client.query_one(HERE, &[]).await {
+    if IN_SHORT.load(Ordering::Relaxed) {
+        return Ok(client.query_one(HERE_IN_SHORT, &[]).await?.get(0));
+    }
+    let asked = async {
+        let statement = client.prepare_cached(HERE).await?;
+        client.query_one(&statement, &[]).await
+    };
+    match asked.await {
         Ok(row) => Ok(row.get(0)),
         Err(error)
             if matches!(
                 error.code(),
-                Some(&SqlState::INSUFFICIENT_PRIVILEGE | &SqlState::UNDEFINED_FUNCTION | &SqlState::FEATURE_NOT_SUPPORTED)
+                Some(
+                    &SqlState::INSUFFICIENT_PRIVILEGE
+                        | &SqlState::UNDEFINED_FUNCTION
+                        | &SqlState::FEATURE_NOT_SUPPORTED
+                )
             ) =>
         {
+            IN_SHORT.store(true, Ordering::Relaxed);
             Ok(client.query_one(HERE_IN_SHORT, &[]).await?.get(0))
         }
         Err(error) => Err(error.into()),
@@ -87,7 +105,9 @@ mod tests {
     fn what_is_not_known_of_a_place_does_not_tell_it_from_another() {
         assert!(is_same("7 16384 16400 00000001", "7 16384 16400 00000001"));
         assert!(is_same("7 16384 16400 00000001", "- 16384 16400 -"));
-        for other in ["8 16384 16400 00000001", "7 1 16400 00000001", "7 16384 1 00000001", "7 16384 16400 00000002", ""] {
+        for other in
+            ["8 16384 16400 00000001", "7 1 16400 00000001", "7 16384 1 00000001", "7 16384 16400 00000002", ""]
+        {
             assert!(!is_same("7 16384 16400 00000001", other), "{other}");
         }
     }

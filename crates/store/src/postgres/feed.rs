@@ -93,19 +93,26 @@ pub async fn translated(client: &impl GenericClient, cursor: FeedCursor) -> Resu
     if cursor.transaction == 0 {
         return Ok(FeedCursor::at(0));
     }
-    let sql = "select p.position, f.xid = $1::text::xid8 and f.id = $2
-               from feed f join feed_position p on p.feed_id = f.id
-               where (f.xid, f.id) <= ($1::text::xid8, $2)
-                 and p.position <= (select value::int8 from meta where key = 'feed_legacy_end')
-               order by f.xid desc, f.id desc limit 1";
-    let statement = client.prepare_cached(sql).await?;
+    let statement = client.prepare_cached(TRANSLATE).await?;
     let found = client.query_opt(&statement, &[&cursor.transaction.to_string(), &cursor.row.cast_signed()]).await?;
-    let Some(found) = found else { return Ok(FeedCursor::at(0)) };
+    Ok(translation(cursor, found.as_ref()))
+}
+
+/// The last row that a cursor from before has passed, and whether it stands in that row.
+pub const TRANSLATE: &str = "select p.position, f.xid = $1::text::xid8 and f.id = $2
+       from feed f join feed_position p on p.feed_id = f.id
+       where (f.xid, f.id) <= ($1::text::xid8, $2)
+         and p.position <= (select value::int8 from meta where key = 'feed_legacy_end')
+       order by f.xid desc, f.id desc limit 1";
+
+/// What `TRANSLATE` found, as a cursor.
+pub fn translation(cursor: FeedCursor, found: Option<&tokio_postgres::Row>) -> FeedCursor {
+    let Some(found) = found else { return FeedCursor::at(0) };
     let position = found.get::<_, i64>(0).cast_unsigned();
-    Ok(match found.get(1) {
+    match found.get(1) {
         true => FeedCursor { item: cursor.item, seq: cursor.seq, ..FeedCursor::at(position) },
         false => FeedCursor::end_of_position(position),
-    })
+    }
 }
 
 /// How many rows fill a page: every item is an event at least.

@@ -16,13 +16,16 @@ use deadpool_postgres::{GenericClient, Object, Pool};
 use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 
+use super::feed;
 use crate::StoreError;
+use crate::page::FeedCursor;
 
 /// At the earliest so long after the last pass the next one begins: what commits meanwhile shares it.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// The newest snapshot, as a table of one row.
-const SEEN: &str = "(select snapshot from feed_position where snapshot is not null order by position desc limit 1) seen";
+const SEEN: &str =
+    "(select snapshot from feed_position where snapshot is not null order by position desc limit 1) seen";
 
 /// Passes run one after the other, whichever instance they belong to.
 const LOCK: &str = "select pg_advisory_xact_lock(25446, hashtext(current_schema()))";
@@ -52,7 +55,8 @@ pub fn pending_rows() -> String {
 }
 
 /// Whether a reader that stands at a position needs a pass: fewer rows than a page follow, and some have no position yet.
-pub const IS_NEEDED: &str = "select (select count(*) from (select 1 from feed_position where position > $1 limit $2) ahead) < $2
+pub const IS_NEEDED: &str =
+    "select (select count(*) from (select 1 from feed_position where position > $1 limit $2) ahead) < $2
        and (exists (select 1 from feed f where f.xid >= (select pg_snapshot_xmax(snapshot) from
               (select snapshot from feed_position where snapshot is not null order by position desc limit 1) seen))
          or exists (select 1 from
@@ -135,6 +139,7 @@ pub async fn take_over(client: &mut tokio_postgres::Client) -> Result<(), StoreE
     let tx = client.transaction().await?;
     tx.execute(LOCK, &[]).await?;
     tx.execute(PASS, &[]).await?;
+    translate_stored(&tx).await?;
     tx.execute("update feed set xid = '3' where xid >= pg_snapshot_xmin(pg_current_snapshot())", &[]).await?;
     tx.execute(
         "insert into feed_position (position, feed_id, snapshot)
@@ -143,6 +148,31 @@ pub async fn take_over(client: &mut tokio_postgres::Client) -> Result<(), StoreE
     )
     .await?;
     tx.commit().await?;
+    Ok(())
+}
+
+/// Cursors that are kept in the database, while the numbers that they name are still there.
+async fn translate_stored(tx: &tokio_postgres::Transaction<'_>) -> Result<(), StoreError> {
+    let translated = async |text: &str| -> Result<Option<String>, StoreError> {
+        let Some(cursor) = text.parse().ok().filter(|it: &FeedCursor| !it.is_position()) else { return Ok(None) };
+        let given: [&(dyn ToSql + Sync); 2] = [&cursor.transaction.to_string(), &cursor.row.cast_signed()];
+        let found = tx.query_opt(feed::TRANSLATE, &given).await?;
+        Ok(Some(feed::translation(cursor, found.as_ref()).to_string()))
+    };
+    let place: String = tx.query_one("select place from stat_fold", &[]).await?.get(0);
+    if let Some(place) = translated(&place).await? {
+        tx.execute("update stat_fold set place = $1", &[&place]).await?;
+    }
+    for table in ["subscription", "alert"] {
+        for row in tx.query(&format!("select namespace, name, standing from {table}"), &[]).await? {
+            let (namespace, name, text): (i32, String, String) = (row.get(0), row.get(1), row.get(2));
+            let Ok(mut standing) = serde_json::from_str::<serde_json::Value>(&text) else { continue };
+            let Some(cursor) = translated(standing["cursor"].as_str().unwrap_or_default()).await? else { continue };
+            standing["cursor"] = cursor.into();
+            let sql = format!("update {table} set standing = $3 where namespace = $1 and name = $2");
+            tx.execute(&sql, &[&namespace, &name, &standing.to_string()]).await?;
+        }
+    }
     Ok(())
 }
 
@@ -159,10 +189,13 @@ pub async fn prune(client: &impl GenericClient, before: i64, limit: i64) -> Resu
              select position from feed_position where snapshot is not null order by position desc limit 1),
            oldest as materialized (
              select p.position, p.feed_id, p.position < (select position from newest) as goes, f.id is not null as is_told
-             from (select position, feed_id from feed_position order by position limit $2) p
+             from (select position, feed_id from feed_position where feed_id > 0 order by position limit $2) p
              left join feed f on f.id = p.feed_id
              where f.id is null or f.at < $1),
            gone as (delete from feed_position where position = any(array(select position from oldest where goes))),
+           bare as (
+             delete from feed_position where feed_id = 0 and position < (select position from newest)
+               and position < (select max(position) from oldest)),
            untold as (delete from feed where id = any(array(select feed_id from oldest where is_told)))
            select count(*) from oldest where goes or is_told";
     Ok(client.query_one(sql, &[&before, &limit]).await?.get::<_, i64>(0).cast_unsigned())

@@ -301,9 +301,17 @@ async fn cursors_from_before_go_on_where_they_were() {
     let stretch = store.unfolded(10_000).await.expect("the statistics");
     assert_eq!(stretch.from, half.to_string());
     let behind = all.iter().filter(|it| it.cursor.row > by_position[by_position.len() / 2]);
-    assert_eq!(stretch.facts.len(), behind.filter(|it| it.event.kind == comeback_core::EventKind::TaskSucceeded).count());
+    assert_eq!(
+        stretch.facts.len(),
+        behind.filter(|it| it.event.kind == comeback_core::EventKind::TaskSucceeded).count()
+    );
     let w = World::new(store.clone());
-    let last = FeedCursor { transaction: numbers[numbers.len() - 1].0, row: numbers[numbers.len() - 1].1, ..all[all.len() - 1].cursor };
+    w.pass(36_000_000);
+    let last = FeedCursor {
+        transaction: numbers[numbers.len() - 1].0,
+        row: numbers[numbers.len() - 1].1,
+        ..all[all.len() - 1].cursor
+    };
     w.submit_many("new", 1).await;
     assert_eq!(everything(&*store, Some(last)).await.len(), 2, "and what is new comes after all of them");
     let first = FeedCursor { transaction: numbers[0].0, row: numbers[0].1, item: 0, seq: 1 };

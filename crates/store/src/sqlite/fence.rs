@@ -149,9 +149,13 @@ mod tests {
     }
 
     async fn epoch(path: &Path) -> String {
-        let store = open(path);
-        World::new(store.clone()).submit_many("a", 1).await;
-        store.epoch().await.expect("an epoch")
+        open(path).epoch().await.expect("an epoch")
+    }
+
+    /// The whole of it in one file, as it is now.
+    fn copy(from: &Path, to: &Path) {
+        let raw = rusqlite::Connection::open(from).expect("opens");
+        raw.execute("vacuum into ?1", [to.to_string_lossy()]).expect("copied");
     }
 
     #[tokio::test]
@@ -161,12 +165,12 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(epoch(&path).await, "", "it is opened again and again");
         }
-        std::fs::copy(&path, &old).expect("copied");
+        copy(&path, &old);
         let elsewhere = epoch(&old).await;
         assert_ne!(elsewhere, "", "a copy in another place");
         assert_eq!(epoch(&old).await, elsewhere, "which goes on there");
-        std::fs::remove_file(&old).expect("gone");
-        std::fs::copy(&path, &old).expect("copied");
+        let old = folder.path().join("older.db");
+        copy(&path, &old);
         assert_eq!(epoch(&path).await, "");
         let restore = || {
             for end in ["-wal", "-shm"] {
@@ -196,6 +200,9 @@ mod tests {
         backup(&path, &copy, &mut |_| ()).expect("a backup");
         let before = store.epoch().await.expect("an epoch");
         drop(store);
+        for end in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(folder.path().join(format!("a.db{end}")));
+        }
         std::fs::copy(&copy, &path).expect("restored");
         let restored = epoch(&path).await;
         assert_ne!(restored, before);
@@ -210,9 +217,7 @@ mod tests {
         let store = open(&path);
         let w = World::new(store.clone());
         w.submit_many("a", 1).await;
-        let raw = rusqlite::Connection::open(&path).expect("opens");
-        raw.execute("vacuum into ?1", [copy.to_string_lossy()]).expect("copied");
-        drop(raw);
+        super::tests::copy(&path, &copy);
         w.claim(1).await;
         let before = store.epoch().await.expect("an epoch");
         drop((w, store));

@@ -451,7 +451,8 @@ impl Store for SqliteStore {
         after: Option<(&str, &str)>,
         limit: u32,
     ) -> Result<Vec<Follower>, StoreError> {
-        let (namespace, name) = after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).unwrap_or_default();
+        let (namespace, name) =
+            after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).unwrap_or_default();
         self.read(move |connection, _| followers::active(connection, sort, (&namespace, &name), limit)).await
     }
 
