@@ -137,7 +137,7 @@ fn show_new(out: &Output, key: &Value) {
         return;
     }
     say!("{}", output::text(key, "key"));
-    eprintln!(
+    output::aside!(
         "role {}, namespace {}. This is the only time the key is shown.",
         output::text(key, "role"),
         output::text(key, "namespace")

@@ -196,6 +196,7 @@ fn texts<'a>(name: &str, value: Val<'a>, mut args: Args<'a>, meter: &mut Meter) 
                     if letters.len() > 64 {
                         return Err("invalid operation: the filter `trim` takes 64 letters at most".into());
                     }
+                    meter.look(text.len().saturating_mul(1 + letters.len()))?;
                     text.trim_matches(|letter| letters.contains(letter))
                 }
             };
@@ -407,6 +408,8 @@ fn numbers<'a>(name: &str, value: Val<'a>, mut args: Args<'a>, meter: &mut Meter
                 Some(word) => word.as_str().unwrap_or_default().to_owned(),
             };
             args.finish()?;
+            // All digits of a fraction are worked out.
+            meter.work(50 + (precision * precision) as usize)?;
             round(&value, precision as i32, &method)
         }
     }

@@ -189,6 +189,8 @@ impl<'a, 'm> Machine<'a, 'm> {
     fn assign(&mut self, target: &'a Expr<'a>, value: Val<'a>) -> Res<()> {
         let targets = match target {
             Expr::Var(name) => {
+                let known = self.frames.last().map_or(0, Vec::len);
+                self.meter.work(known / 2 + name.id.len() / 4)?;
                 self.set(name.id, value);
                 return Ok(());
             }
@@ -223,7 +225,7 @@ impl<'a, 'm> Machine<'a, 'm> {
     pub fn eval(&mut self, expr: &'a Expr<'a>) -> Res<Val<'a>> {
         self.meter.work(NODE)?;
         match expr {
-            Expr::Var(name) => Ok(self.name(name.id)),
+            Expr::Var(name) => self.name(name.id),
             Expr::Const(constant) => constant_value(&constant.value),
             Expr::GetAttr(attr) => {
                 let base = self.eval(&attr.expr)?;
@@ -281,17 +283,19 @@ impl<'a, 'm> Machine<'a, 'm> {
         self.line = expr.span().start_line as usize;
     }
 
-    fn name(&mut self, name: &str) -> Val<'a> {
+    fn name(&mut self, name: &str) -> Res<Val<'a>> {
+        let known: usize = self.frames.iter().map(|frame| frame.len() + 1).sum();
+        self.meter.work(known / 2 + name.len() / 4)?;
         let own = self.frames.iter().rev().find_map(|frame| frame.iter().find(|(known, _)| *known == name));
         if let Some((_, value)) = own {
-            return value.clone();
+            return Ok(value.clone());
         }
-        match self.names {
+        Ok(match self.names {
             Names::Json(context) => context.get(name).map_or(UNDEFINED, Val::of),
             Names::Fixed(names) => {
                 names.iter().find(|(known, _)| *known == name).map_or(UNDEFINED, |(_, value)| value.clone())
             }
-        }
+        })
     }
 
     #[inline(never)]

@@ -253,6 +253,7 @@ impl<'a> Val<'a> {
 
     /// `a.b.0`, for filters that take the name of an attribute.
     pub fn path(&self, path: &str, meter: &mut Meter) -> Res<Val<'a>> {
+        meter.look(path.len())?;
         let mut found = self.clone();
         for part in path.split('.') {
             meter.work(4)?;
