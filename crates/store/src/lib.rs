@@ -7,12 +7,14 @@
 
 mod accounts;
 mod audit;
+pub mod background;
 mod check;
 mod dependencies;
 mod dictionary;
 mod events;
 mod operations;
 mod page;
+pub mod panic_points;
 mod place;
 mod query;
 mod row;
@@ -42,6 +44,7 @@ use uuid::Uuid;
 
 pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
+pub use background::{Background, Finished, Heartbeat, Registered, Running, Stalled};
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
 pub use operations::{Marked, Operation, Started};
@@ -458,6 +461,15 @@ pub trait Store: Send + Sync {
 
     /// Wakes when another instance has given such a hint.
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64>;
+
+    /// What the store does in the background, for those who watch whether it lives.
+    fn background(&self) -> Option<&Background> {
+        None
+    }
+
+    /// The last call: everything is written, every connection is closed, and a SQLite file is whole without its log. Calls that
+    /// come later are refused as unavailable.
+    async fn close(&self) {}
 }
 
 /// What to list, how, and from where.

@@ -58,7 +58,7 @@ use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
-use crate::{ListQuery, Store, StoreError};
+use crate::{Background, ListQuery, Store, StoreError};
 
 pub use check::check;
 pub use health::{Health, health};
@@ -68,6 +68,7 @@ pub struct PostgresStore {
     pools: setup::Pools,
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
+    background: Background,
     #[cfg(any(test, feature = "conformance"))]
     count_without_locks: bool,
 }
@@ -83,11 +84,13 @@ impl PostgresStore {
             tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
         }
-        let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
+        let background = Background::default();
+        let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone(), &background);
         Ok(PostgresStore {
             pools,
             dictionary,
             wake,
+            background,
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: options.count_without_locks,
         })
@@ -649,6 +652,16 @@ impl Store for PostgresStore {
 
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.wake.wakes()
+    }
+
+    fn background(&self) -> Option<&Background> {
+        Some(&self.background)
+    }
+
+    async fn close(&self) {
+        self.pools.write.close();
+        self.pools.read.close();
+        self.pools.learn.close();
     }
 }
 
