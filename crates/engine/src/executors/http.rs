@@ -133,6 +133,7 @@ impl Calls {
     }
 
     pub async fn run(&self, task: &Leased) -> ReportEnd {
+        comeback_store::panic_point!("executor-http");
         let settings = task.executor.as_deref().unwrap_or("{}");
         let failed = |failure| ReportEnd::Failed(failure);
         let call = match HttpCall::read(settings) {

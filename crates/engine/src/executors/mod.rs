@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Class, Executor, Failure, Lane, Millis, Timestamp, Trigger};
-use comeback_store::{BeatAnswer, ClaimRequest};
+use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, Running, panic_point};
 use tokio::sync::{Semaphore, watch};
 
 pub use discover::Discover;
@@ -189,41 +189,63 @@ impl Engine {
         if options.commands {
             sorts.push(Executor::Command);
         }
-        let drive = |duty, concurrency: usize| tokio::spawn(dispatch(runner.clone(), duty, concurrency.max(1)));
+        let background = &self.config().background;
+        let drive = |duty: Duty, concurrency: usize| {
+            let (runner, room) = (runner.clone(), Arc::new(Semaphore::new(concurrency.max(1))));
+            background.spawn(format!("executor/{duty}"), LOOK, move |beat| {
+                dispatch(runner.clone(), duty.clone(), concurrency.max(1), room.clone(), beat)
+            })
+        };
         let mut tasks: Vec<_> = sorts.into_iter().map(|sort| drive(Duty::Sort(sort), options.concurrency)).collect();
         for kind in self.config().kinds.iter() {
             tasks.push(drive(Duty::Kind(kind.clone()), kind.concurrency));
             let (engine, kind, shift) = (self.clone(), kind.clone(), shift.clone());
-            tasks.push(tokio::spawn(async move {
-                tokio::select! {
-                    () = engine.keep_discovering(kind) => {}
-                    () = shift.until(Phase::Closing) => {}
+            tasks.push(background.spawn(format!("discover/{}", kind.name), LOOK, move |beat| {
+                let (engine, kind, shift) = (engine.clone(), kind.clone(), shift.clone());
+                async move {
+                    // The command and the pause after it take as long as somebody has said.
+                    beat.idle();
+                    tokio::select! {
+                        () = engine.keep_discovering(kind) => {}
+                        () = shift.until(Phase::Closing) => {}
+                    }
+                    Finished
                 }
             }));
         }
-        tasks.push(tokio::spawn(runs.watch(self.store().clone())));
+        let store = self.store().clone();
+        tasks.push(background.spawn("executor/runs", LOOK, move |beat| runs.clone().watch(store.clone(), beat)));
         Ok(Executors { tasks, shift })
     }
 }
 
 /// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
-async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
-    let room = Arc::new(Semaphore::new(concurrency));
+async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, room: Arc<Semaphore>, beat: Arc<Pulse>) -> Finished {
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
     let mut served = String::new();
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
         // Where all hands are full, somebody has to end first.
-        tokio::select! {
-            _ = room.acquire() => {}
-            () = &mut closed => return,
+        if room.available_permits() == 0 {
+            beat.idle();
+            tokio::select! {
+                _ = room.acquire() => {}
+                () = &mut closed => return Finished,
+            }
+            beat.turn();
         }
+        panic_point!("executor-dispatch");
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&anywhere(&duty, concurrency));
         let rest = match lease_everywhere(&runner, &duty, &room, &mut served).await {
-            Ok(0) => place.told(),
-            Ok(_) => continue,
+            Ok(leased) => {
+                beat.turn();
+                if leased > 0 {
+                    continue;
+                }
+                place.told()
+            }
             Err(error) => {
                 tracing::warn!(%duty, %error, "an executor cannot lease; it tries again");
                 tokio::time::sleep(LOOK).await;
@@ -232,9 +254,10 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
         };
         tokio::select! {
             _ = tokio::time::timeout(LOOK, rest) => {}
-            () = &mut closed => return,
+            () = &mut closed => return Finished,
         }
     }
+    Finished
 }
 
 /// What a duty waits to be told of.
@@ -280,8 +303,10 @@ async fn lease_everywhere(
     for (namespace, queues) in queues.range(after).chain(queues.range(until)) {
         for queues in queues.chunks(100) {
             // Where there is no room somebody has to end first.
+            Running::idle();
             let Ok(place) = room.acquire().await else { return Ok(leased) };
             drop(place);
+            Running::turn();
             let free = room.available_permits();
             let request = LeaseRequest {
                 queues: queues.to_vec(),
@@ -294,22 +319,52 @@ async fn lease_everywhere(
             for task in runner.engine.lease(request).await? {
                 leased += 1;
                 namespace.clone_into(served);
+                panic_point!("executor-leased");
                 let Ok(permit) = room.clone().acquire_owned().await else { return Ok(leased) };
                 let (runner, duty) = (runner.clone(), duty.clone());
-                runner.shift.busy.send_modify(|busy| *busy += 1);
-                tokio::spawn(async move {
+                let busy = Busy::begin(runner.shift.clone());
+                let named = CurrentRun { duty: duty.clone(), lease: task.lease };
+                tokio::spawn(Running::Request(Arc::new(named)).scope(async move {
                     runner.run(duty, task).await;
-                    runner.shift.busy.send_modify(|busy| *busy -= 1);
-                    drop(permit);
-                });
+                    drop((busy, permit));
+                }));
             }
         }
     }
     Ok(leased)
 }
 
+/// One run, counted for as long as it lives, however it ends.
+struct Busy(Arc<Shift>);
+
+impl Busy {
+    fn begin(shift: Arc<Shift>) -> Busy {
+        shift.busy.send_modify(|busy| *busy += 1);
+        Busy(shift)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.send_modify(|busy| *busy -= 1);
+    }
+}
+
+/// How a panic names a run.
+struct CurrentRun {
+    duty: Duty,
+    lease: LeaseRef,
+}
+
+impl std::fmt::Display for CurrentRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "of executor {}: task {}", self.duty, self.lease.task)
+    }
+}
+
 impl Runner {
     async fn run(&self, duty: Duty, task: Leased) {
+        panic_point!("executor-run");
         if matches!(duty, Duty::Sort(Executor::Hook)) {
             return self.start_hook(&task).await;
         }
@@ -353,6 +408,7 @@ impl Runner {
     }
 
     async fn report(&self, lease: LeaseRef, mut end: ReportEnd) {
+        panic_point!("executor-report");
         let task = lease.task;
         let mut waits = REPORT_AGAIN.into_iter();
         loop {

@@ -42,6 +42,8 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
     let mut progress = Progress { moved: 0, more: claimed.len() >= BATCH as usize };
     for claimed in claimed {
         progress.moved += 1;
+        comeback_store::Running::turn();
+        comeback_store::panic_point!("flow-call");
         let verb = begin(core, &claimed).await?;
         let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
         core.fulfil(vec![wish], Behind::Caller).await?;
@@ -136,6 +138,8 @@ pub(crate) async fn hear(core: &Core) -> Result<Progress, StoreError> {
     let more = ends.len() >= BATCH as usize;
     let mut wishes = Vec::with_capacity(ends.len());
     for end in ends {
+        comeback_store::Running::turn();
+        comeback_store::panic_point!("flow-hear");
         let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
         wishes.push(Wish { task: end.task.task.id, verb: Verb::End(outcome), seen: Some(end.task), remembered: false });
     }

@@ -19,6 +19,8 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let more = due.len() >= BATCH as usize;
     let mut wishes = Vec::with_capacity(due.len());
     for stored in due {
+        comeback_store::Running::turn();
+        comeback_store::panic_point!("flow-gate");
         let gate = look(core, &stored).await?;
         wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
     }

@@ -196,6 +196,8 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
     let mut steps = Vec::new();
     for row in rows {
+        comeback_store::Running::turn();
+        comeback_store::panic_point!("subscription-follow");
         match follow(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
             Ok(step) => steps.extend(step),
             Err(error) => set_aside(&row, error)?,
@@ -203,6 +205,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     }
     // Side by side: none of them waits for the commit of another.
     for some in steps.chunks(AT_ONCE) {
+        comeback_store::Running::turn();
         let stored = join_all(some.iter().map(|step| step.store(core, now))).await;
         for (step, stored) in some.iter().zip(stored) {
             match stored {
@@ -241,6 +244,7 @@ impl Step {
         if core.store.put_follower(&self.moved, start, Some(Loop::Tell), None, now).await? != Applied::Done {
             return Ok(false);
         }
+        comeback_store::panic_point!("subscription-stored");
         core.looked.forget(&self.moved);
         if let Some(start) = start {
             core.tell_fired(start);
