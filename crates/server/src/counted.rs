@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comeback_core::Timestamp;
-use comeback_engine::store::{Counts, Store, StoreError};
+use comeback_engine::store::{Counts, Running, Store, StoreError};
 use parking_lot::Mutex;
 
 /// Fewer than these are counted each time.
@@ -46,7 +46,7 @@ impl Counted {
                 && let Ok(turn) = slot.turn.clone().try_lock_owned()
             {
                 let (store, namespace) = (store.clone(), namespace.to_owned());
-                tokio::spawn(async move {
+                Running::spawn(async move {
                     // Where it fails the next one counts, and is told why not.
                     let _ = slot.count(&*store, &namespace, now).await;
                     drop(turn);

@@ -24,7 +24,7 @@ use std::time::Duration;
 use axum::Router;
 use comeback_core::Quota;
 use comeback_engine::executors::Executors;
-use comeback_engine::store::{PutIf, Store, StoreError};
+use comeback_engine::store::{Finished, Heartbeat, PutIf, Store, StoreError, panic_point};
 use comeback_engine::{Engine, VirtualClock};
 use parking_lot::RwLock;
 use tokio::sync::Semaphore;
@@ -155,8 +155,10 @@ impl App {
             draining: AtomicBool::new(false),
         };
         let app = Arc::new(app);
-        tokio::spawn(follow(Arc::downgrade(&app)));
-        tokio::spawn(say_that_it_lives(Arc::downgrade(&app)));
+        let (background, weak) = (&app.engine.config().background, Arc::downgrade(&app));
+        let follows = weak.clone();
+        background.spawn("server/shared", FOLLOW, move |beat| follow(follows.clone(), beat));
+        background.spawn("server/instance", SAY, move |beat| say_that_it_lives(weak.clone(), beat));
         Ok(app)
     }
 
@@ -187,11 +189,16 @@ impl App {
     }
 }
 
+/// How often what instances share is read again, and how often each says that it lives.
+const FOLLOW: Duration = Duration::from_millis(500);
+const SAY: Duration = Duration::from_secs(5);
+
 /// Keys, policies, drained workers and a time that another instance has changed are heard of within a second.
-async fn follow(app: std::sync::Weak<App>) {
+async fn follow(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
     loop {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let Some(app) = app.upgrade() else { return };
+        tokio::time::sleep(FOLLOW).await;
+        let Some(app) = app.upgrade() else { return Finished };
+        panic_point!("server-shared");
         let store = &**app.engine.store();
         let heard = async {
             app.keys.refresh(store).await?;
@@ -199,16 +206,21 @@ async fn follow(app: std::sync::Weak<App>) {
             app.drained.refresh(store).await?;
             app.bound.refresh(store).await
         };
-        if let Err(error) = heard.await {
+        let heard = heard.await;
+        if !matches!(heard, Err(StoreError::Unavailable(_) | StoreError::Unknown(_))) {
+            beat.turn();
+        }
+        if let Err(error) = heard {
             tracing::debug!(%error, "what instances share could not be read again");
         }
     }
 }
 
-async fn say_that_it_lives(app: std::sync::Weak<App>) {
+async fn say_that_it_lives(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
     let mut started_at = None;
     loop {
-        let Some(app) = app.upgrade() else { return };
+        let Some(app) = app.upgrade() else { return Finished };
+        panic_point!("server-instance");
         let now = app.engine.now();
         let started_at = *started_at.get_or_insert(now.0);
         let workers = app.workers.latest(now.0);
@@ -224,8 +236,10 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
             tracing::warn!(%error, "the database takes no writes");
         }
         *app.trouble.write() = said.err().map(|error| error.to_string());
+        // A write that fails has its own word in `/readyz`.
+        beat.turn();
         drop(app);
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(SAY).await;
     }
 }
 

@@ -8,5 +8,6 @@ mod instances;
 mod metrics;
 mod once;
 mod place;
+mod ready;
 mod roles;
 mod walls;

@@ -157,6 +157,7 @@ async fn submit(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
+    comeback_engine::store::panic_point!("server-submit");
     let limits = &app.engine.config().policy_limits;
     let bound = app.bound.look(|bound| bound.get(&caller.namespace).cloned()).unwrap_or_default();
     let traceparent = header_text(&headers, "traceparent")?;
