@@ -94,7 +94,7 @@ fn show_new(out: &Output, key: &Value) {
         return;
     }
     say!("{}", output::text(key, "key"));
-    eprintln!(
+    crate::output::note!(
         "role {}, namespace {}. This is the only time the key is shown.",
         output::text(key, "role"),
         output::text(key, "namespace")
@@ -120,6 +120,6 @@ async fn create_offline(
     let made = Keys::default().create(&*store, new, &by, SystemClock::new().now()).await;
     let (_, secret) = made.map_err(|error| broken(place, &error))?;
     say!("{secret}");
-    eprintln!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
+    crate::output::note!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
     Ok(code::OK)
 }

@@ -52,7 +52,7 @@ pub struct Context {
 impl Context {
     fn new(global: &Global, settings: &Settings) -> Result<Context, Failure> {
         for warning in &settings.warnings {
-            eprintln!("{warning}");
+            crate::output::note!("{warning}");
         }
         let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
         let client = Client::new(settings.server())?.with_key(key).in_namespace(namespace);

@@ -37,7 +37,7 @@ pub async fn run(context: &Context, args: RunArgs) -> Result<u8, Failure> {
         () = interrupted.wait() => {
             // Nobody else would ever lease it.
             client.act(&id, "cancel", &json!({"note": "interrupted"})).await?;
-            eprintln!("{name}  canceled: it was interrupted");
+            crate::output::note!("{name}  canceled: it was interrupted");
             Ok(code::INTERRUPTED)
         }
     }
@@ -62,7 +62,7 @@ impl Work<'_> {
             let Some(lease) = leased["leases"].as_array().and_then(|leases| leases.first()) else {
                 let task = patiently(|| client.task(&self.id)).await?;
                 if let Some(end) = end_code(output::text(&task, "state")) {
-                    eprintln!("{}  {}", self.name, output::text(&task, "state"));
+                    crate::output::note!("{}  {}", self.name, output::text(&task, "state"));
                     return Ok(end);
                 }
                 continue;
@@ -98,7 +98,7 @@ impl Work<'_> {
             }
             (state, None) => format!("{state}, no retry ({})", output::text(answer, "reason")),
         };
-        eprintln!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
+        crate::output::note!("{}", format!("{name}  attempt {number}/{most}  {words} in {took}   {what}").trim_end());
         Ok(end_code(output::text(answer, "state")))
     }
 }
@@ -113,7 +113,7 @@ async fn patiently<F: Future<Output = Result<Value, Error>>>(ask: impl Fn() -> F
             answer => return answer,
         };
         if wait == FIRST_WAIT {
-            eprintln!("{error}; asking again until it answers (Ctrl-C ends it)");
+            crate::output::note!("{error}; asking again until it answers (Ctrl-C ends it)");
         }
         tokio::time::sleep(wait.max(error.retry_after().unwrap_or_default())).await;
         wait = (wait * 2).min(LONGEST_WAIT);

@@ -21,10 +21,36 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// A line of a server on stdout. Whoever should read it may be gone; the server serves all the same.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::output::told(format_args!($($text)*)) };
+}
+pub(crate) use tell;
+
+/// A line for people on stderr, beside the data. Whoever should read it may be gone.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::output::noted(format_args!("{}\n", format_args!($($text)*))) };
+}
+pub(crate) use note;
+
 pub fn line(text: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         std::process::exit(if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 });
     }
+}
+
+pub fn told(text: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Written as it is, without an end of line.
+pub fn noted(text: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_fmt(text);
+}
+
+/// Drawn on the screen as it is.
+pub fn drawn(text: fmt::Arguments<'_>) {
+    let _ = std::io::stdout().write_fmt(text);
 }
 
 /// In which form things are wanted, and for whom.

@@ -64,7 +64,7 @@ impl View {
             Format::Table => self.lines(out, None)?.iter().for_each(|line| say!("{line}")),
         }
         if let Some(hint) = self.hint.as_ref().filter(|_| out.format == Format::Table) {
-            eprintln!("{hint}");
+            crate::output::note!("{hint}");
         }
         Ok(self.code)
     }
