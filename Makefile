@@ -60,6 +60,10 @@ chaos: setup ## kill -9 under load: servers, workers and PostgreSQL for CHAOS_SE
 	COMEBACK_KILLS=$(KILLS) cargo test --release -p comeback --test binary -- --nocapture after_every_kill
 	COMEBACK_EVERY_COMMIT=1 scripts/with-postgres cargo test --release -p comeback-engine --test stories kills
 
+.PHONY: panics
+panics: setup ## a panic at every one of its points under load, in a release build: back within 500 ms, nothing lost
+	COMEBACK_PANICS=all scripts/with-postgres --durable scripts/panics
+
 storm: ## what retries do to a service in trouble, four ways side by side (four minutes; STORM=full for half an hour)
 	cargo run --release -p comeback-engine --example storm
 

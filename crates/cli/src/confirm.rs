@@ -12,7 +12,7 @@ pub fn can_ask(out: &Output) -> bool {
 
 /// Only a clear yes is one.
 pub fn is_confirmed(question: &str) -> Result<bool, Failure> {
-    eprint!("{}? [y/N] ", crate::output::safe::cell(question));
+    crate::output::noted(format_args!("{}? [y/N] ", crate::output::safe::cell(question)));
     let _ = std::io::stderr().flush();
     let mut line = String::new();
     let unread = |error: std::io::Error| Failure::new(code::FAILED, "no answer could be read").why(error.to_string());

@@ -1,10 +1,14 @@
 //! Stands at the door: arguments, configuration, logging, exit codes, the one binary. What a task is, others know.
 
+// They panic when nobody can be written to: `say!`, `tell!` and `note!` do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod args;
 mod commands;
 mod complete;
 mod config;
 mod confirm;
+mod crash;
 mod failure;
 mod output;
 mod telemetry;
@@ -33,13 +37,15 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: no threads can be started: {error}");
+            crate::output::aside!("error: no threads can be started: {error}");
             return ExitCode::from(failure::code::FAILED);
         }
     };
     let outcome = runtime.block_on(commands::run(arguments, &matches));
     // Blocking reads of the store may still run; nobody waits for them any more.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    // What a server logged before it failed.
+    telemetry::log::flush(std::time::Duration::from_millis(500));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -61,7 +67,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             ExitCode::from(failure::code::USAGE)
         }
         _ => {
-            eprint!("{}", Failure::from(error));
+            crate::output::noted(format_args!("{}", Failure::from(error)));
             ExitCode::from(failure::code::USAGE)
         }
     }

@@ -107,14 +107,14 @@ struct Screen;
 
 impl Screen {
     fn begin() -> Screen {
-        print!("\x1b[?25l\x1b[2J");
+        crate::output::drawn(format_args!("\x1b[?25l\x1b[2J"));
         Screen
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        println!("\x1b[?25h");
+        crate::output::tell!("\x1b[?25h");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an engine is told when it starts. Everything has a limit.
 
 use comeback_core::{Millis, PolicyLimits, Quotas};
-use comeback_store::Loop;
+use comeback_store::{Background, Loop};
 
 use crate::executors::Kinds;
 use crate::secrets::Keyring;
@@ -35,6 +35,8 @@ pub struct EngineConfig {
     pub id_seed: Option<u64>,
     /// Commits that may be under way side by side.
     pub report_lanes: usize,
+    /// Where this engine's background tasks are registered.
+    pub background: Background,
 }
 
 impl EngineConfig {
@@ -81,6 +83,7 @@ impl Default for EngineConfig {
             watching: Watching::default(),
             id_seed: None,
             report_lanes: 2,
+            background: Background::default(),
         }
     }
 }

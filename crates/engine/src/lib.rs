@@ -46,11 +46,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use comeback_core::{Invalid, Rejection, State};
-use comeback_store::{SqliteOptions, SqliteStore, Store, StoreError, Unfunded};
+use comeback_store::{Background, SqliteOptions, SqliteStore, Stalled, Store, StoreError, Unfunded};
 
 pub use changes::{DependencyChange, Heard};
 pub use clock::{Clock, ScaledClock, Step, SystemClock, VirtualClock};
 pub use comeback_store as store;
+pub use comeback_store::background;
 pub use commands::backtest::{Cohort, MOST_LIVES, Tested, USUAL_LIVES};
 pub use commands::bulk::{Bulk, OperationView, Preview, Which};
 pub use commands::change::Deed;
@@ -163,8 +164,8 @@ impl Engine {
         Ok(Engine { core, combiners, loops: Arc::default() })
     }
 
-    /// Ends in order: the loops stop, what was asked is answered, and the store is let go. Only the last clone can do it; from
-    /// another one this changes nothing.
+    /// Ends in order: the loops stop, what was asked is answered, and the store is closed where nobody else has it. Only the last
+    /// clone can do it; from another one this changes nothing.
     pub async fn close(self) {
         let Engine { core, combiners, loops } = self;
         if let Ok(loops) = Arc::try_unwrap(loops) {
@@ -173,7 +174,18 @@ impl Engine {
         if let Ok(combiners) = Arc::try_unwrap(combiners) {
             combiners.close().await;
         }
-        drop(core);
+        if let Some(core) = Arc::into_inner(core)
+            && Arc::strong_count(&core.store) == 1
+        {
+            core.store.close().await;
+        }
+    }
+
+    /// Background tasks that have not turned for ten of their periods, or have ended: of the engine and of its store.
+    pub fn stalled(&self) -> Vec<Stalled> {
+        let mut stalled = self.core.config.background.stalled();
+        stalled.extend(self.core.store.background().map(Background::stalled).unwrap_or_default());
+        stalled
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {

@@ -2,6 +2,9 @@
 //!
 //! A worker's report, a timeout, a lost lease, a passed deadline and a person's hand differ only in the verb they come with.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +20,8 @@ use comeback_core::{
 };
 use comeback_core::{admission, audit};
 use comeback_store::{
-    Applied, Behalf, Following, Graph, Idempotency, Loop, NewTask, StoreError, Stored, Submission, Unfunded, Used,
+    Applied, Behalf, Following, Graph, Idempotency, Loop, NewTask, Running, StoreError, Stored, Submission, Unfunded,
+    Used, panic_point,
 };
 
 use crate::budgets::Budgets;
@@ -231,6 +235,19 @@ impl Core {
         }
     }
 
+    /// Like `decide`; a panic is this task's trouble and nobody else's.
+    fn judge(
+        &self,
+        verb: &Verb,
+        stored: &Stored,
+        budgets: &Budgets,
+        now: Timestamp,
+    ) -> Result<Result<Transition, Rejection>, Met> {
+        let subject = stored.task.id.0;
+        let judged = Running::about(subject, || self.decide(verb, stored, budgets, now));
+        judged.map_err(|panic| Met::Damaged(format!("the verdict on task {subject} panicked: {panic}")))
+    }
+
     pub(crate) fn decide(
         &self,
         verb: &Verb,
@@ -239,6 +256,9 @@ impl Core {
         now: Timestamp,
     ) -> Result<Transition, Rejection> {
         let task = &stored.task;
+        panic_point!("decide");
+        #[cfg(test)]
+        assert!(task.lane.kind != tests::PANICS, "on purpose");
         match verb {
             Verb::End(outcome) => {
                 let mut snapshot = self.snapshot(stored);
@@ -329,10 +349,11 @@ impl Core {
             };
             match stored.task.execution {
                 Some(execution) => shared.entry(execution).or_default().push((index, wish)),
-                None => match self.decide(&wish.verb, stored, &budgets, now) {
-                    Err(_) if wish.remembered => again.push((index, wish.forgotten())),
-                    Err(rejection) => answers[index] = Some(Met::Rejected(rejection)),
-                    Ok(change) => {
+                None => match self.judge(&wish.verb, stored, &budgets, now) {
+                    Err(met) => answers[index] = Some(met),
+                    Ok(Err(_)) if wish.remembered => again.push((index, wish.forgotten())),
+                    Ok(Err(rejection)) => answers[index] = Some(Met::Rejected(rejection)),
+                    Ok(Ok(change)) => {
                         let noted = self.noted(&wish.verb, &stored.task, change.after(), now);
                         let edited = wish.verb.edited(change.after(), now);
                         let bookings = budgets.book(&change);
@@ -377,10 +398,12 @@ impl Core {
             }
         }
         let (spawning, mut plain): (Vec<Plan>, Vec<Plan>) = plans.into_iter().partition(|plan| plan.spawn.is_some());
+        panic_point!("road-before-store");
         let commits: Vec<Commit> = plain.iter_mut().map(|plan| std::mem::take(&mut plan.commit)).collect();
         if !commits.is_empty() {
             let applied = self.store_all(&commits, behind, now).await?;
             for ((plan, commit), outcome) in plain.into_iter().zip(&commits).zip(applied) {
+                panic_point!("road-after-store");
                 again.extend(self.conclude(plan, commit, outcome, behind, answers));
                 if outcome == Applied::Done {
                     self.registered_meanwhile(commit).await;
@@ -532,9 +555,13 @@ impl Core {
                     rejected.insert(*index, Met::Stale);
                     continue;
                 }
-                let change = match self.decide(&wish.verb, &stored, &tried, now) {
-                    Ok(change) => change,
-                    Err(rejection) => {
+                let change = match self.judge(&wish.verb, &stored, &tried, now) {
+                    Ok(Ok(change)) => change,
+                    Err(met) => {
+                        rejected.insert(*index, met);
+                        continue;
+                    }
+                    Ok(Err(rejection)) => {
                         rejected.insert(*index, Met::Rejected(rejection));
                         continue;
                     }

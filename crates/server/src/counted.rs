@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comeback_core::Timestamp;
-use comeback_engine::store::{Counts, Interactive, Store, StoreError, interactive};
+use comeback_engine::store::{Counts, Interactive, Running, Store, StoreError, interactive};
 use parking_lot::Mutex;
 
 /// Fewer than these are counted each time.
@@ -47,7 +47,7 @@ impl Counted {
             {
                 let (store, namespace) = (store.clone(), namespace.to_owned());
                 let reads = Interactive::current();
-                tokio::spawn(async move {
+                Running::spawn(async move {
                     let count = slot.count(&*store, &namespace, now);
                     // Where it fails the next one counts, and is told why not.
                     let _ = match reads {

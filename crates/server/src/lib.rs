@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use comeback_core::{Millis, Quota, Timestamp};
 use comeback_engine::executors::Executors;
-use comeback_engine::store::{InstanceRow, PutIf, Store, StoreError};
+use comeback_engine::store::{Finished, Heartbeat, InstanceRow, PutIf, Store, StoreError, panic_point};
 use comeback_engine::{Engine, VirtualClock};
 use ipnet::IpNet;
 use parking_lot::RwLock;
@@ -171,8 +171,10 @@ impl App {
             draining: AtomicBool::new(false),
         };
         let app = Arc::new(app);
-        tokio::spawn(follow(Arc::downgrade(&app)));
-        tokio::spawn(say_that_it_lives(Arc::downgrade(&app)));
+        let (background, weak) = (&app.engine.config().background, Arc::downgrade(&app));
+        let follows = weak.clone();
+        background.spawn("server/shared", FOLLOW, move |beat| follow(follows.clone(), beat));
+        background.spawn("server/instance", SAY, move |beat| say_that_it_lives(weak.clone(), beat));
         Ok(app)
     }
 
@@ -203,12 +205,16 @@ impl App {
     }
 }
 
+/// How often what instances share is read again.
+const FOLLOW: Duration = Duration::from_millis(500);
+
 /// Keys, policies, drained workers and a time that another instance has changed are heard of within a second. While nothing changes
 /// only the numbers of the last changes are read.
-async fn follow(app: std::sync::Weak<App>) {
+async fn follow(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
     loop {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let Some(app) = app.upgrade() else { return };
+        tokio::time::sleep(FOLLOW).await;
+        let Some(app) = app.upgrade() else { return Finished };
+        panic_point!("server-shared");
         let store = &**app.engine.store();
         let heard = async {
             let numbers = store.change_numbers().await?;
@@ -220,7 +226,11 @@ async fn follow(app: std::sync::Weak<App>) {
             app.drained.follow(store, numbers.drained).await?;
             app.kind_policies.follow(store, numbers.policies).await
         };
-        if let Err(error) = heard.await {
+        let heard = heard.await;
+        if !matches!(heard, Err(StoreError::Unavailable(_) | StoreError::Unknown(_))) {
+            beat.turn();
+        }
+        if let Err(error) = heard {
             tracing::debug!(%error, "what instances share could not be read again");
         }
     }
@@ -229,18 +239,19 @@ async fn follow(app: std::sync::Weak<App>) {
 /// Instances that were silent for so long are no longer listed.
 const GONE: Millis = Millis::from_secs(60);
 /// How often an instance says that it runs, and writes the workers that are due.
-const ALIVE: Duration = Duration::from_secs(5);
+const SAY: Duration = Duration::from_secs(5);
 /// How often rows of workers that were not seen for an hour are removed.
 const FORGET: Duration = Duration::from_secs(60);
 /// How often the log tells of keys that end soon.
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn say_that_it_lives(app: std::sync::Weak<App>) {
+async fn say_that_it_lives(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
     let mut started_at = None;
     let (mut forgot, mut warned): (Option<Instant>, Option<Instant>) = (None, None);
     let is_due = |last: Option<Instant>, period: Duration| last.is_none_or(|last| last.elapsed() >= period);
     loop {
-        let Some(app) = app.upgrade() else { return };
+        let Some(app) = app.upgrade() else { return Finished };
+        panic_point!("server-instance");
         let now = app.engine.now();
         let started_at = *started_at.get_or_insert(now);
         let said = app.say(started_at, now).await;
@@ -257,8 +268,10 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
         if is_due(warned, DAY) && app.warn_of_ending_keys(now) {
             warned = Some(Instant::now());
         }
+        // A write that fails has its own word in `/readyz`.
+        beat.turn();
         drop(app);
-        tokio::time::sleep(ALIVE).await;
+        tokio::time::sleep(SAY).await;
     }
 }
 

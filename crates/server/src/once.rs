@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
 use comeback_core::Invalid;
-use comeback_engine::store::Idempotency;
+use comeback_engine::store::{Idempotency, Running, panic_point};
 use sha2::{Digest, Sha256};
 
 use crate::App;
@@ -68,9 +68,10 @@ impl Once {
                 return again.await;
             }
             let answer = act.await?;
+            panic_point!("server-keyed-act");
             app.engine.remember_done(&namespace, &key).await?;
             Ok(answer)
         };
-        tokio::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
+        Running::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
     }
 }

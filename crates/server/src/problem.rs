@@ -124,6 +124,12 @@ impl Problem {
         self
     }
 
+    /// What the log says of it in place of the detail.
+    pub fn because(mut self, cause: impl Into<String>) -> Problem {
+        self.cause = Some(cause.into());
+        self
+    }
+
     /// The server's own failures, under the name that the caller was given. Too much at once is only counted.
     pub fn log(&self, request_id: &str) {
         let cause = self.cause.as_deref().unwrap_or(&self.detail);
@@ -292,8 +298,13 @@ impl From<StoreError> for Problem {
                 let title = "The search takes too long";
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "SEARCH_TIMEOUT", title, error.to_string())
             }
-            StoreError::Unavailable(_) => Problem::unavailable(error.to_string()),
-            StoreError::Unknown(_) => Problem::unavailable(error.to_string()).with("outcome", "unknown"),
+            // What a database says of itself is for the log: names of hosts, users and files are nobody's business.
+            StoreError::Unavailable(_) => {
+                Problem::unavailable("the database is not available; nothing was done").because(error.to_string())
+            }
+            StoreError::Unknown(_) => Problem::unavailable("the database broke off; it may have been done")
+                .because(error.to_string())
+                .with("outcome", "unknown"),
             other => {
                 let cause = Some(format!("the store refused: {other}"));
                 Problem { cause, ..Problem::internal() }
@@ -316,6 +327,20 @@ impl From<ReportError> for Problem {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// What a database says names hosts, users and files; it is for the log.
+    #[test]
+    fn nobody_is_told_what_the_database_says() {
+        let secret = "error connecting to 10.1.2.3 as user `jobs`";
+        for error in [StoreError::Unavailable(secret.into()), StoreError::Unknown(secret.into())] {
+            let problem = Problem::from(error);
+            let told = problem.to_json("r").to_string();
+            assert!(!told.contains("10.1.2.3") && !told.contains("connecting"), "{told}");
+            assert!(problem.cause.as_deref().is_some_and(|cause| cause.contains(secret)), "{problem:?}");
+        }
+    }
+
     /// Every code that is made here has its section, and no section is left over.
     #[test]
     fn every_problem_is_explained() {

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comeback_engine::store::{Running, panic_point};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -45,8 +46,10 @@ pub async fn serve(
     let router = app.router();
     let room = Arc::new(Semaphore::new(options.connections));
     let graceful = GracefulShutdown::new();
+    let accepting = app.engine.config().background.register("server/accept", Duration::from_secs(1));
     tokio::pin!(stop);
     loop {
+        accepting.heartbeat().idle();
         // Who finds no room waits in the line of the operating system.
         let permit = tokio::select! {
             () = &mut stop => break,
@@ -56,6 +59,7 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = listener.accept() => accepted,
         };
+        panic_point!("server-accept");
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -72,7 +76,8 @@ pub async fn serve(
             inner.call(request)
         });
         let patience = options.header_timeout;
-        tokio::spawn(async move {
+        let named = Running::Request(Arc::new(format!("on a connection from {peer}")));
+        tokio::spawn(named.scope(async move {
             let _permit = permit;
             // Who says nothing at all is not waited for either.
             let spoke = tokio::time::timeout(patience, stream.peek(&mut [0])).await;
@@ -88,10 +93,10 @@ pub async fn serve(
             if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!(%error, "a connection broke off");
             }
-        });
+        }));
     }
     app.drain();
-    drop(listener);
+    drop((listener, accepting));
     tokio::select! {
         () = graceful.shutdown() => {}
         () = tokio::time::sleep(options.drain) => {}

@@ -9,6 +9,7 @@ mod keys;
 mod metrics;
 mod once;
 mod place;
+mod ready;
 mod roles;
 mod secrets;
 mod walls;

@@ -7,6 +7,7 @@
 
 mod accounts;
 mod audit;
+pub mod background;
 mod check;
 mod dependencies;
 mod dictionary;
@@ -15,6 +16,7 @@ mod events;
 mod interactive;
 mod operations;
 mod page;
+pub mod panic_points;
 mod place;
 mod query;
 mod row;
@@ -45,6 +47,7 @@ use uuid::Uuid;
 
 pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
+pub use background::{Background, Finished, Heartbeat, Registered, Running, Stalled};
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
 pub use epoch::begin_epoch;
@@ -514,6 +517,15 @@ pub trait Store: SharedStore {
 
     /// Wakes when another instance has given such a hint.
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64>;
+
+    /// What the store does in the background, for those who watch whether it lives.
+    fn background(&self) -> Option<&Background> {
+        None
+    }
+
+    /// The last call: everything is written, every connection is closed, and a SQLite file is whole without its log. Calls that
+    /// come later are refused as unavailable.
+    async fn close(&self) {}
 }
 
 /// What to list, how, and from where.

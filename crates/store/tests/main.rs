@@ -4,4 +4,5 @@ mod backup;
 mod check;
 mod file;
 mod instances;
+mod migration_lock;
 mod tls;

@@ -31,7 +31,7 @@ pub fn run(
 
 fn view(out: &Output, settings: &Settings) -> Result<u8, Failure> {
     for warning in &settings.warnings {
-        eprintln!("{warning}");
+        crate::output::aside!("{warning}");
     }
     let key = Setting { value: settings.key.value.as_deref().map(masked), origin: settings.key.origin.clone() };
     let rows = [

@@ -19,6 +19,7 @@ use super::Context;
 use super::serve::refuse_strangers;
 use super::tail;
 use crate::args::{DemoArgs, Global, TailArgs};
+use crate::crash;
 use crate::failure::{Failure, code};
 use crate::output::{Output, say, span};
 use crate::watch::Interrupted;
@@ -31,6 +32,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
             Failure::new(code::USAGE, format!("time cannot run {} times as fast", args.speed)).remedy("--speed 60")
         );
     }
+    crash::abort_on_panic("human");
     let mut interrupted = Interrupted::listen()?;
     let data = Data::prepare(args.keep.clone())?;
     let demo = Demo::start(&args, &data).await?;
@@ -71,7 +73,7 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     };
     feeding.abort();
     screen.close();
-    eprintln!("\n{}", counts(&demo.client).await);
+    crate::output::aside!("\n{}", counts(&demo.client).await);
     demo.stop(working).await;
     outcome
 }
@@ -170,7 +172,7 @@ async fn listen(address: &str) -> Result<TcpListener, Failure> {
     {
         for next in (port..=u16::MAX).skip(1).take(100) {
             if let Ok(listener) = TcpListener::bind(format!("{host}:{next}")).await {
-                eprintln!("{address} is taken; {host}:{next} is used");
+                crate::output::aside!("{address} is taken; {host}:{next} is used");
                 return Ok(listener);
             }
         }

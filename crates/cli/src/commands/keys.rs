@@ -172,6 +172,6 @@ async fn create_offline(
         return Err(Failure::new(code::USAGE, why).remedy("choose another --name"));
     };
     say!("{secret}");
-    eprintln!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
+    crate::output::aside!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
     Ok(code::OK)
 }

@@ -8,16 +8,17 @@ use std::time::Duration;
 use comeback_core::{Millis, PolicyLimits, Quotas, Timestamp};
 use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
 use comeback_engine::secrets::Keyring;
-use comeback_engine::store::{Loop, OpenWork, Overdue, Place, Store};
+use comeback_engine::store::{Background, Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
 use tokio::net::TcpListener;
 
 use super::broken;
 use crate::args::ServeArgs;
+use crate::crash;
 use crate::failure::{Failure, code};
-use crate::output::{grouped, say, span};
-use crate::telemetry::Telemetry;
+use crate::output::{grouped, span, tell};
+use crate::telemetry::{Telemetry, log};
 use crate::watch::Interrupted;
 
 /// What a server has beside what every server has.
@@ -37,8 +38,10 @@ impl Default for Beside {
 }
 
 pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
+    crash::abort_on_panic(&args.log_format);
     let instance = args.instance.clone().unwrap_or_else(own_name);
-    let telemetry = Telemetry::start(&args.log_format, &instance)?;
+    let background = Background::default();
+    let telemetry = Telemetry::start(&args.log_format, &instance, &background)?;
     let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
     let quotas = quotas(&args.quota)?;
     let secret_keys = secret_keys(args.secret_key_file.as_deref())?;
@@ -61,18 +64,21 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         stuck_after,
         periods,
         watching: telemetry.attempts(),
+        background,
         ..EngineConfig::default()
     };
     // Before the loops begin to change it.
     let now = clock.now();
     let found = store.open_work(now).await.map_err(wrong)?;
     let listener = listen(&args.listen).await?;
-    let engine = Engine::start(store, clock, config).await.map_err(wrong)?;
+    let engine = Engine::start(store.clone(), clock, config).await.map_err(wrong)?;
     let door =
         Door { place: &place, listener, resumed: resumed(&found, now), gate, serving, clock: virtual_clock, instance };
     let served = open(&args, beside, &engine, door, &telemetry).await;
     // However it ended: loops that are torn out of their work would complain of the store.
     engine.close().await;
+    // Whoever still holds a connection is not waited for: everything that was acknowledged is written, and the file is whole.
+    store.close().await;
     telemetry.finish().await;
     served.map(|()| code::OK)
 }
@@ -104,12 +110,12 @@ async fn open(
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
-    beside.lines.iter().for_each(|line| say!("  {line}"));
-    say!("  {resumed}");
+    beside.lines.iter().for_each(|line| tell!("  {line}"));
+    tell!("  {resumed}");
     let (closing, grace) = (ending.clone(), beside.grace);
     let stopped = async move {
         interrupted.wait().await;
-        eprintln!("stopping: finishing what was begun (at most {} s)", grace.as_secs());
+        log::line(&format!("stopping: finishing what was begun (at most {} s)", grace.as_secs()));
         closing.inspect(Ending::close);
     };
     let served = comeback_server::serve(app, listener, stopped, serving).await;
@@ -316,13 +322,13 @@ fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {
     } else {
         "keys"
     };
-    say!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
-    say!("  Dashboard   http://{address}/");
-    say!("  API         http://{address}/api/v1");
-    say!("  Data        {data}");
-    say!("  Auth        {auth}");
+    tell!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
+    tell!("  Dashboard   http://{address}/");
+    tell!("  API         http://{address}/api/v1");
+    tell!("  Data        {data}");
+    tell!("  Auth        {auth}");
     if args.clock != "system" {
-        say!("  Clock       {}", args.clock);
+        tell!("  Clock       {}", args.clock);
     }
 }
 

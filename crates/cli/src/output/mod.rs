@@ -22,6 +22,12 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// A line of a server on stdout. Whoever should read it may be gone; the server serves all the same.
+macro_rules! tell {
+    ($($text:tt)*) => { $crate::output::told(format_args!($($text)*)) };
+}
+pub(crate) use tell;
+
 pub fn line(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     raw_line(&safe::lines(&text, std::io::stdout().is_terminal()));
@@ -48,6 +54,20 @@ pub fn beside(text: fmt::Arguments<'_>) {
 /// A value in one line.
 pub fn json_line(value: &Value) -> String {
     safe::json(&value.to_string()).into_owned()
+}
+
+pub fn told(text: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Written as it is, without an end of line.
+pub fn noted(text: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_fmt(text);
+}
+
+/// Drawn on the screen as it is.
+pub fn drawn(text: fmt::Arguments<'_>) {
+    let _ = std::io::stdout().write_fmt(text);
 }
 
 /// In which form things are wanted, and for whom.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comeback_core::{AttemptOutcome, Record, Task, Timestamp};
+use comeback_engine::store::{Background, Finished, Heartbeat};
 use comeback_server::Asked;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::failure::{Failure, code};
 
@@ -150,7 +151,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    pub fn start(settings: Settings, instance: &str) -> Result<Arc<Spans>, Failure> {
+    pub fn start(settings: Settings, instance: &str, background: &Background) -> Result<Arc<Spans>, Failure> {
         let wrong = |error: String| Failure::new(code::FAILED, "tracing cannot be set up").why(error);
         let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(|error| wrong(error.to_string()))?;
         let endpoint: reqwest::Url =
@@ -161,7 +162,14 @@ impl Spans {
         let resource: Vec<Value> = resource.iter().map(|(key, value)| attribute(key, text(value))).collect();
         let (send, receive) = mpsc::channel(QUEUE);
         let sender = Sender { client, endpoint, headers: settings.headers, resource, complained: None };
-        tokio::spawn(sender.run(receive));
+        let shared = Arc::new(Mutex::new((sender, receive)));
+        background.spawn("otlp", EVERY, move |beat| {
+            let shared = shared.clone();
+            async move {
+                let (sender, receive) = &mut *shared.lock().await;
+                sender.run(receive, &beat).await
+            }
+        });
         Ok(Arc::new(Spans { send, sampler: settings.sampler }))
     }
 
@@ -283,11 +291,12 @@ struct Sender {
 }
 
 impl Sender {
-    async fn run(mut self, mut receive: mpsc::Receiver<Message>) {
+    async fn run(&mut self, receive: &mut mpsc::Receiver<Message>, beat: &Heartbeat) -> Finished {
         let mut spans: Vec<Value> = Vec::new();
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            beat.turn();
             tokio::select! {
                 message = receive.recv() => match message {
                     Some(Message::Span(span)) => spans.push(*span),
@@ -304,6 +313,7 @@ impl Sender {
             }
         }
         self.send(&mut spans).await;
+        Finished
     }
 
     async fn send(&mut self, spans: &mut Vec<Value>) {

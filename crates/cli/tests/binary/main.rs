@@ -1,6 +1,7 @@
 //! Through the real binary: a server is started, spoken to over HTTP and by its own command line, killed, and started again.
 
 mod command_line;
+mod crash;
 mod daemon;
 mod database;
 mod door;
@@ -8,6 +9,7 @@ mod examples;
 mod executors;
 mod harness;
 mod kills;
+mod panics;
 mod poison;
 mod postgres;
 mod restores;

@@ -62,6 +62,8 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     }
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
     for row in core.counted.turns.in_turn(rows) {
+        comeback_store::Running::turn();
+        comeback_store::panic_point!("alert-look");
         if let Err(error) = look(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
             match error {
                 StoreError::Corrupt(_) | StoreError::Refused(_) => {

@@ -101,7 +101,7 @@ impl Engine {
 
     pub(crate) async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
         let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
-        let met = self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??;
+        let met = self.combiners.wishes.ask(wishes).await??;
         answered(met.into_iter().next().unwrap_or(Met::Stale))
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
         if !seen.task.is_meant_by(fence) {
             return Err(CommandError::LeaseLost);
         }
-        if self.combiners.counts.ask(count).await.ok_or(CommandError::ShuttingDown)?? {
+        if self.combiners.counts.ask(count).await?? {
             self.core.freed(&seen.task.lane);
             return Ok(());
         }

@@ -133,11 +133,11 @@ impl Engine {
         self.core.asked_at.store(now.0, Ordering::Relaxed);
         let claim = &ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
-            self.core.claim_batch(std::slice::from_ref(claim)).await.pop()
+            self.core.claim_batch(std::slice::from_ref(claim)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {
-            self.combiners.claims.ask(claim.clone()).await
+            self.combiners.claims.ask(claim.clone()).await?
         };
-        Ok(answer.ok_or(CommandError::ShuttingDown)??)
+        Ok(answer?)
     }
 }
 

@@ -50,21 +50,21 @@ pub(crate) const BULK: usize = 100;
 impl Combiners {
     pub fn start(core: &Arc<Core>) -> Combiners {
         let (submits, claims, wishes, counts) = (core.clone(), core.clone(), core.clone(), core.clone());
-        let lanes = core.config.report_lanes;
+        let (lanes, background) = (core.config.report_lanes, &core.config.background);
         Combiners {
-            submits: Combiner::start(1, 500, move |batch| {
+            submits: Combiner::start(background, "submits", 1, 500, move |batch| {
                 let core = submits.clone();
                 async move { core.submit_batch(&batch).await }
             }),
-            claims: Combiner::start(1, 200, move |batch| {
+            claims: Combiner::start(background, "claims", 1, 200, move |batch| {
                 let core = claims.clone();
                 async move { core.claim_batch(&batch).await }
             }),
-            wishes: Combiner::start(lanes, 500, move |batch| {
+            wishes: Combiner::start(background, "reports", lanes, 500, move |batch| {
                 let core = wishes.clone();
                 async move { core.fulfil_batch(batch).await }
             }),
-            counts: Combiner::start(1, 500, move |batch| {
+            counts: Combiner::start(background, "counts", 1, 500, move |batch| {
                 let core = counts.clone();
                 async move { core.count_batch(&batch).await }
             }),

@@ -77,7 +77,7 @@ impl Engine {
         let met = if wishes.len() >= BULK {
             core.fulfil(wishes, Behind::Caller).await?
         } else {
-            self.combiners.wishes.ask(wishes).await.ok_or(CommandError::ShuttingDown)??
+            self.combiners.wishes.ask(wishes).await??
         };
         let mut met = met.into_iter();
         let mut lost: Vec<usize> = Vec::new();

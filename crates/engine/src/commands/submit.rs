@@ -26,11 +26,11 @@ impl Engine {
         core.wait_for_maintenance(&mut submission).await?;
         let execution = submission.execution.as_ref().map(|new| new.execution.id);
         let answer = if submission.tasks.len() >= BULK {
-            core.submit_batch(std::slice::from_ref(&submission)).await.pop()
+            core.submit_batch(std::slice::from_ref(&submission)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {
-            self.combiners.submits.ask(submission).await
+            self.combiners.submits.ask(submission).await?
         };
-        match answer.ok_or(CommandError::ShuttingDown)?? {
+        match answer? {
             Submitted::Created(tasks) => Ok(SubmitAnswer { execution, tasks, repeated: false }),
             Submitted::Repeated { execution, tasks } => Ok(SubmitAnswer { execution, tasks, repeated: true }),
             Submitted::Mismatch => Err(CommandError::IdempotencyMismatch),
@@ -55,6 +55,7 @@ impl Core {
         match self.tallies.asked(Query::Submit, self.store.submit(batch, self.clock.now())).await {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
+                comeback_store::panic_point!("submit-after-store");
                 self.tell_submitted(batch);
                 self.tallies.submitted(batch.iter().zip(answers.iter().map(created)));
                 answers.into_iter().map(Ok).collect()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Failure, State, Timestamp, Trigger};
-use comeback_store::Store;
+use comeback_store::{Finished, Heartbeat, Store, panic_point};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -49,16 +49,19 @@ impl Runs {
     }
 
     /// For ever.
-    pub async fn watch(self: Arc<Runs>, store: Arc<dyn Store>) {
+    pub async fn watch(self: Arc<Runs>, store: Arc<dyn Store>, beat: Arc<Heartbeat>) -> Finished {
         loop {
             tokio::time::sleep(LOOK).await;
             let leases: Vec<LeaseRef> = self.held.lock().keys().copied().collect();
             if leases.is_empty() {
+                beat.turn();
                 continue;
             }
+            panic_point!("executor-watch");
             let tasks: Vec<_> = leases.iter().map(|lease| lease.task).collect();
             // Who cannot look knows nothing new.
             let Ok(found) = store.load(&tasks).await else { continue };
+            beat.turn();
             let held = self.held.lock();
             for (lease, stored) in leases.iter().zip(found) {
                 let task = stored.map(|stored| stored.task);

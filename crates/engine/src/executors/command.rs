@@ -207,6 +207,7 @@ fn never(error_type: &str, message: String) -> ReportEnd {
 
 /// One try. Every line of standard output is passed on.
 pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&str)) -> ReportEnd {
+    comeback_store::panic_point!("executor-command");
     let mut command = Command::new(&process.run[0]);
     process.environment.apply(&mut command);
     command

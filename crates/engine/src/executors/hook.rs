@@ -16,6 +16,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 impl Runner {
     /// From the claim to the answer of the start call. What follows is for the callee to say.
     pub(super) async fn start_hook(&self, task: &Leased) {
+        comeback_store::panic_point!("executor-hook");
         let settings: Value =
             task.executor.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let starts: Vec<&Value> = match settings.get("start") {

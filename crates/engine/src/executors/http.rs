@@ -189,6 +189,7 @@ impl Calls {
 
     /// One call. What comes of it holds none of the secrets that were sent.
     pub(crate) async fn run(&self, core: &Core, task: &Leased) -> ReportEnd {
+        comeback_store::panic_point!("executor-http");
         let (end, sent) = self.run_open(core, task).await;
         scrubbed(end, &sent.hidden)
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Lane, Millis, Quota, Quotas, Timestamp, Trigger};
-use comeback_store::{BeatAnswer, ClaimRequest};
+use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, Running, panic_point};
 use tokio::sync::{Notify, watch};
 
 pub use discover::Discover;
@@ -205,37 +205,64 @@ impl Engine {
         if options.commands {
             sorts.push(Executor::Command);
         }
-        let drive = |duty, concurrency: usize| tokio::spawn(dispatch(runner.clone(), duty, concurrency.max(1)));
+        let background = &self.config().background;
+        let drive = |duty: Duty, concurrency: usize| {
+            let concurrency = concurrency.max(1);
+            // Kept across a restart of the dispatcher: what runs still holds its slot.
+            let slots = Arc::new(DutySlots::new(&duty, &self.config().quotas, concurrency));
+            let runner = runner.clone();
+            background.spawn(format!("executor/{duty}"), LOOK, move |beat| {
+                dispatch(runner.clone(), duty.clone(), concurrency, slots.clone(), beat)
+            })
+        };
         let mut tasks: Vec<_> = sorts.into_iter().map(|sort| drive(Duty::Sort(sort), options.concurrency)).collect();
         for kind in self.config().kinds.iter() {
             tasks.push(drive(Duty::Kind(kind.clone()), kind.concurrency));
             let (engine, kind, shift) = (self.clone(), kind.clone(), shift.clone());
             let environment = environment.clone();
-            tasks.push(tokio::spawn(async move {
-                tokio::select! {
-                    () = engine.keep_discovering(kind, environment) => {}
-                    () = shift.until(Phase::Closing) => {}
+            tasks.push(background.spawn(format!("discover/{}", kind.name), LOOK, move |beat| {
+                let (engine, kind, shift) = (engine.clone(), kind.clone(), shift.clone());
+                let environment = environment.clone();
+                async move {
+                    // The command and the pause after it take as long as somebody has said.
+                    beat.idle();
+                    tokio::select! {
+                        () = engine.keep_discovering(kind, environment) => {}
+                        () = shift.until(Phase::Closing) => {}
+                    }
+                    Finished
                 }
             }));
         }
-        tasks.push(tokio::spawn(runs.watch(self.store().clone())));
+        let store = self.store().clone();
+        tasks.push(background.spawn("executor/runs", LOOK, move |beat| runs.clone().watch(store.clone(), beat)));
         Ok(Executors { tasks, shift })
     }
 }
 
 /// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
-async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
+async fn dispatch(
+    runner: Runner,
+    duty: Duty,
+    concurrency: usize,
+    slots: Arc<DutySlots>,
+    beat: Arc<Pulse>,
+) -> Finished {
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
-    let slots = DutySlots::new(&duty, &core.config.quotas, concurrency);
     let mut served = String::new();
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
+        panic_point!("executor-dispatch");
         // Before looking: a run that ends in between is not missed.
         let freed = slots.freed();
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&anywhere(&duty, concurrency));
-        let rest = match lease_everywhere(&runner, &duty, &slots, &mut served).await {
+        let looked = lease_everywhere(&runner, &duty, &slots, &mut served).await;
+        if looked.is_ok() {
+            beat.turn();
+        }
+        let rest = match looked {
             Ok(Round { leased: 0, waits }) => (place.told(), waits),
             Ok(_) => continue,
             Err(error) => {
@@ -249,9 +276,10 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
             _ = tokio::time::timeout(LOOK, told) => {}
             // Only where a namespace may have more to do than it had slots.
             () = freed, if waits => {}
-            () = &mut closed => return,
+            () = &mut closed => return Finished,
         }
     }
+    Finished
 }
 
 /// The slots of one duty: deliveries have their own, so that calls never keep them waiting.
@@ -343,6 +371,7 @@ async fn lease_everywhere(
                 round.waits = true;
                 break;
             }
+            Running::turn();
             let request = LeaseRequest {
                 queues: queues.to_vec(),
                 kinds: duty.kinds(),
@@ -356,22 +385,52 @@ async fn lease_everywhere(
             for task in leased {
                 round.leased += 1;
                 namespace.clone_into(served);
+                panic_point!("executor-leased");
                 let slot = slots.take(&namespace);
                 let (runner, duty) = (runner.clone(), duty.clone());
-                runner.shift.busy.send_modify(|busy| *busy += 1);
-                tokio::spawn(async move {
+                let busy = Busy::begin(runner.shift.clone());
+                let named = CurrentRun { duty: duty.clone(), lease: task.lease };
+                tokio::spawn(Running::Request(Arc::new(named)).scope(async move {
                     runner.run(duty, task).await;
-                    runner.shift.busy.send_modify(|busy| *busy -= 1);
-                    drop(slot);
-                });
+                    drop((busy, slot));
+                }));
             }
         }
     }
     Ok(round)
 }
 
+/// One run, counted for as long as it lives, however it ends.
+struct Busy(Arc<Shift>);
+
+impl Busy {
+    fn begin(shift: Arc<Shift>) -> Busy {
+        shift.busy.send_modify(|busy| *busy += 1);
+        Busy(shift)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.send_modify(|busy| *busy -= 1);
+    }
+}
+
+/// How a panic names a run.
+struct CurrentRun {
+    duty: Duty,
+    lease: LeaseRef,
+}
+
+impl std::fmt::Display for CurrentRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "of executor {}: task {}", self.duty, self.lease.task)
+    }
+}
+
 impl Runner {
     async fn run(&self, duty: Duty, task: Leased) {
+        panic_point!("executor-run");
         if matches!(duty, Duty::Sort(Executor::Hook)) {
             return self.start_hook(&task).await;
         }
@@ -428,6 +487,7 @@ impl Runner {
     }
 
     async fn report(&self, lease: LeaseRef, mut end: ReportEnd) {
+        panic_point!("executor-report");
         let task = lease.task;
         let mut waits = REPORT_AGAIN.into_iter();
         loop {

@@ -53,6 +53,8 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
     in_turns(claimed.into_iter().filter(|claimed| !claimed.is_empty()), |claimed| async move {
         let moved = claimed.len();
         for claimed in claimed {
+            comeback_store::Running::turn();
+            comeback_store::panic_point!("flow-call");
             let Some(verb) = begin(core, &claimed).await? else { continue };
             let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
             core.fulfil(vec![wish], Behind::Caller).await?;
@@ -200,6 +202,8 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
     in_turns(by_namespace(ends, |end| &end.task.task.lane.namespace), |ends| async move {
         let mut wishes = Vec::with_capacity(ends.len());
         for end in ends {
+            comeback_store::Running::turn();
+            comeback_store::panic_point!("flow-hear");
             let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
             let verb = Verb::End(outcome);
             wishes.push(Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: false });

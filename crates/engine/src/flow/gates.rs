@@ -22,6 +22,8 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
         let mut wishes = Vec::with_capacity(due.len());
         let mut spawned = Spawned::new();
         for stored in due {
+            comeback_store::Running::turn();
+            comeback_store::panic_point!("flow-gate");
             let Some(gate) = look(core, &stored, &mut spawned).await? else { continue };
             wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
         }

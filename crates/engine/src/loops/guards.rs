@@ -1,12 +1,12 @@
 //! Guards: what was seen of dependencies is written, and whoever waits for one is told when time lets it start.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use comeback_core::Timestamp;
-use comeback_store::StoreError;
+use comeback_store::{Finished, Heartbeat, StoreError, panic_point};
 
-use super::real;
+use super::{is_answered, real};
 use crate::Core;
 
 /// What is seen is gathered for so long, and whoever waits is told so often.
@@ -21,11 +21,16 @@ struct Next {
     at: Option<Timestamp>,
 }
 
-pub async fn keep(core: Weak<Core>) {
-    let Some(bell) = core.upgrade().map(|core| core.guards.bell.clone()) else { return };
+pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+    let Some(bell) = core.upgrade().map(|core| core.guards.bell.clone()) else { return Finished };
     loop {
-        let Some(held) = core.upgrade() else { return };
-        let next = look(&held).await.unwrap_or_else(|error| {
+        let Some(held) = core.upgrade() else { return Finished };
+        panic_point!("loop-dependencies");
+        let looked = look(&held).await;
+        if looked.as_ref().err().is_none_or(is_answered) {
+            beat.turn();
+        }
+        let next = looked.unwrap_or_else(|error| {
             tracing::debug!(%error, "dependencies could not be looked at; it is tried again");
             Next { soon: false, at: None }
         });

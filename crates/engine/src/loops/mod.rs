@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use comeback_core::{Millis, Timestamp};
-use comeback_store::{Loop, NextDue, StoreError};
+use comeback_store::{Finished, Heartbeat, Loop, NextDue, Running as Current, StoreError, panic_point};
 
 use crate::alerts::look;
 use crate::subscriptions::follow;
@@ -62,21 +62,57 @@ impl Core {
     async fn work_off(&self, name: Loop, grace: Millis) -> Result<Progress, StoreError> {
         let due_by = self.clock.now() - grace;
         match name {
-            Loop::Retries => promote::tick(self, comeback_store::Promote::Retries, due_by).await,
-            Loop::Starts => promote::tick(self, comeback_store::Promote::Starts, due_by).await,
+            Loop::Retries => {
+                panic_point!("loop-retries");
+                promote::tick(self, comeback_store::Promote::Retries, due_by).await
+            }
+            Loop::Starts => {
+                panic_point!("loop-starts");
+                promote::tick(self, comeback_store::Promote::Starts, due_by).await
+            }
             Loop::Reap | Loop::Timeout if due_by.0 < self.losses_from.load(Ordering::Relaxed) => {
                 Ok(Progress::default())
             }
-            Loop::Reap => reap::tick(self).await,
-            Loop::Timeout => timeout::tick(self).await,
-            Loop::Expire => expire::tick(self).await,
-            Loop::Flow => flow::tick(self).await,
-            Loop::Prune => prune::tick(self).await,
-            Loop::Schedule => schedule::tick(self).await,
-            Loop::Operations => operations::tick(self).await,
-            Loop::Tell => follow::tick(self).await,
-            Loop::Alerts => look::tick(self).await,
-            Loop::Repair => repair::tick(self).await,
+            Loop::Reap => {
+                panic_point!("loop-reap");
+                reap::tick(self).await
+            }
+            Loop::Timeout => {
+                panic_point!("loop-timeout");
+                timeout::tick(self).await
+            }
+            Loop::Expire => {
+                panic_point!("loop-expire");
+                expire::tick(self).await
+            }
+            Loop::Flow => {
+                panic_point!("loop-flow");
+                flow::tick(self).await
+            }
+            Loop::Prune => {
+                panic_point!("loop-prune");
+                prune::tick(self).await
+            }
+            Loop::Schedule => {
+                panic_point!("loop-schedule");
+                schedule::tick(self).await
+            }
+            Loop::Operations => {
+                panic_point!("loop-operations");
+                operations::tick(self).await
+            }
+            Loop::Tell => {
+                panic_point!("loop-subscriptions");
+                follow::tick(self).await
+            }
+            Loop::Alerts => {
+                panic_point!("loop-alerts");
+                look::tick(self).await
+            }
+            Loop::Repair => {
+                panic_point!("loop-repair");
+                repair::tick(self).await
+            }
             Loop::Dispatch | Loop::Hooks => Ok(Progress::default()),
         }
     }
@@ -158,28 +194,56 @@ impl Running {
 
     pub(crate) fn start(core: &Arc<Core>) -> Running {
         core.flow_pace.start();
-        let driven = Loop::ALL.iter().filter(|name| core.config.is_driven(**name));
-        let mut tasks: Vec<_> = driven.map(|name| tokio::spawn(drive(Arc::downgrade(core), *name))).collect();
-        tasks.push(tokio::spawn(time::keep(Arc::downgrade(core))));
-        tasks.push(tokio::spawn(rules::keep(Arc::downgrade(core))));
-        tasks.push(tokio::spawn(guards::keep(Arc::downgrade(core))));
-        tasks.push(tokio::spawn(stats::keep(Arc::downgrade(core))));
-        tasks.push(tokio::spawn(look_now_and_then(Arc::downgrade(core))));
+        let (config, background) = (&core.config, &core.config.background);
+        let mut tasks = Vec::new();
+        for name in Loop::ALL.iter().copied().filter(|name| config.is_driven(*name)) {
+            let (core, period) = (Arc::downgrade(core), real(config.period(name).unwrap_or(config.safety_interval)));
+            tasks.push(background.spawn(format!("loop/{name}"), period, move |beat| drive(core.clone(), name, beat)));
+        }
+        let mut keep = |name: &str, period: Duration, start: fn(Weak<Core>, Arc<Heartbeat>) -> Keeping| {
+            let core = Arc::downgrade(core);
+            tasks.push(background.spawn(format!("loop/{name}"), period, move |beat| start(core.clone(), beat)));
+        };
+        let usual = real(config.safety_interval);
+        keep("clock", real(time::EVERY), |core, beat| Box::pin(time::keep(core, beat)));
+        keep("rules", usual, |core, beat| Box::pin(rules::keep(core, beat)));
+        keep("dependencies", usual, |core, beat| Box::pin(guards::keep(core, beat)));
+        keep("stats", usual, |core, beat| Box::pin(stats::keep(core, beat)));
+        keep("waiters", LOOK, |core, beat| Box::pin(look_now_and_then(core, beat)));
         Running { tasks }
     }
 }
 
+/// A loop that has no name of its own in the store.
+type Keeping = std::pin::Pin<Box<dyn Future<Output = Finished> + Send>>;
+
+/// How often those who wait for work look by themselves.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether a loop has turned although it got an error: it has where the store answers, and has not where it does not.
+fn is_answered(error: &StoreError) -> bool {
+    !matches!(error, StoreError::Unavailable(_) | StoreError::Unknown(_))
+}
+
 /// One loop, for ever: sleep, look, work until there is no more, find out what is next.
-async fn drive(core: Weak<Core>, name: Loop) {
+async fn drive(core: Weak<Core>, name: Loop, beat: Arc<Heartbeat>) -> Finished {
     let mut troubled = false;
     let mut told = promote::Told::default();
     loop {
-        let Some(core) = core.upgrade() else { return };
+        let Some(core) = core.upgrade() else { return Finished };
         let outcome = run_until_done(&core, name, &mut told).await;
         let rest = match outcome {
             Ok(next) => {
                 troubled = false;
+                beat.turn();
+                // Nobody knows when a time comes that is moved by hand.
+                if !core.clock.is_real() {
+                    beat.idle();
+                }
                 wait(&core, name, next).await;
+                if !core.clock.is_real() {
+                    beat.turn();
+                }
                 continue;
             }
             Err(error) => {
@@ -187,6 +251,9 @@ async fn drive(core: Weak<Core>, name: Loop) {
                     tracing::warn!(%name, %error, "a loop cannot reach the store; it tries again");
                 }
                 troubled = true;
+                if is_answered(&error) {
+                    beat.turn();
+                }
                 Duration::from_millis(500)
             }
         };
@@ -209,6 +276,7 @@ async fn run_until_done(core: &Core, name: Loop, told: &mut promote::Told) -> Re
         let mut progress = Progress::default();
         if next.is_some_and(|next| next <= looked_at && told.is_over(next, core.clock.now())) || !has_a_time(name) {
             progress = core.tick_after(name, grace).await?;
+            Current::turn();
             // What is pruned beside tasks is not counted, and when there is more of it some of it went.
             if progress.more && (progress.moved > 0 || name == Loop::Prune) {
                 continue;
@@ -266,17 +334,19 @@ async fn wait(core: &Core, name: Loop, until: Timestamp) {
 }
 
 /// Those who wait for work look now and then, and whenever another instance says that there is some.
-async fn look_now_and_then(core: Weak<Core>) {
-    let Some(mut hints) = core.upgrade().map(|core| core.store.wakes()) else { return };
+async fn look_now_and_then(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+    let Some(mut hints) = core.upgrade().map(|core| core.store.wakes()) else { return Finished };
     loop {
-        let hinted = tokio::time::timeout(Duration::from_millis(500), hints.changed()).await;
-        let Some(core) = core.upgrade() else { return };
+        let hinted = tokio::time::timeout(LOOK, hints.changed()).await;
+        let Some(core) = core.upgrade() else { return Finished };
+        beat.turn();
+        panic_point!("loop-waiters");
         core.wake.look();
         core.ring(Loop::Flow);
         core.ring(Loop::Tell);
         core.ring(Loop::Alerts);
         if let Ok(Err(_)) = hinted {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::time::sleep(LOOK).await;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations: whoever comes first works a bulk operation off, a stretch at a time.
 
-use comeback_store::{Loop, StoreError};
+use comeback_store::{Loop, Running, StoreError};
 
 use super::Progress;
 use crate::Core;
@@ -17,6 +17,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let mut moved = 0;
     for operation in core.store.due_operations(now, AT_ONCE).await? {
         moved += core.go_on_with(operation).await?;
+        Running::turn();
     }
     Ok(Progress { moved, more: moved > 0 })
 }

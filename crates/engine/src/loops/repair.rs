@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comeback_core::Executor;
 use comeback_core::transition::Act;
-use comeback_store::StoreError;
+use comeback_store::{Running, StoreError};
 
 use super::Progress;
 use crate::Core;
@@ -22,6 +22,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let mut moved = 0;
     for namespace in namespaces {
         let done = core.put_failed_right(&namespace, LOOKED_AT, false, &act).await?;
+        Running::turn();
         moved += done.iter().filter(|it| it.action == Action::Retried).count();
     }
     Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more: false })

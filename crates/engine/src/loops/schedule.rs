@@ -1,6 +1,6 @@
 //! Schedule: what is due is started, each instant once.
 
-use comeback_store::{Following, Loop, StoreError};
+use comeback_store::{Following, Loop, Running, StoreError};
 
 use super::{BATCH, Progress};
 use crate::Core;
@@ -15,6 +15,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let mut progress = Progress { moved: 0, more: due.len() >= BATCH as usize };
     for row in due {
         progress.moved += core.fire_due(row, now).await?;
+        Running::turn();
     }
     Ok(progress)
 }

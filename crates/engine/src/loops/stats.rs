@@ -1,10 +1,12 @@
 //! Statistics: what happened is added to the sums, soon but never at the cost of what happens. One instance at a time does it,
 //! whichever is quicker. What people said of errors elsewhere is learned in the same turn.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::{BATCH, real};
+use comeback_store::{Finished, Heartbeat, Running, panic_point};
+
+use super::{BATCH, is_answered, real};
 use crate::Core;
 
 /// Of the time that adding took, so many times over is left to others.
@@ -12,16 +14,19 @@ const REST: u32 = 9;
 /// Turns between two looks at what is old.
 const TIDY: u32 = 60;
 
-pub async fn keep(core: Weak<Core>) {
+pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     let mut turn = 0_u32;
     let mut learned = Instant::now();
     loop {
-        let Some(held) = core.upgrade() else { return };
+        let Some(held) = core.upgrade() else { return Finished };
+        panic_point!("loop-stats");
         // However much there is to add.
         if learned.elapsed() >= real(held.config.safety_interval) && held.learn_classes().await.is_ok() {
             learned = Instant::now();
         }
-        let rest = match take_turn(&held, turn).await {
+        let taken = take_turn(&held, turn).await;
+        let is_answered = taken.as_ref().err().is_none_or(is_answered);
+        let rest = match taken {
             Ok(rest) => rest,
             Err(error) => {
                 tracing::debug!(%error, "the statistics could not be added to; somebody tries again");
@@ -33,7 +38,14 @@ pub async fn keep(core: Weak<Core>) {
             real(held.config.safety_interval)
         });
         drop(held);
+        // Who has worked for long rests for longer.
+        if is_answered {
+            beat.idle();
+        }
         tokio::time::sleep(rest).await;
+        if is_answered {
+            beat.turn();
+        }
     }
 }
 
@@ -45,7 +57,9 @@ async fn take_turn(core: &Core, turn: u32) -> Result<Option<Duration>, comeback_
     }
     if turn.is_multiple_of(TIDY) {
         let most = u32::try_from(core.config.limits.error_groups).unwrap_or(u32::MAX);
-        while core.store.tidy_sums(core.clock.now(), BATCH, most).await? {}
+        while core.store.tidy_sums(core.clock.now(), BATCH, most).await? {
+            Running::turn();
+        }
     }
     Ok(None)
 }

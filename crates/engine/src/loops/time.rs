@@ -3,30 +3,34 @@
 //! A clock that somebody set ahead would take every lease from workers that are alive. So they are let outlast the step before it is
 //! made here, and nobody is declared lost until every instance has made it (R-I21).
 
-use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use comeback_core::transition::Act;
 use comeback_core::{Audit, Did, Millis};
-use comeback_store::StoreError;
+use comeback_store::{Finished, Heartbeat, StoreError, panic_point};
 use serde_json::json;
 
-use super::real;
+use super::{is_answered, real};
 use crate::{Core, Step};
 
-const EVERY: Millis = Millis::from_secs(5);
+pub(super) const EVERY: Millis = Millis::from_secs(5);
 /// As long as a lease lasts when nobody says otherwise, and much longer than any instance needs to notice.
 const HOLD: Millis = Millis::from_secs(60);
 
-pub async fn keep(core: Weak<Core>) {
+pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     let mut told = None;
     loop {
         tokio::time::sleep(real(EVERY)).await;
-        let Some(core) = core.upgrade() else { return };
+        let Some(core) = core.upgrade() else { return Finished };
+        panic_point!("loop-clock");
         let followed = match core.store.clock_offset().await {
             Ok(offset) => follow(&core, offset.unwrap_or(0), &mut told).await,
             Err(error) => Err(error),
         };
+        if followed.as_ref().err().is_none_or(is_answered) {
+            beat.turn();
+        }
         if let Err(error) = followed {
             // The clock runs on by itself; the loops tell that the store is away.
             tracing::debug!(%error, "the store's clock could not be followed");
@@ -70,8 +74,6 @@ async fn tell(core: &Core, step: Step, leases: u64) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use comeback_store::{AuditQuery, BeatAnswer, Loop, SqliteOptions, SqliteStore};
 
     use super::*;

@@ -51,6 +51,7 @@ impl Core {
         }
         let mut moved = 0;
         for instant in due.fire.into_iter().take(IN_A_ROW) {
+            comeback_store::panic_point!("schedule-fire");
             match at.fire(instant).await? {
                 Applied::Done => moved += 1,
                 // Somebody else is at it, or nobody may be.

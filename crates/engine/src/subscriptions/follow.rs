@@ -205,6 +205,8 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     for some in rows.chunks(TOGETHER) {
         let mut steps = Vec::new();
         for row in some {
+            comeback_store::Running::turn();
+            comeback_store::panic_point!("subscription-follow");
             match follow(core, row, &mut pages, &mut tasks, &mut progress, now).await {
                 Ok(step) => steps.extend(step),
                 Err(error) => set_aside(row, error)?,
@@ -212,6 +214,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
         }
         // Side by side: none of them waits for the commit of another.
         for few in steps.chunks(AT_ONCE) {
+            comeback_store::Running::turn();
             let stored = join_all(few.iter().map(|step| step.store(core, now))).await;
             for (step, stored) in few.iter().zip(stored) {
                 match stored {
@@ -260,6 +263,7 @@ impl Step {
         if core.store.put_follower(&self.moved, start, Some(Loop::Tell), None, now).await? != Applied::Done {
             return Ok(false);
         }
+        comeback_store::panic_point!("subscription-stored");
         core.looked.forget(&self.moved);
         if let Some(start) = start {
             core.tell_fired(start);

@@ -50,6 +50,10 @@ fn integer() -> Value {
     json!({"type": "integer"})
 }
 
+/// Why a server is not ready.
+const NOT_READY: &[&str] =
+    &["shutting_down", "stalled", "database_not_writable", "database_unreachable", "database_slow"];
+
 /// What a problem tells beside what all of them do, and whether it always does.
 fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
     match slug {
@@ -62,7 +66,11 @@ fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
         "key-exists" => vec![("id", super::schema::about(text(), "The id of that key."), true)],
         "quota-exceeded" => vec![("quota", text(), true), ("limit", count(), true)],
         "wrong-state" => vec![("state", text(), true)],
-        "unavailable" => vec![("outcome", word(&["unknown"]), false)],
+        "unavailable" => vec![
+            ("outcome", word(&["unknown"]), false),
+            ("reason", super::schema::about(word(NOT_READY), "Why `/readyz` says no."), false),
+            ("stalled", super::schema::about(list(text()), "Background tasks that do not turn."), false),
+        ],
         "not-found" => vec![("loops", super::schema::about(text(), "The loops there are."), false)],
         _ => Vec::new(),
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use comeback_core::dependency::Change;
 use comeback_core::{EventKind, Invalid, Timestamp};
 use comeback_engine::schedules::{Came, OutsideEvent, Run};
-use comeback_engine::store::{FeedCursor, FeedEvent};
+use comeback_engine::store::{FeedCursor, FeedEvent, Running, panic_point};
 use comeback_engine::{Cursors, DependencyChange, Heard};
 use futures_util::stream;
 use serde::Deserialize;
@@ -228,6 +228,8 @@ struct Following {
     heard: Heard,
     since: Timestamp,
     looked: Instant,
+    /// The request that opened it, for a panic to name.
+    running: Option<Running>,
 }
 
 enum Told {
@@ -286,9 +288,13 @@ async fn follow(
     };
     let (since, looked) = (app.engine.now(), Instant::now());
     let (ready, heard) = (VecDeque::new(), Heard::new());
-    let start = Following { _place: place, app, caller, wanted, cursor, ready, heard, since, looked };
+    let start =
+        Following { _place: place, app, caller, wanted, cursor, ready, heard, since, looked, running: Running::here() };
     let events = stream::unfold(start, |mut it| async move {
-        let told = next(&mut it).await?;
+        let told = match it.running.clone() {
+            Some(running) => running.scope(next(&mut it)).await?,
+            None => next(&mut it).await?,
+        };
         Some((Ok::<_, Infallible>(it.shown(&told)), it))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
@@ -310,6 +316,7 @@ async fn next(it: &mut Following) -> Option<Told> {
         if it.app.is_draining() {
             return None;
         }
+        panic_point!("server-stream");
         let feed = it.app.engine.store().feed(it.cursor, 500).await.ok()?;
         if feed.next == it.cursor {
             tokio::time::sleep(LOOK).await;

@@ -1,6 +1,7 @@
 //! Health: whether the process lives, and whether an answer could be kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{Method, header};
@@ -41,17 +42,47 @@ async fn live() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
+/// The database has so long to answer a question of one row.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Everybody may ask, so that the answer has a code only: the words are in the log.
 async fn ready(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
     if app.is_draining() {
-        return Err(Problem::unavailable("the server is shutting down"));
+        return Err(Problem::unavailable("the server is shutting down").with("reason", "shutting_down"));
     }
+    let stalled: Vec<String> = app.engine.stalled().into_iter().map(|it| it.name).collect();
+    let named = |problem: Problem| match stalled.is_empty() {
+        true => problem,
+        false => problem.with("stalled", stalled.clone()),
+    };
+    database_works(&app).await.map_err(named)?;
+    if !stalled.is_empty() {
+        let detail = format!("background tasks do not turn: {}", stalled.join(", "));
+        return Err(named(Problem::unavailable(detail).with("reason", "stalled")));
+    }
+    Ok(Json(json!({"status": "ready", "instance": app.instance, "now": app.engine.now().to_rfc3339()})))
+}
+
+async fn database_works(app: &App) -> Result<(), Problem> {
     // A store that can only be read could not keep what it acknowledges. It is written to every few seconds anyway; whoever
     // asks here writes nothing.
     if let Some(trouble) = app.trouble.read().clone() {
-        return Err(Problem::unavailable(trouble));
+        let detail = "the database takes no writes";
+        return Err(Problem::unavailable(detail).with("reason", "database_not_writable").because(trouble));
     }
-    app.engine.store().meta("lease_key").await?;
-    Ok(Json(json!({"status": "ready", "instance": app.instance, "now": app.engine.now().to_rfc3339()})))
+    match tokio::time::timeout(PATIENCE, app.engine.store().meta("lease_key")).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            let detail = "the database cannot be read";
+            let problem = Problem::unavailable(detail).with("reason", "database_unreachable");
+            return Err(problem.because(error.to_string()));
+        }
+        Err(_) => {
+            let detail = format!("the database did not answer within {} s", PATIENCE.as_secs());
+            return Err(Problem::unavailable(detail).with("reason", "database_slow"));
+        }
+    }
+    Ok(())
 }
 
 /// A page without anything from elsewhere.

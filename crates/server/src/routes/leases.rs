@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use bytes::Bytes;
 use comeback_core::{Invalid, NamePatterns};
-use comeback_engine::store::BeatAnswer;
+use comeback_engine::store::{BeatAnswer, Running, panic_point};
 use comeback_engine::{
     Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported,
 };
@@ -160,8 +160,10 @@ pub async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<
     }
     let (tell, told) = tokio::sync::oneshot::channel();
     let engine = app.engine.clone();
-    tokio::spawn(async move {
+    Running::spawn(async move {
+        panic_point!("server-lease");
         let leased = engine.lease(request).await;
+        panic_point!("server-leased");
         if let Err(Ok(unheard)) = tell.send(leased)
             && !unheard.is_empty()
         {
@@ -190,6 +192,7 @@ async fn heartbeat(
         given.leases.iter().map(|token| app.tokens.open(token, &caller.namespace)).collect();
     let beats: Vec<Heartbeat> =
         opened.iter().flatten().map(|lease| Heartbeat { lease: *lease, extend, progress: progress.clone() }).collect();
+    panic_point!("server-heartbeat");
     let mut answers = app.engine.heartbeat(&beats).await?.into_iter();
     let shown: Vec<Value> = given
         .leases
@@ -259,6 +262,11 @@ fn written(out: &impl Serialize) -> Result<Response, Problem> {
 /// What was read is done whether or not the caller waits for the answer.
 pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, Problem> {
     let engine = app.engine.clone();
-    let answers = tokio::spawn(async move { engine.report(reports).await });
+    let answers = Running::spawn(async move {
+        panic_point!("server-report");
+        let answers = engine.report(reports).await;
+        panic_point!("server-reported");
+        answers
+    });
     Ok(answers.await.map_err(|_| Problem::unavailable("the report broke off"))??)
 }

@@ -39,7 +39,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use comeback_core::{Invalid, TaskId};
-use comeback_engine::store::interactive;
+use comeback_engine::store::{Running, interactive, panic_point};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
@@ -264,7 +264,16 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let shape = request.extensions().get::<MatchedPath>().map_or(Shape::Problem, |path| shape_at(path.as_str()));
     request.extensions_mut().insert(RequestId(id.clone()));
-    let response = next.run(request).await;
+    let named = CurrentRequest {
+        method: request.method().clone(),
+        route: request.extensions().get::<MatchedPath>().cloned(),
+        id: id.clone(),
+    };
+    let answer = async {
+        panic_point!("server-request");
+        next.run(request).await
+    };
+    let response = Running::Request(Arc::new(named)).scope(answer).await;
     let route = response.extensions().get::<At>().map(|at| at.0);
     let mut response = match response.extensions().get::<Problem>() {
         Some(problem) => {
@@ -299,6 +308,20 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         });
     }
     response
+}
+
+/// How a panic names a request.
+struct CurrentRequest {
+    method: Method,
+    route: Option<MatchedPath>,
+    id: String,
+}
+
+impl std::fmt::Display for CurrentRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let route = self.route.as_ref().map_or("no route", MatchedPath::as_str);
+        write!(f, "{} {route} {}", self.method, self.id)
+    }
 }
 
 /// How the routes at a path tell what went wrong.

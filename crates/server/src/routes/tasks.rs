@@ -157,6 +157,7 @@ async fn submit(
     body: Bytes,
 ) -> Result<Response, Problem> {
     let (tasks, execution, is_many) = read_tasks(&body)?;
+    comeback_engine::store::panic_point!("server-submit");
     let limits = &app.engine.config().policy_limits;
     let of_policies = tasks.iter().filter_map(TaskIn::kind_of_policy);
     let bound = app.kind_policies.of_kinds(&**app.engine.store(), &caller.namespace, of_policies).await?;

@@ -510,6 +510,7 @@ pub async fn lease_picked(
     append(&tx, &told).await?;
     write_feed(&tx, &told, now).await?;
     super::apply::write_plain_feed(&tx, &lone, now).await?;
+    crate::panic_point!("postgres-claim-before-commit");
     tx.commit().await?;
     Ok(Some(claimed))
 }

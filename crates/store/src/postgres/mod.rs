@@ -66,7 +66,7 @@ use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
-use crate::{ListQuery, Store, StoreError};
+use crate::{Background, ListQuery, Store, StoreError};
 
 use read_client::ReadClient;
 
@@ -80,6 +80,7 @@ pub struct PostgresStore {
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
     sequencer: sequence::Sequencer,
+    background: Background,
     #[cfg(any(test, feature = "conformance"))]
     count_without_locks: bool,
 }
@@ -95,7 +96,8 @@ impl PostgresStore {
             tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
         }
-        let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
+        let background = Background::default();
+        let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone(), &background);
         let sequencer = sequence::Sequencer::new(pools.sequence.clone());
         Ok(PostgresStore {
             pools,
@@ -103,6 +105,7 @@ impl PostgresStore {
             dictionary,
             wake,
             sequencer,
+            background,
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: options.count_without_locks,
         })
@@ -739,6 +742,16 @@ impl Store for PostgresStore {
 
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.wake.wakes()
+    }
+
+    fn background(&self) -> Option<&Background> {
+        Some(&self.background)
+    }
+
+    async fn close(&self) {
+        self.pools.write.close();
+        self.pools.read.close();
+        self.pools.learn.close();
     }
 }
 

@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -32,6 +33,8 @@ pub struct PostgresOptions {
     pub interactive_readers: usize,
     /// Refuse a server that does not flush what it acknowledges. Only tests of meaning may do without.
     pub require_durability: bool,
+    /// How long another process that migrates is waited for.
+    pub migration_wait: Duration,
     /// Connect and prepare in the background right after opening, so that the first commands need not.
     pub warm_up: bool,
     /// Breaks admission rules, so that a test can show that it would notice.
@@ -48,6 +51,7 @@ impl PostgresOptions {
             readers: 3,
             interactive_readers: 3,
             require_durability: true,
+            migration_wait: Duration::from_secs(60),
             warm_up: true,
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: false,
@@ -149,6 +153,7 @@ pub async fn warm(pool: Pool, statements: Vec<&'static str>) {
 
 /// A connection of its own, outside the pools.
 pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), StoreError> {
+    let remedy = tls::Wanted::read(&options.url)?.remedy();
     options.config("")?.connect(options.connector()?).await.map_err(|error| match error.as_db_error() {
         Some(_) => error.into(),
         // Nothing was asked yet; the deepest cause says most.
@@ -157,23 +162,58 @@ pub async fn connect(options: &PostgresOptions) -> Result<(Client, Connection), 
             while let Some(deeper) = why.source() {
                 why = deeper;
             }
-            StoreError::Unavailable(why.to_string())
+            StoreError::Unavailable(match remedy.filter(|_| tls::is_about_tls(&error, why)) {
+                Some(remedy) => format!("{why}; {remedy}"),
+                None => why.to_string(),
+            })
         }
     })
 }
 
 pub type Connection = tokio_postgres::Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
-/// Makes the schema what this build needs. One process at a time; the others wait.
+/// Makes the schema what this build needs. One process at a time; the others wait, for `migration_wait` at most.
 pub async fn migrate(options: &PostgresOptions) -> Result<(), StoreError> {
     let (mut client, connection) = connect(options).await?;
     let driver = tokio::spawn(connection);
-    client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await?;
-    let outcome = migrate_locked(&mut client, options).await;
+    let outcome = match lock_migrations(&client, options.migration_wait).await {
+        Ok(()) => migrate_locked(&mut client, options).await,
+        Err(error) => Err(error),
+    };
     drop(client);
     let _ = driver.await;
     outcome
 }
+
+/// The limit holds for the locks on tables that migrations take, too: who waits for one holds up everybody behind it.
+async fn lock_migrations(client: &Client, wait: Duration) -> Result<(), StoreError> {
+    client.batch_execute(&format!("set lock_timeout = '{}ms'", wait.as_millis().max(1))).await?;
+    let locked = client.execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK]).await;
+    let Err(error) = locked else { return Ok(()) };
+    if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Err(error.into());
+    }
+    let holder = match client.query_opt(HOLDER, &[&MIGRATION_LOCK]).await? {
+        Some(row) => row.get::<_, String>(0),
+        None => "a session that has just ended".into(),
+    };
+    let seconds = wait.as_secs_f64();
+    Err(StoreError::Unavailable(format!(
+        "the migration lock was not free within {seconds} s; it is held by {holder}. Wait until that migration is done, or end \
+         the session with pg_terminate_backend"
+    )))
+}
+
+/// Who holds the advisory lock of migrations, in words. Its number is stored in two halves.
+const HOLDER: &str = "select format('pid %s (%s, user %s, from %s, connected for %s s, %s)', a.pid,
+           coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.usename, '?'),
+           coalesce(host(a.client_addr), 'this machine'),
+           round(extract(epoch from clock_timestamp() - a.backend_start))::int8, coalesce(a.state, 'state unknown'))
+    from pg_locks l join pg_stat_activity a on a.pid = l.pid
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+      and l.database = (select oid from pg_database where datname = current_database())
+      and l.classid::int8 = ($1::int8 >> 32) & 4294967295 and l.objid::int8 = $1::int8 & 4294967295
+    limit 1";
 
 async fn migrate_locked(client: &mut Client, options: &PostgresOptions) -> Result<(), StoreError> {
     if options.require_durability {

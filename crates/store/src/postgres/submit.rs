@@ -185,7 +185,9 @@ async fn submit_placed(
     if let Some(short) = reserve(store, &tx, submissions, &answers).await? {
         return Ok(Some(vec![Submitted::Unfunded(short)]));
     }
+    crate::panic_point!("postgres-submit-before-commit");
     tx.commit().await?;
+    crate::panic_point!("postgres-submit-after-commit");
     Ok(Some(answers))
 }
 

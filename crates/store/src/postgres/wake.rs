@@ -13,10 +13,13 @@ use super::learn;
 use super::rules;
 use super::setup::{self, PostgresOptions};
 use crate::dictionary::Dictionary;
+use crate::{Background, Finished, Heartbeat, panic_point};
 
 const CHANNEL: &str = "comeback_wake";
 /// Hints are gathered for this long.
 const GATHER: Duration = Duration::from_millis(50);
+/// Without a connection for ten times as long, other instances are not heard.
+const PERIOD: Duration = Duration::from_secs(3);
 
 pub struct Wake {
     shared: Arc<Shared>,
@@ -32,10 +35,18 @@ struct Shared {
 }
 
 impl Wake {
-    pub fn start(options: PostgresOptions, readers: Pool, dictionary: Arc<Dictionary>) -> Wake {
+    pub fn start(
+        options: PostgresOptions,
+        readers: Pool,
+        dictionary: Arc<Dictionary>,
+        background: &Background,
+    ) -> Wake {
         let shared = Arc::new(Shared::default());
         let (wakes, _) = watch::channel(0);
-        let talk = tokio::spawn(talk_and_listen(options, shared.clone(), wakes.clone(), readers, dictionary));
+        let (hears, tells) = (shared.clone(), wakes.clone());
+        let talk = background.spawn("postgres/listener", PERIOD, move |beat| {
+            talk_and_listen(options.clone(), hears.clone(), tells.clone(), readers.clone(), dictionary.clone(), beat)
+        });
         Wake { shared, wakes, tasks: vec![talk] }
     }
 
@@ -69,7 +80,8 @@ async fn talk_and_listen(
     wakes: watch::Sender<u64>,
     readers: Pool,
     dictionary: Arc<Dictionary>,
-) {
+    beat: Arc<Heartbeat>,
+) -> Finished {
     loop {
         if let Ok((client, mut connection)) = setup::connect(&options).await {
             let (messages, mut heard) = tokio::sync::mpsc::channel(64);
@@ -87,9 +99,13 @@ async fn talk_and_listen(
             let channel = format!("{CHANNEL}_{}", options.schema);
             if client.batch_execute(&format!("listen {channel}")).await.is_ok() {
                 loop {
+                    panic_point!("postgres-listener");
+                    // A connection that is dead is found by its keepalives.
+                    beat.idle();
                     tokio::select! {
                         note = heard.recv() => {
                             let Some((from, payload)) = note else { break };
+                            beat.turn();
                             if from == own {
                                 continue;
                             }
@@ -100,6 +116,7 @@ async fn talk_and_listen(
                             wakes.send_modify(|count| *count += 1);
                         }
                         () = shared.pending.notified() => {
+                            beat.turn();
                             tokio::time::sleep(GATHER).await;
                             let work = shared.work.swap(false, Ordering::AcqRel);
                             let grew = shared.dictionary.swap(false, Ordering::AcqRel);
@@ -117,6 +134,7 @@ async fn talk_and_listen(
                 }
             }
             driver.abort();
+            beat.turn();
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

@@ -56,7 +56,7 @@ use crate::rules::{make_way, rule_to_json, settle};
 use crate::schema::SchemaState;
 use crate::stats::{GroupQuery, Stretch, SumLine, SumsQuery};
 use crate::types::*;
-use crate::{ListQuery, Store, StoreError};
+use crate::{Background, ListQuery, Store, StoreError};
 use writer::Writer;
 
 pub use backup::{BackupProgress, backup};
@@ -85,9 +85,11 @@ impl SqliteOptions {
 }
 
 pub struct SqliteStore {
-    writer: Writer,
+    // The readers first: the last connection that is closed folds the log back, and a reader cannot.
     readers: Option<setup::Readers>,
     interactive_readers: Option<setup::Readers>,
+    writer: Writer,
+    background: Background,
     searches: Arc<Searches>,
     dictionary: Arc<Dictionary>,
     wakes: tokio::sync::watch::Sender<u64>,
@@ -109,13 +111,14 @@ impl SqliteStore {
         };
         let (readers, interactive_readers) = (readers(options.readers)?, readers(options.interactive_readers)?);
         let searches = Searches::new(options.interactive_readers.saturating_sub(1));
+        let background = Background::default();
         let writer = if options.inline {
             Writer::inline(connection, dictionary.clone(), lock)
         } else {
-            Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
+            Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock, &background)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, interactive_readers, searches, dictionary, wakes, fence })
+        Ok(SqliteStore { readers, interactive_readers, writer, background, searches, dictionary, wakes, fence })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -165,7 +168,10 @@ impl Store for SqliteStore {
             let placed = book.place(submissions).into_owned();
             submit::learn(self, self.dictionary.news(&placed)).await?;
             let submitted = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
-                true => submit::submit(tx, &placed, now).map(Some),
+                true => {
+                    crate::panic_point!("sqlite-submit");
+                    submit::submit(tx, &placed, now).map(Some)
+                }
                 // A rule has changed since we looked where they belong.
                 false => Ok(None),
             });
@@ -177,7 +183,12 @@ impl Store for SqliteStore {
 
     async fn claim(&self, requests: &[ClaimRequest], now: Timestamp) -> Result<Vec<Vec<Claimed>>, StoreError> {
         let requests = requests.to_vec();
-        self.writer.run(move |tx| claim::claim(tx, &requests, now)).await
+        let claim = move |tx: &mut writer::Tx<'_>| {
+            let claimed = claim::claim(tx, &requests, now);
+            crate::panic_point!("sqlite-claim");
+            claimed
+        };
+        self.writer.run(claim).await
     }
 
     async fn apply(
@@ -188,7 +199,12 @@ impl Store for SqliteStore {
     ) -> Result<Vec<Applied>, StoreError> {
         make_way(self, commits).await?;
         let prepared = apply::prepare(&self.dictionary, commits)?;
-        self.writer.run(move |tx| apply::apply(tx, &prepared, on_behalf_of, now)).await
+        let apply = move |tx: &mut writer::Tx<'_>| {
+            let applied = apply::apply(tx, &prepared, on_behalf_of, now);
+            crate::panic_point!("sqlite-apply");
+            applied
+        };
+        self.writer.run(apply).await
     }
 
     async fn apply_once(
@@ -237,6 +253,7 @@ impl Store for SqliteStore {
                         return Ok(Applied::Stale);
                     }
                     let applied = apply::apply(tx, &prepared, on_behalf_of, now)?.pop().unwrap_or(Applied::Done);
+                    crate::panic_point!("sqlite-apply-spawning");
                     apply::spawn_if_done(tx, applied, &spawn[0])
                 };
                 self.writer.run(applied).await
@@ -251,6 +268,7 @@ impl Store for SqliteStore {
 
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         let beats = beats.to_vec();
+        crate::panic_point!("sqlite-heartbeat");
         self.writer.run(move |tx| tend::heartbeat(tx, &beats, now)).await
     }
 
@@ -468,6 +486,7 @@ impl Store for SqliteStore {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
             submit::learn(self, self.dictionary.news(&placed)).await?;
+            crate::panic_point!("sqlite-follower");
             let (follower, audit) = (follower.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
                 true => followers::put(tx, &follower, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
@@ -514,7 +533,12 @@ impl Store for SqliteStore {
     }
 
     async fn prune(&self, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
-        self.writer.run(move |tx| tend::prune(tx, before, limit)).await
+        let prune = move |tx: &mut writer::Tx<'_>| {
+            let pruned = tend::prune(tx, before, limit);
+            crate::panic_point!("sqlite-prune");
+            pruned
+        };
+        self.writer.run(prune).await
     }
 
     async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError> {
@@ -886,6 +910,19 @@ impl Store for SqliteStore {
 
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.wakes.subscribe()
+    }
+
+    fn background(&self) -> Option<&Background> {
+        Some(&self.background)
+    }
+
+    async fn close(&self) {
+        for readers in [&self.readers, &self.interactive_readers].into_iter().flatten() {
+            readers.close().await;
+        }
+        if let Some(thread) = self.writer.close() {
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::Semaphore;
 
-use crate::StoreError;
 use crate::check::created_by;
 use crate::dictionary::Dictionary;
 use crate::interactive::Scope;
 use crate::row::corrupt;
 use crate::schema::SchemaState;
+use crate::{Background, Running, StoreError, panic_point};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -31,23 +32,44 @@ const LONGEST_LOG: u64 = 64 << 20;
 /// A log longer than this is worth folding back in passing.
 const LOG_WORTH_FOLDING: u64 = 8 << 20;
 
+/// How long reads that are under way may take when the store is closed.
+const LAST_READS: Duration = Duration::from_secs(2);
+/// A checkpoint that takes ten times as long is stuck.
+const CHECKPOINT_PERIOD: Duration = Duration::from_secs(6);
+
 /// How long a lock of another connection is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Takes the lock beside the file. It is gone with the process, however that ends.
-pub fn lock(path: &Path) -> Result<File, StoreError> {
+/// Says that a database is ours: a lock on a file beside it, and one on the database itself, which nobody removes to "clean up".
+///
+/// Both are `flock` locks, which do not meet the `fcntl` locks that SQLite takes on the database. But to close any descriptor of a
+/// file gives up all `fcntl` locks of the process on it: drop this after the last connection.
+#[derive(Debug)]
+pub struct Lock {
+    _beside: File,
+    _database: File,
+}
+
+/// Takes the locks of a database. They are gone with the process, however that ends.
+pub fn lock(path: &Path) -> Result<Lock, StoreError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let name = PathBuf::from(name);
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(&name)
-        .map_err(|error| StoreError::Unavailable(format!("{}: {error}", name.display())))?;
+    let opened = |name: &Path, file: std::io::Result<File>| {
+        file.map_err(|error| StoreError::Unavailable(format!("{}: {error}", name.display())))
+    };
+    let beside = File::options().create(true).truncate(false).read(true).write(true).open(&name);
+    let beside = opened(&name, beside)?;
+    take(&beside, &name, path)?;
+    create(path);
+    let database = opened(path, File::options().read(true).open(path))?;
+    take(&database, path, path)?;
+    Ok(Lock { _beside: beside, _database: database })
+}
+
+fn take(file: &File, name: &Path, path: &Path) -> Result<(), StoreError> {
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(StoreError::Locked(format!(
             "{} is in use by another comeback process; stop it, or use PostgreSQL to run several",
             path.display()
@@ -56,14 +78,18 @@ pub fn lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
+/// For its owner alone, and so is the log beside it: tasks carry what their callers know.
+fn create(path: &Path) {
+    let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
+}
+
 pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
     if rusqlite::version_number() < OLDEST_SQLITE {
         return Err(StoreError::Schema(format!("SQLite {} is too old", rusqlite::version())));
     }
     let connection = match path {
         Some(path) => {
-            // For its owner alone, and so is the log beside it: tasks carry what their callers know.
-            let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
+            create(path);
             Connection::open(path)?
         }
         None => Connection::open_in_memory()?,
@@ -174,6 +200,7 @@ pub fn load_dictionary(connection: &Connection, dictionary: &Dictionary) -> Resu
 pub struct Readers {
     idle: Arc<Mutex<Vec<Connection>>>,
     permits: Arc<Semaphore>,
+    count: usize,
 }
 
 impl Readers {
@@ -186,7 +213,7 @@ impl Readers {
             connection.set_prepared_statement_cache_capacity(64);
             idle.push(connection);
         }
-        Ok(Readers { idle: Arc::new(Mutex::new(idle)), permits: Arc::new(Semaphore::new(count)) })
+        Ok(Readers { idle: Arc::new(Mutex::new(idle)), permits: Arc::new(Semaphore::new(count)), count })
     }
 
     /// Runs a read on one of them. One that belongs to a scope is interrupted when the scope is over.
@@ -198,17 +225,36 @@ impl Readers {
         let gone = || StoreError::Unavailable("the readers have stopped".into());
         let permit = self.permits.clone().acquire_owned().await.map_err(|_| gone())?;
         let idle = self.idle.clone();
+        let (running, permits) = (Running::here(), self.permits.clone());
         let task = tokio::task::spawn_blocking(move || {
             let mut connection = idle.lock().pop().ok_or_else(gone)?;
-            let result = match scope {
-                None => in_one_snapshot(&connection, work),
-                Some(scope) => interruptible(&mut connection, &scope.limited(), work),
+            let read = || {
+                Running::on_thread(running, || match scope {
+                    None => in_one_snapshot(&connection, work),
+                    Some(scope) => interruptible(&mut connection, &scope.limited(), work),
+                })
             };
-            idle.lock().push(connection);
+            let result = catch_unwind(AssertUnwindSafe(read));
+            if result.is_err() && !connection.is_autocommit() {
+                let _ = connection.progress_handler(0, None::<fn() -> bool>);
+                let _ = connection.execute_batch("rollback");
+            }
+            // A reader that panicked is not one reader less.
+            if !permits.is_closed() {
+                idle.lock().push(connection);
+            }
             drop(permit);
-            result
+            result.unwrap_or_else(|payload| resume_unwind(payload))
         });
         task.await.map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    /// Closes the connections. Reads that are under way have a moment to come to their end.
+    pub async fn close(&self) {
+        let all = u32::try_from(self.count).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(LAST_READS, self.permits.acquire_many(all)).await;
+        self.permits.close();
+        self.idle.lock().clear();
     }
 }
 
@@ -239,6 +285,7 @@ fn in_one_snapshot<T>(
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     connection.execute_batch("begin")?;
+    panic_point!("sqlite-read");
     let result = work(connection);
     connection.execute_batch("rollback")?;
     result
@@ -249,26 +296,51 @@ pub struct Checkpoints {
     log: Option<PathBuf>,
     commits: u32,
     passing: Option<std::sync::mpsc::SyncSender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Checkpoints {
+    /// Returns when its connection is closed.
+    fn drop(&mut self) {
+        drop(self.passing.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Checkpoints {
-    pub fn new(path: Option<PathBuf>) -> Checkpoints {
-        let passing = path.clone().and_then(|path| {
+    pub fn new(path: Option<PathBuf>, background: &Background) -> Checkpoints {
+        let (mut passing, mut thread) = (None, None);
+        if let Some(path) = path.clone() {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+            let registered = background.register("sqlite/checkpoint", CHECKPOINT_PERIOD);
             let fold = move || {
-                let Ok(connection) = Connection::open(&path) else { return };
+                let beat = registered.heartbeat();
+                let connection = match Connection::open(&path) {
+                    Ok(connection) => connection,
+                    Err(error) => {
+                        tracing::error!(%error, "the log cannot be folded back beside the writer");
+                        return registered.dead();
+                    }
+                };
+                beat.idle();
                 while receiver.recv().is_ok() {
+                    beat.turn();
+                    panic_point!("sqlite-checkpoint");
                     let _ = connection.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+                    beat.idle();
                 }
             };
-            std::thread::Builder::new().name("comeback-checkpoint".into()).spawn(fold).ok().map(|_| sender)
-        });
+            thread = std::thread::Builder::new().name("comeback-checkpoint".into()).spawn(fold).ok();
+            passing = thread.as_ref().map(|_| sender);
+        }
         let log = path.map(|path| {
             let mut name = path.into_os_string();
             name.push("-wal");
             PathBuf::from(name)
         });
-        Checkpoints { log, commits: 0, passing }
+        Checkpoints { log, commits: 0, passing, thread }
     }
 
     pub fn after_commit(&mut self, connection: &Connection) {

@@ -1,25 +1,31 @@
 //! The one thread that writes: it takes what has gathered, puts it into one transaction, and answers after the commit.
 
-use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use comeback_core::Record;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rusqlite::Connection;
 use rusqlite::ffi::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::{setup, statements};
-use crate::StoreError;
+use crate::background::panic_message;
 use crate::dictionary::Dictionary;
+use crate::{Background, Heartbeat, StoreError, panic_point};
 
 /// Commands in one transaction at most.
 const MAX_BATCH: usize = 256;
 /// Commands that may wait; callers beyond that wait themselves.
 const MAX_WAITING: usize = 1_024;
+/// A transaction that takes ten times as long holds up everybody.
+const PERIOD: Duration = Duration::from_secs(3);
+/// How long the last checkpoint waits for readers.
+const LAST_CHECKPOINT: Duration = Duration::from_secs(2);
 
 /// What a command sees while it runs: the connection inside the transaction, and what it adds to the feed.
 pub struct Tx<'a> {
@@ -113,18 +119,19 @@ fn copy_of(error: &StoreError) -> StoreError {
 }
 
 pub enum Writer {
-    Thread { commands: Option<mpsc::Sender<Box<dyn Command>>>, thread: Option<JoinHandle<()>> },
+    Thread { commands: RwLock<Option<mpsc::Sender<Box<dyn Command>>>>, thread: Mutex<Option<JoinHandle<()>>> },
     Inline { state: Box<Mutex<Inline>> },
 }
 
 pub struct Inline {
     connection: Connection,
     dictionary: Arc<Dictionary>,
-    _lock: Option<File>,
+    // After the connection: to close a file gives up the locks that SQLite has on it.
+    _lock: Option<setup::Lock>,
 }
 
 impl Writer {
-    pub fn inline(connection: Connection, dictionary: Arc<Dictionary>, lock: Option<File>) -> Writer {
+    pub fn inline(connection: Connection, dictionary: Arc<Dictionary>, lock: Option<setup::Lock>) -> Writer {
         Writer::Inline { state: Box::new(Mutex::new(Inline { connection, dictionary, _lock: lock })) }
     }
 
@@ -132,19 +139,36 @@ impl Writer {
         connection: Connection,
         dictionary: Arc<Dictionary>,
         path: Option<PathBuf>,
-        lock: Option<File>,
+        lock: Option<setup::Lock>,
+        background: &Background,
     ) -> Result<Writer, StoreError> {
         let (commands, receiver) = mpsc::channel(MAX_WAITING);
+        let registered = background.register("sqlite/writer", PERIOD);
+        let checkpoints = setup::Checkpoints::new(path, background);
         let write = move || {
-            write_until_closed(connection, &dictionary, receiver, path);
+            let ended = write_until_closed(connection, &dictionary, receiver, checkpoints, registered.heartbeat());
             // Held until the last word is written: nobody else may open the file before.
             drop(lock);
+            if ended == Ended::Broken {
+                registered.dead();
+            }
         };
         let thread = std::thread::Builder::new()
             .name("comeback-writer".into())
             .spawn(write)
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        Ok(Writer::Thread { commands: Some(commands), thread: Some(thread) })
+        Ok(Writer::Thread { commands: RwLock::new(Some(commands)), thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Takes no more commands. The thread ends when those that were taken are answered and the log is folded back.
+    pub fn close(&self) -> Option<JoinHandle<()>> {
+        match self {
+            Writer::Inline { .. } => None,
+            Writer::Thread { commands, thread } => {
+                drop(commands.write().take());
+                thread.lock().take()
+            }
+        }
     }
 
     pub async fn run<T, F>(&self, work: F) -> Result<T, StoreError>
@@ -164,49 +188,83 @@ impl Writer {
             }
             Writer::Thread { commands, .. } => {
                 let closed = || StoreError::Unavailable("the writer has stopped".into());
-                let commands = commands.as_ref().ok_or_else(closed)?;
-                commands.send(command).await.map_err(|_| closed())?;
+                let sender = commands.read().clone().ok_or_else(closed)?;
+                sender.send(command).await.map_err(|_| closed())?;
             }
         }
-        answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the writer has stopped".into())))
+        // Every command is answered, unless its transaction panicked: nobody knows how far it came.
+        answer.await.unwrap_or_else(|_| Err(StoreError::Unknown("the transaction broke off".into())))
     }
 }
 
 impl Drop for Writer {
     /// Returns when the last word is written and the file is free for another.
     fn drop(&mut self) {
-        if let Writer::Thread { commands, thread } = self {
-            drop(commands.take());
-            if let Some(thread) = thread.take() {
-                let _ = thread.join();
-            }
+        if let Some(thread) = self.close() {
+            let _ = thread.join();
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    InOrder,
+    /// Nobody knows what is on disk.
+    Broken,
 }
 
 fn write_until_closed(
     mut connection: Connection,
     dictionary: &Dictionary,
     mut receiver: mpsc::Receiver<Box<dyn Command>>,
-    path: Option<PathBuf>,
-) {
-    let mut checkpoints = setup::Checkpoints::new(path);
+    mut checkpoints: setup::Checkpoints,
+    beat: &Heartbeat,
+) -> Ended {
     let mut batch = Vec::with_capacity(MAX_BATCH);
-    while receiver.blocking_recv_many(&mut batch, MAX_BATCH) > 0 {
-        let outcome = transact(&mut connection, dictionary, &mut batch);
-        let broken = matches!(outcome, Err(StoreError::Unknown(_)));
-        finish(std::mem::take(&mut batch), outcome.as_ref());
-        if broken {
+    loop {
+        beat.idle();
+        if receiver.blocking_recv_many(&mut batch, MAX_BATCH) == 0 {
+            break;
+        }
+        beat.turn();
+        let mut taken = std::mem::take(&mut batch);
+        let transacted = catch_unwind(AssertUnwindSafe(|| {
+            panic_point!("sqlite-writer-before-transaction");
+            let outcome = transact(&mut connection, dictionary, &mut taken);
+            panic_point!("sqlite-writer-after-commit");
+            finish(taken, outcome.as_ref());
+            outcome
+        }));
+        let outcome = match transacted {
+            Ok(outcome) => outcome,
+            Err(payload) => {
+                let panic = panic_message(&*payload);
+                tracing::error!(panic, "a transaction panicked; it is rolled back and the writer goes on");
+                if !connection.is_autocommit() {
+                    let _ = connection.execute_batch("rollback");
+                }
+                continue;
+            }
+        };
+        if let Err(error @ StoreError::Unknown(_)) = &outcome {
             // Nobody knows what is on disk now. Going on could acknowledge what is not there (R-I26).
-            tracing::error!("a commit failed in a way that leaves its outcome unknown; no more writes are accepted");
+            tracing::error!(%error, "a commit failed with an unknown outcome; no more writes are accepted");
             receiver.close();
             while let Ok(command) = receiver.try_recv() {
-                command.answer(outcome.as_ref().map(|_| ()));
+                command.answer(Err(error));
             }
-            return;
+            return Ended::Broken;
         }
         checkpoints.after_commit(&connection);
     }
+    // Whoever copies the file after a clean stop copies everything.
+    drop(checkpoints);
+    let _ = connection.busy_timeout(LAST_CHECKPOINT);
+    let folded = connection.query_row("pragma wal_checkpoint(truncate)", (), |row| row.get::<_, i64>(0));
+    if !matches!(folded, Ok(0)) {
+        tracing::warn!(outcome = ?folded, "the last checkpoint is not complete; copy the -wal file together with the database");
+    }
+    Ended::InOrder
 }
 
 fn finish(commands: Vec<Box<dyn Command>>, outcome: Result<&(), &StoreError>) {
@@ -267,6 +325,7 @@ fn run_marked(
 }
 
 fn commit(connection: &Connection, mut feed: FeedBuffer) -> Result<(), StoreError> {
+    panic_point!("sqlite-writer-before-commit");
     let committed = feed.flush(connection).and_then(|()| connection.execute_batch("commit"));
     if let Err(error) = committed {
         let unknown = connection.is_autocommit();
@@ -286,6 +345,27 @@ fn commit(connection: &Connection, mut feed: FeedBuffer) -> Result<(), StoreErro
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn a_panic_in_a_transaction_fails_its_caller_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("panic.db");
+        let mut connection = setup::connect(Some(&path)).unwrap();
+        setup::migrate(&mut connection).unwrap();
+        let background = Background::default();
+        let writer = Writer::spawn(connection, Arc::default(), Some(path), None, &background).unwrap();
+        let write = "insert into meta (key, value) values ('half', 'done')";
+        let broken = writer.run(move |tx| -> Result<(), StoreError> {
+            tx.connection.execute(write, ())?;
+            panic!("on purpose")
+        });
+        assert!(matches!(broken.await, Err(StoreError::Unknown(_))));
+        let count = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let half = "select count(*) from meta where key = 'half'";
+        let rows = writer.run(move |tx| Ok(tx.connection.query_row(half, (), count)?)).await;
+        assert_eq!(rows.unwrap(), 0, "rolled back, and the writer goes on");
+        assert_eq!(background.stalled(), []);
+    }
+
     /// R-I26: only an outcome that nobody knows stops the writer.
     #[tokio::test]
     async fn a_full_disk_is_a_known_rollback_and_the_writer_goes_on() {
@@ -295,7 +375,7 @@ mod tests {
         setup::migrate(&mut connection).unwrap();
         let pages: i64 = connection.query_row("pragma page_count", (), |row| row.get(0)).unwrap();
         connection.query_row(&format!("pragma max_page_count = {}", pages + 8), (), |_| Ok(())).unwrap();
-        let writer = Writer::spawn(connection, Arc::default(), Some(path), None).unwrap();
+        let writer = Writer::spawn(connection, Arc::default(), Some(path), None, &Background::default()).unwrap();
         // What a transaction tells is written last, as a part of its commit.
         let told = |events: u32| {
             writer.run(move |tx| {

@@ -33,10 +33,10 @@ impl Progress {
         };
         if self.terminal {
             self.shown = true;
-            eprint!("\r{what}{of}\x1b[K");
+            crate::output::noted(format_args!("\r{what}{of}\x1b[K"));
             let _ = std::io::stderr().flush();
         } else {
-            eprintln!("{what}{of}");
+            crate::output::aside!("{what}{of}");
         }
     }
 }
@@ -44,7 +44,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            crate::output::noted(format_args!("\r\x1b[K"));
         }
     }
 }

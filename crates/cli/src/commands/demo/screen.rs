@@ -30,7 +30,7 @@ impl Lines {
             None => say!("{line}"),
             Some(standing) => {
                 say!("\r\x1b[K{line}");
-                print!("{standing}");
+                crate::output::drawn(format_args!("{standing}"));
                 let _ = std::io::stdout().flush();
             }
         }
@@ -80,7 +80,7 @@ impl Screen {
 
     pub fn stand(&self, counts: &str) {
         let line = format!("{counts}        {KEYS}");
-        print!("\r\x1b[K{line}");
+        crate::output::drawn(format_args!("\r\x1b[K{line}"));
         let _ = std::io::stdout().flush();
         if let Ok(mut standing) = self.lines.standing.lock() {
             *standing = Some(line);
@@ -89,7 +89,7 @@ impl Screen {
 
     pub fn close(&mut self) {
         if let Some(before) = self.before.take() {
-            print!("\r\x1b[K");
+            crate::output::drawn(format_args!("\r\x1b[K"));
             let _ = std::io::stdout().flush();
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
         }

@@ -110,6 +110,7 @@ async fn apply_round(
     }
     let moves = accounts::moves(&tx, &charges).await?;
     accounts::write(store, &tx, &moves).await?;
+    crate::panic_point!("postgres-apply-before-commit");
     tx.commit().await?;
     Ok(())
 }
