@@ -211,6 +211,7 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
     let room = Arc::new(Semaphore::new(concurrency));
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
     let mut served = String::new();
+    let wanted = core.wake.prepare(&anywhere(&duty, concurrency));
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
@@ -220,7 +221,7 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize) {
             () = &mut closed => return,
         }
         // In the queue first, then look: what comes in between is not missed.
-        let place = core.wake.wait_for(&anywhere(&duty, concurrency));
+        let place = core.wake.wait_for(&wanted);
         let rest = match lease_everywhere(&runner, &duty, &room, &mut served).await {
             Ok(0) => place.told(),
             Ok(_) => continue,
