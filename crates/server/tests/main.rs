@@ -9,4 +9,5 @@ mod metrics;
 mod once;
 mod place;
 mod roles;
+mod shares;
 mod walls;

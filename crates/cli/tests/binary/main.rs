@@ -4,6 +4,7 @@ mod command_line;
 mod daemon;
 mod database;
 mod door;
+mod edge;
 mod examples;
 mod executors;
 mod harness;

@@ -215,7 +215,7 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
         all.extend(["bad-request", "validation-failed", "unsupported-media-type"]);
     }
     // What the door says to everybody, whatever they want.
-    all.extend(["too-large", "too-slow", "too-many-requests", "overloaded"]);
+    all.extend(["too-large", "too-slow", "too-many-requests", "quota-exceeded", "overloaded"]);
     all
 }
 

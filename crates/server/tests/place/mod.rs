@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
-use comeback_core::Timestamp;
+use comeback_core::{Quotas, Timestamp};
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
 use comeback_server::{App, AppOptions, GateOptions, Route, table};
@@ -58,9 +58,14 @@ impl Place {
 
 /// One instance, whose time is moved by hand.
 pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
+    app_with(store, gate, Quotas::default()).await
+}
+
+/// The same with other quotas.
+pub async fn app_with(store: Arc<dyn Store>, gate: GateOptions, quotas: Quotas) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
-    let config = EngineConfig { instance: "test".into(), executors, ..EngineConfig::default() };
+    let config = EngineConfig { instance: "test".into(), executors, quotas, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
     App::new(engine, options).await.expect("an app")
