@@ -145,6 +145,9 @@ impl From<Error> for Failure {
                     "OVERLOADED" | "TOO_MANY_REQUESTS" => failure
                         .why("reports and heartbeats go first, and nothing was changed")
                         .remedy("try again in a moment, with less at once"),
+                    "QUOTA_EXCEEDED" => failure
+                        .why("each namespace gets its share, so that all of them can work")
+                        .remedy("try again with less at once, or raise it: comeback serve --quota NAME=VALUE"),
                     "UNAVAILABLE" => failure.why("the server is there and cannot work").remedy("comeback doctor"),
                     "INTERNAL" => failure.why("it is a mistake of the server, not yours").remedy(log),
                     other => failure.why(format!("the server calls it {other}")).remedy("comeback doctor"),

@@ -212,6 +212,7 @@ fn identify(app: &App, need: Need, request: &Request) -> Result<Caller, Problem>
     }
     if app.keys.is_empty() {
         refuse_strangers(headers)?;
+        refuse_proxied(headers)?;
         return Ok(Caller::nobody(wanted.unwrap_or_else(|| "default".into()), Role::Admin, true));
     }
     let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -274,6 +275,17 @@ fn refuse_strangers(headers: &HeaderMap) -> Result<(), Problem> {
     match name.to_ascii_lowercase().as_str() {
         "localhost" | "127.0.0.1" | "[::1]" => Ok(()),
         _ => Err(Problem::forbidden(format!("without keys this server answers to localhost, not to `{name}`"))),
+    }
+}
+
+/// A server without keys answers nobody behind a proxy: the proxy may have come from anywhere, and rewritten the host.
+fn refuse_proxied(headers: &HeaderMap) -> Result<(), Problem> {
+    let is_proxys = |name: &str| name == "forwarded" || name == "via" || name.starts_with("x-forwarded-");
+    match headers.keys().find(|name| is_proxys(name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(Problem::forbidden(format!(
+            "without keys this server does not answer through a proxy (`{name}` was sent); make a key first: comeback key create --role admin"
+        ))),
     }
 }
 

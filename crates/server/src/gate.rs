@@ -1,20 +1,25 @@
-//! Who gets in when there is more than can be done at once. Reports and heartbeats come first: work that is finished must never
-//! wait for work that is not begun, or for somebody who looks.
+//! Admission of requests: how many of each class are worked on at once, and how many of one namespace.
+//!
+//! Every class has places and a queue. A namespace has at most its quota of the places, and never more than three quarters of
+//! them; requests that wait are let in by turns of their namespaces, not in the order in which they came. Reports and heartbeats
+//! have places and body memory of their own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
 use bytes::{Bytes, BytesMut};
+use comeback_core::{Quota, QuotaExceeded, Quotas};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
 use crate::auth::Need;
+use crate::memory::{Budget, Memory};
 use crate::problem::Problem;
 
 /// What a request is to the house.
@@ -39,6 +44,16 @@ impl Class {
             Class::Lease => "lease",
             Class::Write => "write",
             Class::Look => "look",
+        }
+    }
+
+    /// The quota of a namespace on the places of this class.
+    fn quota(self) -> Quota {
+        match self {
+            Class::Vital => Quota::Reports,
+            Class::Lease => Quota::LongPolls,
+            Class::Write => Quota::Writes,
+            Class::Look => Quota::Reads,
         }
     }
 
@@ -123,62 +138,110 @@ impl Room {
     }
 }
 
-/// A class with its places, and who has them.
-struct Hall {
+/// Places that namespaces share, with a queue that is served by turns.
+pub struct Hall {
+    quota: Quota,
     room: Room,
-    free: Arc<Semaphore>,
-    waiting: AtomicUsize,
-    /// Requests of each namespace, waiting ones included.
-    guests: Mutex<HashMap<String, usize>>,
+    /// Places that one namespace may hold.
+    share: usize,
+    /// Requests of one namespace that may wait.
+    line: usize,
+    queue: Mutex<Queue>,
     refused: AtomicU64,
 }
 
+/// Requests inside and requests that wait.
+#[derive(Default)]
+struct Queue {
+    inside: usize,
+    waiting: usize,
+    namespaces: HashMap<Arc<str>, Guest>,
+    /// Namespaces with a request that waits and a share that is not used up, in the order of their turns.
+    turns: VecDeque<Arc<str>>,
+    /// Number of the next request that waits.
+    next: u64,
+}
+
+/// The requests of one namespace.
+#[derive(Default)]
+struct Guest {
+    inside: usize,
+    /// By number, so that the first one is the oldest.
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+    /// Whether it is among the turns.
+    has_turn: bool,
+}
+
+/// Admits requests and reads their bodies.
 pub struct Gate {
     halls: [Arc<Hall>; 4],
-    /// Memory for what is vital, and for the rest: what fills the one leaves the other alone.
-    vital_bytes: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
+    /// Memory for bodies of reports and heartbeats, and of all others: one never takes from the other.
+    report_bytes: Arc<Budget>,
+    bytes: Arc<Budget>,
     options: GateOptions,
 }
 
-/// A place that is free again when this is gone.
+/// A place that is free again when this is dropped.
 pub struct Place {
-    _guest: Guest,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// Somebody in a hall, counted out however they go.
-struct Guest {
     hall: Arc<Hall>,
-    name: String,
+    namespace: Arc<str>,
 }
 
-impl Drop for Guest {
+impl Drop for Place {
     fn drop(&mut self) {
-        let mut guests = self.hall.guests.lock();
-        if let Some(here) = guests.get_mut(&self.name) {
-            *here -= 1;
-            if *here == 0 {
-                guests.remove(&self.name);
-            }
+        self.hall.leave(&self.namespace);
+    }
+}
+
+/// What an admitted request holds: its place, and the memory of its body. Work that goes on when the caller has gone keeps a clone,
+/// so that it counts until it is done.
+#[derive(Clone)]
+pub struct Admitted(Arc<Holds>);
+
+struct Holds {
+    _place: Place,
+    memory: Mutex<Option<Memory>>,
+}
+
+tokio::task_local! {
+    /// What the request that is worked on holds.
+    static ADMITTED: Admitted;
+}
+
+/// What the present request holds, for work that may outlive it.
+pub fn admitted() -> Option<Admitted> {
+    ADMITTED.try_with(Clone::clone).ok()
+}
+
+impl Admitted {
+    /// Answers a request with what it holds at hand.
+    pub async fn during<T>(self, answer: impl Future<Output = T>) -> T {
+        ADMITTED.scope(self, answer).await
+    }
+
+    pub fn new(place: Place, memory: Option<Memory>) -> Admitted {
+        Admitted(Arc::new(Holds { _place: place, memory: Mutex::new(memory) }))
+    }
+
+    /// Gives back body memory beyond `bytes`: the body was parsed, and only so much of it is kept.
+    pub fn keep_memory(&self, bytes: usize) {
+        if let Some(memory) = self.0.memory.lock().as_mut() {
+            memory.shrink_to(bytes as u64);
         }
     }
 }
 
 impl Gate {
-    pub fn new(options: GateOptions) -> Gate {
-        let halls = [options.vital, options.lease, options.write, options.look].map(|room| {
-            Arc::new(Hall {
-                room,
-                free: Arc::new(Semaphore::new(room.places)),
-                waiting: AtomicUsize::new(0),
-                guests: Mutex::default(),
-                refused: AtomicU64::new(0),
-            })
-        });
-        // Counted in KiB, because a semaphore does not count far enough in bytes.
-        let bytes = || Arc::new(Semaphore::new(options.body_bytes / 1024));
-        Gate { halls, vital_bytes: bytes(), bytes: bytes(), options }
+    pub fn new(options: GateOptions, quotas: &Quotas) -> Gate {
+        let rooms = [options.vital, options.lease, options.write, options.look];
+        let hall = |class: Class| Arc::new(Hall::new(class.quota(), rooms[class as usize], quotas));
+        let budget = |quota| Budget::new(quota, options.body_bytes as u64, quotas);
+        Gate {
+            halls: Class::ALL.map(hall),
+            report_bytes: budget(Quota::ReportBytes),
+            bytes: budget(Quota::BodyBytes),
+            options,
+        }
     }
 
     pub fn options(&self) -> &GateOptions {
@@ -196,21 +259,13 @@ impl Gate {
 
     /// Requests of a class that are worked on.
     pub fn busy(&self, class: Class) -> usize {
-        let hall = self.hall(class);
-        hall.room.places - hall.free.available_permits()
+        self.hall(class).queue.lock().inside
     }
 
-    /// Waits for a place. One namespace gets three quarters of what there is: the rest is for the others.
-    pub async fn enter(&self, class: Class, guest: &str) -> Result<Place, Problem> {
+    /// Waits for a place.
+    pub async fn enter(&self, class: Class, namespace: &str) -> Result<Place, Problem> {
         let hall = self.hall(class);
-        let entered = async {
-            let guest = hall.came(guest)?;
-            let permit = hall.wait().await?;
-            Ok(Place { _guest: guest, _permit: permit })
-        };
-        entered.await.inspect_err(|_| {
-            hall.refused.fetch_add(1, Ordering::Relaxed);
-        })
+        hall.enter(namespace).await.inspect_err(|_| hall.count_refusal())
     }
 
     /// The whole body, if there is memory for it and it comes in time. The memory is taken as long as the caller keeps it.
@@ -219,36 +274,59 @@ impl Gate {
         request: Request,
         class: Class,
         most: usize,
+        namespace: &str,
     ) -> Result<(Request, Option<Memory>), Problem> {
         let (parts, body) = request.into_parts();
         if body.is_end_stream() {
             return Ok((Request::from_parts(parts, Body::empty()), None));
         }
         check_length(&parts.headers, most)?;
-        let budget = if class == Class::Vital { &self.vital_bytes } else { &self.bytes };
-        let whole = tokio::time::timeout(self.options.body_timeout, collect(body, budget, most));
-        let (bytes, memory) = whole.await.map_err(|_| Problem::too_slow(self.options.body_timeout))??;
+        let budget = if class == Class::Vital { &self.report_bytes } else { &self.bytes };
+        let collected = async {
+            let memory = budget.take(namespace, PIECE)?;
+            collect(body, memory, most, length(&parts.headers)).await
+        };
+        let whole = tokio::time::timeout(self.options.body_timeout, collected).await;
+        let whole = whole.map_err(|_| Problem::too_slow(self.options.body_timeout))?;
+        let (bytes, memory) = whole.inspect_err(|problem| {
+            if problem.retry_after.is_some() {
+                self.hall(class).count_refusal();
+            }
+        })?;
         Ok((Request::from_parts(parts, Body::from(bytes)), Some(memory)))
     }
 }
 
-/// What says that it is too large is not read at all.
-pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), Problem> {
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    if length.is_some_and(|length| length > most) { Err(Problem::too_large(most)) } else { Ok(()) }
+impl Gate {
+    /// Memory for a large answer until it was sent. A read is refused where its namespace holds too much already; what was changed is
+    /// answered in any case.
+    pub fn answer(&self, class: Class, namespace: &str, bytes: u64) -> Result<Memory, Problem> {
+        match class {
+            Class::Look => self.bytes.take(namespace, bytes).inspect_err(|_| self.hall(class).count_refusal()),
+            _ => Ok(self.bytes.take_anyway(namespace, bytes)),
+        }
+    }
 }
 
-/// Memory that a body takes, free again when this is gone.
-pub type Memory = OwnedSemaphorePermit;
+/// A body that says it is too large is not read at all.
+pub fn check_length(headers: &HeaderMap, most: usize) -> Result<(), Problem> {
+    if length(headers).is_some_and(|length| length > most) { Err(Problem::too_large(most)) } else { Ok(()) }
+}
 
-/// Takes memory as the body grows: who only says that much will come takes none from the others.
-async fn collect(mut body: Body, budget: &Arc<Semaphore>, most: usize) -> Result<(Bytes, Memory), Problem> {
-    let take = |kib: usize| {
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let taken = budget.clone().try_acquire_many_owned(kib);
-        taken.map_err(|_| Problem::overloaded("too many large requests are being read"))
-    };
-    let (mut memory, mut taken) = (take(1)?, 1);
+fn length(headers: &HeaderMap) -> Option<usize> {
+    headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
+/// Bytes by which the memory of a body grows.
+const PIECE: u64 = 1024;
+
+/// Takes memory as the body grows: a sender that only announces a large body takes none from the others.
+async fn collect(
+    mut body: Body,
+    mut memory: Memory,
+    most: usize,
+    length: Option<usize>,
+) -> Result<(Bytes, Memory), Problem> {
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::bad_request("the body broke off"))?;
@@ -257,10 +335,10 @@ async fn collect(mut body: Body, budget: &Arc<Semaphore>, most: usize) -> Result
         if size > most {
             return Err(Problem::too_large(most));
         }
-        let needed = size / 1024 + 1;
-        if needed > taken {
-            memory.merge(take(needed - taken)?);
-            taken = needed;
+        memory.grow_to((size as u64 / PIECE + 1) * PIECE)?;
+        // Once half of it is there the rest is reserved exactly, instead of twice as much.
+        if let Some(length) = length.filter(|length| size <= *length && size * 2 >= *length) {
+            whole.reserve(length - whole.len());
         }
         whole.extend_from_slice(&piece);
     }
@@ -268,130 +346,168 @@ async fn collect(mut body: Body, budget: &Arc<Semaphore>, most: usize) -> Result
 }
 
 impl Hall {
-    async fn wait(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        let full = || Problem::overloaded("more is asked of this server than it can do at once");
-        if let Ok(permit) = self.free.clone().try_acquire_owned() {
-            return Ok(permit);
-        }
-        if self.waiting.fetch_add(1, Ordering::SeqCst) >= self.room.queue {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            return Err(full());
-        }
-        let leaves = Leaves(&self.waiting);
-        let waited = tokio::time::timeout(self.room.patience, self.free.clone().acquire_owned()).await;
-        drop(leaves);
-        match waited {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(full()),
+    /// Places of which a namespace gets its quota, and three quarters at most.
+    pub fn new(quota: Quota, room: Room, quotas: &Quotas) -> Hall {
+        let most = usize::try_from(quotas.get(quota)).unwrap_or(usize::MAX);
+        Hall {
+            quota,
+            room,
+            share: most.min(room.places * 3 / 4).max(1),
+            line: if room.queue == 0 { 0 } else { (room.queue * 3 / 4).max(1) },
+            queue: Mutex::default(),
+            refused: AtomicU64::new(0),
         }
     }
 
-    fn came(self: &Arc<Hall>, guest: &str) -> Result<Guest, Problem> {
-        let share = ((self.room.places + self.room.queue) * 3 / 4).max(1);
-        let mut guests = self.guests.lock();
-        let here = guests.entry(guest.to_owned()).or_default();
-        if *here >= share {
-            return Err(Problem::too_many_requests(format!("the namespace `{guest}` has {here} requests under way")));
+    fn count_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn quota_exceeded(&self, namespace: &str) -> Problem {
+        let most = self.share as u64;
+        QuotaExceeded { quota: self.quota, namespace: namespace.to_owned(), most }.into()
+    }
+
+    /// Waits for a place: refused by the quota's name where the namespace has all it may have.
+    pub async fn enter(self: &Arc<Hall>, namespace: &str) -> Result<Place, Problem> {
+        let mut wait = {
+            let mut queue = self.queue.lock();
+            let name = match queue.namespaces.get_key_value(namespace) {
+                Some((name, _)) => name.clone(),
+                None => Arc::from(namespace),
+            };
+            let (all, waiting) = (queue.inside, queue.waiting);
+            let guest = queue.namespaces.entry(name.clone()).or_default();
+            if guest.inside < self.share && all < self.room.places {
+                guest.inside += 1;
+                queue.inside += 1;
+                return Ok(Place { hall: self.clone(), namespace: name });
+            }
+            let used_up = guest.inside >= self.share;
+            if guest.waiting.len() >= self.line || waiting >= self.room.queue {
+                let mine = used_up || waiting < self.room.queue;
+                queue.forget(&name);
+                return Err(if mine { self.quota_exceeded(namespace) } else { overloaded() });
+            }
+            queue.wait(self, name)
+        };
+        let granted = tokio::time::timeout(self.room.patience, &mut wait.granted).await;
+        if matches!(granted, Ok(Ok(()))) {
+            return Ok(wait.into_place());
         }
-        *here += 1;
-        Ok(Guest { hall: self.clone(), name: guest.to_owned() })
+        let used_up = self.queue.lock().namespaces.get(namespace).is_some_and(|guest| guest.inside >= self.share);
+        Err(if used_up { self.quota_exceeded(namespace) } else { overloaded() })
+    }
+
+    /// Frees a place and gives it to the namespace whose turn it is.
+    fn leave(&self, namespace: &Arc<str>) {
+        let mut queue = self.queue.lock();
+        queue.inside = queue.inside.saturating_sub(1);
+        if let Some(guest) = queue.namespaces.get_mut(namespace) {
+            guest.inside = guest.inside.saturating_sub(1);
+        }
+        queue.line_up(namespace, self.share);
+        queue.forget(namespace);
+        queue.admit(self.room.places, self.share);
     }
 }
 
-/// Counts somebody out, however they go.
-struct Leaves<'a>(&'a AtomicUsize);
+fn overloaded() -> Problem {
+    Problem::overloaded("more is asked of this server than it can do at once")
+}
 
-impl Drop for Leaves<'_> {
+impl Queue {
+    /// Puts a request at the end of its namespace's line.
+    fn wait(&mut self, hall: &Arc<Hall>, namespace: Arc<str>) -> Waiting {
+        let (grant, granted) = oneshot::channel();
+        let number = self.next;
+        self.next += 1;
+        self.waiting += 1;
+        if let Some(guest) = self.namespaces.get_mut(&namespace) {
+            guest.waiting.insert(number, grant);
+        }
+        self.line_up(&namespace, hall.share);
+        Waiting { hall: hall.clone(), namespace, number, granted, is_over: false }
+    }
+
+    /// Gives a namespace a turn if it has a request that waits and a share that is not used up.
+    fn line_up(&mut self, namespace: &Arc<str>, share: usize) {
+        if let Some(guest) = self.namespaces.get_mut(namespace)
+            && !guest.has_turn
+            && !guest.waiting.is_empty()
+            && guest.inside < share
+        {
+            guest.has_turn = true;
+            self.turns.push_back(namespace.clone());
+        }
+    }
+
+    /// Lets in one request of each namespace in turn, while there are places.
+    fn admit(&mut self, places: usize, share: usize) {
+        while self.inside < places {
+            let Some(namespace) = self.turns.pop_front() else { return };
+            if let Some(guest) = self.namespaces.get_mut(&namespace) {
+                guest.has_turn = false;
+                while guest.inside < share {
+                    let Some((_, grant)) = guest.waiting.pop_first() else { break };
+                    self.waiting -= 1;
+                    // A caller that has gone leaves the place to the next.
+                    if grant.send(()).is_ok() {
+                        guest.inside += 1;
+                        self.inside += 1;
+                        break;
+                    }
+                }
+            }
+            self.line_up(&namespace, share);
+            self.forget(&namespace);
+        }
+    }
+
+    /// Forgets a namespace that has no request here.
+    fn forget(&mut self, namespace: &Arc<str>) {
+        if self.namespaces.get(namespace).is_some_and(|guest| guest.inside == 0 && guest.waiting.is_empty()) {
+            self.namespaces.remove(namespace);
+            self.turns.retain(|other| other != namespace);
+        }
+    }
+}
+
+/// A request that waits for its turn.
+struct Waiting {
+    hall: Arc<Hall>,
+    namespace: Arc<str>,
+    number: u64,
+    granted: oneshot::Receiver<()>,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn into_place(mut self) -> Place {
+        self.is_over = true;
+        Place { hall: self.hall.clone(), namespace: self.namespace.clone() }
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        if self.is_over {
+            return;
+        }
+        let mut queue = self.hall.queue.lock();
+        let left = queue.namespaces.get_mut(&self.namespace).and_then(|guest| guest.waiting.remove(&self.number));
+        if left.is_some() {
+            queue.waiting -= 1;
+            queue.forget(&self.namespace);
+            return;
+        }
+        drop(queue);
+        // It was let in and never knew: the next one gets the place.
+        if self.granted.try_recv().is_ok() {
+            self.hall.leave(&self.namespace);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::{StreamExt, stream};
-
-    use super::*;
-
-    fn gate(places: usize, queue: usize) -> Gate {
-        let room = Room { places, queue, patience: Duration::from_millis(20) };
-        Gate::new(GateOptions { write: room, look: room, ..GateOptions::default() })
-    }
-
-    #[tokio::test]
-    async fn what_is_full_turns_away_and_reports_still_get_in() {
-        let gate = gate(2, 0);
-        let _one = gate.enter(Class::Write, "a").await.expect("room");
-        let _two = gate.enter(Class::Write, "b").await.expect("room");
-        let refused = gate.enter(Class::Write, "c").await.err().expect("no room");
-        assert_eq!((refused.status.as_u16(), refused.retry_after), (503, Some(1)));
-        assert!(gate.enter(Class::Vital, "c").await.is_ok());
-        assert!(gate.enter(Class::Look, "c").await.is_ok());
-        assert_eq!((gate.refused(Class::Write), gate.refused(Class::Vital)), (1, 0));
-    }
-
-    #[tokio::test]
-    async fn a_place_is_free_again_when_its_holder_goes() {
-        let gate = gate(1, 1);
-        let first = gate.enter(Class::Look, "a").await.expect("room");
-        assert_eq!(gate.enter(Class::Look, "b").await.err().expect("patience has an end").status.as_u16(), 503);
-        let (waited, ()) = tokio::join!(gate.enter(Class::Look, "b"), async { drop(first) });
-        drop(waited.expect("room, once the first has gone"));
-        assert_eq!(gate.busy(Class::Look), 0);
-        assert!(gate.hall(Class::Look).guests.lock().is_empty());
-    }
-
-    #[tokio::test]
-    async fn one_namespace_leaves_room_for_the_others() {
-        let gate = gate(4, 0);
-        let mut held = Vec::new();
-        for _ in 0..3 {
-            held.push(gate.enter(Class::Write, "greedy").await.expect("its share"));
-        }
-        let refused = gate.enter(Class::Write, "greedy").await.err().expect("more than its share");
-        assert_eq!((refused.status.as_u16(), refused.retry_after), (429, Some(1)));
-        assert!(gate.enter(Class::Write, "modest").await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_caller_that_gives_up_leaves_no_trace() {
-        let gate = gate(1, 5);
-        let first = gate.enter(Class::Look, "a").await.expect("room");
-        let waiting = tokio::time::timeout(Duration::from_millis(1), gate.enter(Class::Look, "b")).await;
-        assert!(waiting.is_err(), "it waited");
-        assert_eq!(gate.hall(Class::Look).waiting.load(Ordering::SeqCst), 0);
-        drop(first);
-        assert!(gate.hall(Class::Look).guests.lock().is_empty(), "{:?}", gate.hall(Class::Look).guests.lock());
-    }
-
-    fn of(body: Body) -> Request {
-        Request::post("/").body(body).expect("a request")
-    }
-
-    /// A body of so many bytes of which only the first have come.
-    fn slow(first: usize) -> Body {
-        let piece = stream::iter([Ok::<_, std::io::Error>(Bytes::from(vec![b' '; first]))]);
-        Body::from_stream(piece.chain(stream::pending()))
-    }
-
-    #[tokio::test]
-    async fn memory_is_taken_by_what_has_come_and_until_it_was_worked_on() {
-        let options =
-            GateOptions { body_bytes: 8 << 10, body_timeout: Duration::from_millis(50), ..GateOptions::default() };
-        let gate = Gate::new(options);
-        // Somebody who has sent one byte of a body of unknown length takes one part of eight.
-        let (slow, others) = tokio::join!(gate.read(of(slow(1)), Class::Write, 1 << 20), async {
-            gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await
-        });
-        assert_eq!(slow.expect_err("it never ends").status.as_u16(), 408);
-        let (_, kept) = others.expect("there is room beside it");
-        let refused = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await;
-        assert_eq!(refused.expect_err("the first is still worked on").status.as_u16(), 503);
-        let report = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Vital, 1 << 20).await;
-        assert!(report.is_ok(), "reports have memory of their own");
-        drop(kept);
-        assert!(gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 1 << 20).await.is_ok());
-        let large = gate.read(of(Body::from(vec![b' '; 6 << 10])), Class::Write, 5 << 10).await;
-        assert_eq!(large.expect_err("too large").status.as_u16(), 413);
-    }
-}
+mod tests;

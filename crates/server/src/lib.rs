@@ -2,24 +2,31 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
+mod answer;
 pub mod auth;
+mod auth_failures;
 mod catalog;
 mod compat;
+mod connections;
 mod counted;
 mod drained;
 mod gate;
 mod keys;
 mod kind_policies;
 mod mask;
+mod memory;
 mod once;
 pub mod openapi;
+mod page;
 mod problem;
 mod routes;
 mod serve;
+mod streams;
 mod token;
 mod ui;
 mod wire;
 mod workers;
+mod write_timeout;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +39,6 @@ use comeback_engine::store::{Finished, Heartbeat, InstanceRow, PutIf, Store, Sto
 use comeback_engine::{Engine, VirtualClock};
 use ipnet::IpNet;
 use parking_lot::RwLock;
-use tokio::sync::Semaphore;
 
 pub use compat::Shape;
 pub use gate::{Class, GateOptions, Room};
@@ -42,17 +48,18 @@ pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
 use auth::Keys;
+use auth_failures::AuthFailures;
 use catalog::Catalog;
 use compat::LeasedBy;
+use connections::Connections;
 use drained::DrainedWorkers;
 use gate::Gate;
 use kind_policies::KindPolicies;
+use once::KeyedActs;
+use streams::Streams;
 use token::Tokens;
 use wire::task::Policies;
 use workers::Workers;
-
-/// Readers of the stream of events, at once.
-const STREAMS: usize = 1_000;
 
 /// What every route shares.
 pub struct App {
@@ -78,10 +85,12 @@ pub struct App {
     pub(crate) requests: Option<Listener>,
     /// Requests that were refused because a namespace's quota was used up.
     quota_refusals: QuotaRefusals,
-    /// How many more streams of events may be open.
-    streams: Arc<Semaphore>,
-    /// Acts under a key that are not about a task, one after the other.
-    keyed_acts: tokio::sync::Mutex<()>,
+    /// Event streams that are open, and what they share.
+    streams: Arc<Streams>,
+    /// Acts under an idempotency key that are in progress.
+    keyed_acts: Arc<KeyedActs>,
+    auth_failures: AuthFailures,
+    connections: Arc<Connections>,
     /// Why the last write that was tried failed; nothing when it did not.
     trouble: RwLock<Option<String>>,
     draining: AtomicBool,
@@ -147,6 +156,8 @@ impl App {
         let policies = Arc::new(Policies::default());
         let catalog = Arc::new(Catalog::new(&engine, policies.clone(), kind_policies.clone()));
         engine.read_workflows_with(catalog.clone());
+        let quotas = engine.config().quotas.clone();
+        let streams = Streams::new(engine.clone(), &quotas);
         let app = App {
             engine,
             keys,
@@ -161,12 +172,14 @@ impl App {
             workers,
             drained,
             trusted_proxies,
-            gate: Gate::new(gate),
+            gate: Gate::new(gate, &quotas),
             counted: counted::Counted::default(),
             requests,
             quota_refusals: QuotaRefusals::default(),
-            streams: Arc::new(Semaphore::new(STREAMS)),
-            keyed_acts: tokio::sync::Mutex::default(),
+            streams,
+            keyed_acts: KeyedActs::new(&quotas),
+            auth_failures: AuthFailures::default(),
+            connections: Arc::default(),
             trouble: RwLock::default(),
             draining: AtomicBool::new(false),
         };

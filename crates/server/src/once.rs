@@ -1,15 +1,19 @@
 //! `Idempotency-Key`: who sends the same request again gets the first answer again, and nothing is done twice.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
-use comeback_core::Invalid;
+use comeback_core::{Invalid, Quota, Quotas};
 use comeback_engine::store::{Idempotency, Running, panic_point};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::App;
+use crate::gate::{self, Hall, Room};
 use crate::problem::Problem;
 
 const HEADER: &str = "idempotency-key";
@@ -50,8 +54,8 @@ impl Once {
         Ok(Some(key))
     }
 
-    /// For acts that are not about a task: whoever comes under the same key waits for the first, and then has nothing to do.
-    /// What was begun is done and remembered, whether or not the caller waits for the answer.
+    /// For acts that are not about a task: a request under the same key waits for the first, and then has nothing to do. An act that
+    /// was begun is done and remembered whether or not its caller waits for the answer; it keeps its caller's place until then.
     pub async fn guard<T: Send + 'static>(
         self,
         app: &Arc<App>,
@@ -60,10 +64,17 @@ impl Once {
         act: impl Future<Output = Result<T, Problem>> + Send + 'static,
         again: impl Future<Output = Result<T, Problem>> + Send + 'static,
     ) -> Result<T, Problem> {
+        let admitted = gate::admitted();
         let (key, app, namespace) = (self.of(app, body)?, app.clone(), namespace.to_owned());
+        let place = match &key {
+            Some(_) => Some(app.keyed_acts.places.enter(&namespace).await?),
+            None => None,
+        };
         let whole = async move {
+            let _held = (admitted, place);
             let Some(key) = key else { return act.await };
-            let _one_at_a_time = app.keyed_acts.lock().await;
+            let lock = app.keyed_acts.lock_of(&namespace, &key);
+            let _one_at_a_time = lock.mutex.lock().await;
             if app.engine.is_done(&namespace, &key).await? {
                 return again.await;
             }
@@ -73,5 +84,74 @@ impl Once {
             Ok(answer)
         };
         Running::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
+    }
+}
+
+/// Acts under an idempotency key that are in progress: one at a time of each key, and so many of each namespace.
+pub struct KeyedActs {
+    places: Arc<Hall>,
+    locks: Arc<Mutex<HashMap<ActKey, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+/// Namespace, scope and key.
+type ActKey = (String, String, String);
+
+/// Acts at once, and those that may wait for how long.
+const ROOM: Room = Room { places: 512, queue: 2_048, patience: Duration::from_secs(5) };
+
+impl KeyedActs {
+    pub fn new(quotas: &Quotas) -> Arc<KeyedActs> {
+        let places = Arc::new(Hall::new(Quota::KeyedActs, ROOM, quotas));
+        Arc::new(KeyedActs { places, locks: Arc::default() })
+    }
+
+    fn lock_of(&self, namespace: &str, key: &Idempotency) -> ActLock {
+        let name = (namespace.to_owned(), key.scope.clone(), key.key.clone());
+        let mutex = self.locks.lock().entry(name.clone()).or_default().clone();
+        ActLock { locks: self.locks.clone(), name, mutex }
+    }
+}
+
+/// The lock of one key, forgotten with the last that uses it.
+struct ActLock {
+    locks: Arc<Mutex<HashMap<ActKey, Arc<tokio::sync::Mutex<()>>>>>,
+    name: ActKey,
+    mutex: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Drop for ActLock {
+    fn drop(&mut self) {
+        let mut locks = self.locks.lock();
+        // The map's and this one: new ones are only made under the lock of the map.
+        if Arc::strong_count(&self.mutex) <= 2 {
+            locks.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(key: &str) -> Idempotency {
+        Idempotency { scope: "POST /events".into(), key: key.into(), digest: [0; 32] }
+    }
+
+    #[tokio::test]
+    async fn acts_wait_for_their_own_key_only_and_locks_are_forgotten() {
+        let acts = KeyedActs::new(&Quotas::default());
+        let held = acts.lock_of("red", &key("a"));
+        let guard = held.mutex.lock().await;
+        for (namespace, other) in [("red", "b"), ("blue", "a")] {
+            assert!(acts.lock_of(namespace, &key(other)).mutex.try_lock().is_ok(), "{namespace} {other}");
+        }
+        let same = acts.lock_of("red", &key("a"));
+        assert!(same.mutex.try_lock().is_err());
+        drop(guard);
+        drop(held);
+        assert!(same.mutex.try_lock().is_ok());
+        assert_eq!(acts.locks.lock().len(), 1, "one is still in use");
+        drop(same);
+        assert!(acts.locks.lock().is_empty());
     }
 }

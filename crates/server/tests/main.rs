@@ -12,4 +12,5 @@ mod place;
 mod ready;
 mod roles;
 mod secrets;
+mod shares;
 mod walls;

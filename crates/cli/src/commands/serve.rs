@@ -219,15 +219,13 @@ pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
         };
         let (name, value) = text.split_once('=').ok_or_else(|| wrong("a limit is a name, `=` and a value".into()))?;
         let set = match name {
-            "connections" => {
-                value.parse().map(|count| limited.serving.connections = count).map_err(|_| "no number".to_owned())
-            }
+            _ if ServeOptions::NAMES.contains(&name) => limited.serving.set(name, value),
             _ if GateOptions::NAMES.contains(&name) => limited.gate.set(name, value),
             _ if PolicyLimits::NAMES.contains(&name) => limited.policies.set(name, value),
             _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
             _ => {
-                let names = [GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
-                Err(format!("there are connections, {}", names.join(", ")))
+                let names = [ServeOptions::NAMES, GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
+                Err(format!("there are {}", names.join(", ")))
             }
         };
         set.map_err(wrong)?;

@@ -121,9 +121,7 @@ async fn reports_get_in_when_lists_and_submits_do_not() {
                     429 | 503 => {
                         assert_eq!(answer.headers()["retry-after"], "1");
                         let problem: Value = answer.json().await.expect("a problem");
-                        assert!(
-                            ["OVERLOADED", "TOO_MANY_REQUESTS"].contains(&problem["error"].as_str().expect("a word"))
-                        );
+                        assert!(["OVERLOADED", "QUOTA_EXCEEDED"].contains(&problem["error"].as_str().expect("a word")));
                         turned_away += 1;
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }

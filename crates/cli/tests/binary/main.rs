@@ -5,6 +5,7 @@ mod crash;
 mod daemon;
 mod database;
 mod door;
+mod edge;
 mod examples;
 mod executors;
 mod harness;

@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use comeback_core::{Executor, Invalid, Millis, NamePatterns, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
+use tokio::time::Instant;
 
 use super::{BULK, again};
 use crate::{CommandError, Core, Engine, Query};
+
+/// How often somebody who waits is asked whether to keep waiting.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The right to run a task once: its number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,23 +105,65 @@ impl Leased {
 }
 
 impl Engine {
+    /// Leases tasks, and waits for them as long as the request says.
     pub async fn lease(&self, request: LeaseRequest) -> Result<Vec<Leased>, CommandError> {
+        let wanted = self.core.check_lease(&request)?;
+        self.lease_for(request.wait, wanted, None::<fn() -> bool>).await
+    }
+
+    /// The same for a caller that may go: asks twice a second whether to keep waiting, and looks for itself now and then.
+    pub async fn lease_while(
+        &self,
+        request: LeaseRequest,
+        keep_waiting: impl Fn() -> bool,
+    ) -> Result<Vec<Leased>, CommandError> {
+        let wanted = self.core.check_lease(&request)?;
+        let wait = request.wait;
+        drop(request);
+        self.lease_for(wait, wanted, Some(keep_waiting)).await
+    }
+
+    async fn lease_for(
+        &self,
+        wait: Duration,
+        claim: ClaimRequest,
+        keep_waiting: Option<impl Fn() -> bool>,
+    ) -> Result<Vec<Leased>, CommandError> {
         let core = &self.core;
-        let claim = core.check_lease(&request)?;
-        let give_up = tokio::time::Instant::now() + request.wait;
+        let wanted = core.wake.prepare(&claim);
+        let give_up = Instant::now() + wait;
         loop {
             // In the queue first, then look: what comes in between is not missed.
-            let place = core.wake.wait_for(&claim);
+            let place = core.wake.wait_for(&wanted);
             let claimed = self.claim(&claim).await?;
             if claim.limit as usize == claimed.len() && core.alarms.retries.may_be_due(core.clock.now()) {
                 // There may be more than one could take.
-                core.wake.look();
+                core.wake.look_in(&claim.namespace);
             }
-            if !claimed.is_empty() || request.wait.is_zero() {
+            if !claimed.is_empty() || wait.is_zero() {
                 return self.dress(claimed).await;
             }
-            if tokio::time::timeout_at(give_up, place.told()).await.is_err() {
-                return Ok(Vec::new());
+            let look_again = Instant::now() + place.look_again();
+            let told = place.told();
+            tokio::pin!(told);
+            loop {
+                let Some(keep_waiting) = &keep_waiting else {
+                    match tokio::time::timeout_at(give_up, &mut told).await {
+                        Ok(()) => break,
+                        Err(_) => return Ok(Vec::new()),
+                    }
+                };
+                let until = give_up.min(look_again).min(Instant::now() + ASK_AGAIN);
+                if tokio::time::timeout_at(until, &mut told).await.is_ok() {
+                    break;
+                }
+                let now = Instant::now();
+                if now >= give_up || !keep_waiting() {
+                    return Ok(Vec::new());
+                }
+                if now >= look_again {
+                    break;
+                }
             }
         }
     }
@@ -131,11 +177,11 @@ impl Engine {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
         let now = self.core.clock.now();
         self.core.asked_at.store(now.0, Ordering::Relaxed);
-        let claim = &ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
+        let claim = ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
-            self.core.claim_batch(std::slice::from_ref(claim)).await.pop().ok_or(CommandError::ShuttingDown)?
+            self.core.claim_batch(std::slice::from_ref(&claim)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {
-            self.combiners.claims.ask(claim.clone()).await?
+            self.combiners.claims.ask(claim).await?
         };
         Ok(answer?)
     }

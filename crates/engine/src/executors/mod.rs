@@ -250,6 +250,7 @@ async fn dispatch(
 ) -> Finished {
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
     let mut served = String::new();
+    let wanted = core.wake.prepare(&anywhere(&duty, concurrency));
     let closed = shift.until(Phase::Closing);
     tokio::pin!(closed);
     while shift.is_open() {
@@ -257,7 +258,7 @@ async fn dispatch(
         // Before looking: a run that ends in between is not missed.
         let freed = slots.freed();
         // In the queue first, then look: what comes in between is not missed.
-        let place = core.wake.wait_for(&anywhere(&duty, concurrency));
+        let place = core.wake.wait_for(&wanted);
         let looked = lease_everywhere(&runner, &duty, &slots, &mut served).await;
         if looked.is_ok() {
             beat.turn();

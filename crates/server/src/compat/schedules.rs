@@ -23,6 +23,7 @@ use super::Shape;
 use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema};
+use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::routes::{CURSOR, Line, Query, line};
 use crate::wire::{Page, instant};
@@ -94,8 +95,13 @@ async fn list(
     if after.is_some_and(|cursor| cursor.sort != sort) {
         return Err(Invalid::one("cursor", "is of a list that was sorted otherwise").into());
     }
-    let request = ListQuery { filter, sort, limit, after, now };
-    let found = app.engine.store().list(&caller.namespace, &request).await?;
+    let mut page = ListPage::new(limit, after);
+    let mut request = ListQuery { filter, sort, limit: 0, after, now };
+    while let Some((limit, after)) = page.wants() {
+        (request.limit, request.after) = (limit, after);
+        page.add(app.engine.store().list(&caller.namespace, &request).await?);
+    }
+    let found = page.into_listing();
     let mut items = Vec::with_capacity(found.items.len());
     for item in &found.items {
         let id = item.stored.task.id;

@@ -220,7 +220,7 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
         all.insert("search-timeout");
     }
     // What the door says to everybody, whatever they want.
-    all.extend(["too-large", "too-slow", "too-many-requests", "overloaded"]);
+    all.extend(["too-large", "too-slow", "too-many-requests", "quota-exceeded", "overloaded"]);
     all
 }
 

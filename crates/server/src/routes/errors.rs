@@ -23,7 +23,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
-use crate::wire::{self, Page, Span};
+use crate::wire::{self, Page, PageBytes, Span};
 
 pub fn lines() -> Vec<Line> {
     let one = "/api/v1/errors/{fingerprint}";
@@ -132,14 +132,22 @@ async fn list(
         found.extend(page.into_iter().filter(wanted));
         if found.len() > limit {
             found.truncate(limit);
-            break found.last().map(|last| format!("{}-{}", last.last_seen.0, fingerprint_to_hex(last.fingerprint)));
+            break found.last().map(cursor_of);
         }
         if was_all {
             break None;
         }
     };
     let view = View::of(&app, &caller, &found, now).await?;
-    Ok(Json(Page { items: found.iter().map(|group| view.shown(group)).collect(), next_cursor }))
+    let mut bytes = PageBytes::default();
+    let items: Vec<Value> = found.iter().map(|group| view.shown(group)).take_while(|shown| bytes.fits(shown)).collect();
+    // What no longer fits comes with the next page.
+    let cut = items.len().checked_sub(1).filter(|_| items.len() < found.len()).and_then(|last| found.get(last));
+    Ok(Json(Page { items, next_cursor: cut.map(cursor_of).or(next_cursor) }))
+}
+
+fn cursor_of(group: &Group) -> String {
+    format!("{}-{}", group.last_seen.0, fingerprint_to_hex(group.fingerprint))
 }
 
 /// What is shown beside a group.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method};
@@ -15,7 +15,7 @@ use comeback_core::dependency::Change;
 use comeback_core::{EventKind, Invalid, Timestamp};
 use comeback_engine::schedules::{Came, OutsideEvent, Run};
 use comeback_engine::store::{FeedCursor, FeedEvent, Running, panic_point};
-use comeback_engine::{Cursors, DependencyChange, Heard};
+use comeback_engine::{Cursors, DependencyChange, Share};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
+use crate::streams::{News, Subscription};
 use crate::wire::{self, Page, event};
 
 pub fn lines() -> Vec<Line> {
@@ -185,22 +186,24 @@ async fn page(
     Ok(Json(Page { items: found.iter().map(|it| wanted.told(it, cursors)).collect(), next_cursor }))
 }
 
-/// A page of what is wanted, and where to go on.
+/// A page of what is wanted, and where to go on: so many, and no more bytes than a page may have.
 pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<FeedEvent>, Option<String>), Problem> {
     let limit = query.limit()?;
     let shown = |cursor: FeedCursor| app.engine.cursors().show(&wanted.namespace, cursor);
     let mut cursor = place(app, query, &wanted.namespace).await?;
     let mut items: Vec<FeedEvent> = Vec::new();
+    let mut bytes = wire::PageBytes::default();
     for _ in 0..STRETCHES {
         let feed = app.engine.store().feed(cursor, limit).await?;
         let is_end = feed.next == cursor;
-        let room = limit as usize - items.len();
-        let mut found = feed.events.into_iter().filter(|it| wanted.wants(it));
-        items.extend(found.by_ref().take(room));
-        // What no longer fits comes with the next page, which begins after the last one that did.
-        if let (Some(_), Some(last)) = (found.next(), items.last()) {
-            let after = shown(last.cursor);
-            return Ok((items, Some(after)));
+        for it in feed.events.into_iter().filter(|it| wanted.wants(it)) {
+            let is_full = items.len() >= limit as usize || !bytes.fits(&it.event.data);
+            // What no longer fits comes with the next page, which begins after the last one that did.
+            if let (true, Some(last)) = (is_full, items.last()) {
+                let after = shown(last.cursor);
+                return Ok((items, Some(after)));
+            }
+            items.push(it);
         }
         cursor = feed.next;
         if is_end || items.len() >= limit as usize {
@@ -210,63 +213,91 @@ pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<Feed
     Ok((items, cursor.map(shown)))
 }
 
-/// How often the feed is looked at when nothing was there.
-const LOOK: Duration = Duration::from_millis(150);
+/// How often a stream that waits asks whether its key is still good and the server still serves.
+const STILL_GOOD: Duration = Duration::from_millis(250);
 
-/// How often dependencies are looked at.
-const LOOK_AT_DEPENDENCIES: Duration = Duration::from_millis(500);
-
+/// An open stream. It reads the feed only when its reader has taken what was read before.
 struct Following {
-    /// One of the streams that may be open at once.
-    _place: tokio::sync::OwnedSemaphorePermit,
+    subscription: Subscription,
     app: Arc<App>,
     caller: Caller,
     wanted: Wanted,
     cursor: Option<FeedCursor>,
     ready: VecDeque<Told>,
-    /// What was heard of dependencies, and since when it is.
-    heard: Heard,
+    /// The bytes of what is ready, as the quota counts them.
+    held: Option<Share>,
+    /// Older changes of dependencies are not told.
     since: Timestamp,
-    looked: Instant,
     /// The request that opened it, for a panic to name.
     running: Option<Running>,
 }
 
-enum Told {
-    Event(Box<FeedEvent>),
-    /// It has no place in the feed: whoever comes back later finds the last ones with the dependency itself.
-    Change(DependencyChange),
+/// One event as it is sent.
+struct Told {
+    name: String,
+    data: String,
+    /// A change of a dependency has none: it has no place in the feed.
+    id: Option<String>,
 }
 
-impl Following {
-    fn shown(&self, told: &Told) -> Event {
-        let (shown, id) = match told {
-            Told::Event(event) => {
-                let cursors = self.app.engine.cursors();
-                (self.wanted.told(event, cursors), Some(cursors.show(&self.wanted.namespace, event.cursor)))
-            }
-            Told::Change(change) => (change.told(&self.wanted.namespace), None),
-        };
-        let name = shown["type"].as_str().unwrap_or_default();
-        let event = Event::default().event(name).data(shown.to_string());
-        match id {
+impl Told {
+    fn new(shown: &Value, id: Option<String>) -> Told {
+        Told { name: shown["type"].as_str().unwrap_or_default().to_owned(), data: shown.to_string(), id }
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.data.len() + self.name.len() + self.id.as_ref().map_or(0, String::len)) as u64
+    }
+
+    fn into_event(self) -> Event {
+        let event = Event::default().event(self.name).data(self.data);
+        match self.id {
             Some(id) => event.id(id),
             None => event,
         }
     }
+}
 
-    async fn look_at_dependencies(&mut self) -> Option<()> {
-        if self.looked.elapsed() < LOOK_AT_DEPENDENCIES || !Change::ALL.iter().any(|it| self.wanted.wants_change(*it)) {
-            return Some(());
+impl Following {
+    fn hear(&mut self, change: &DependencyChange) {
+        if self.wanted.wants_change(change.what.what) && change.what.at >= self.since {
+            self.ready.push_back(Told::new(&change.told(&self.wanted.namespace), None));
         }
-        self.looked = Instant::now();
-        let (engine, namespace) = (&self.app.engine, &self.wanted.namespace);
-        let changes = engine.changes_of_dependencies(namespace, &mut self.heard, self.since).await.ok()?;
-        let wanted = changes.into_iter().filter(|it| self.wanted.wants_change(it.what.what));
-        self.ready.extend(wanted.map(Told::Change));
-        Some(())
+    }
+
+    /// Reads what comes next, as much as one stream may hold. Whether that was the end of the feed; nothing when the store is away.
+    async fn read(&mut self) -> Option<bool> {
+        let most = self.subscription.per_stream();
+        let Some(mut held) = self.subscription.take_bytes(most) else {
+            // Other streams of the namespace hold all there is: theirs must be read first.
+            tokio::time::sleep(STILL_GOOD).await;
+            return Some(false);
+        };
+        let turn = self.subscription.turn().await;
+        let feed = self.app.engine.store().feed(self.cursor, STRETCH).await.ok()?;
+        let is_end = feed.next == self.cursor;
+        let (mut bytes, mut kept, mut next) = (0, None, feed.next);
+        for event in feed.events.iter().filter(|event| self.wanted.wants(event)) {
+            let cursors = self.app.engine.cursors();
+            let place = cursors.show(&self.wanted.namespace, event.cursor);
+            let told = Told::new(&self.wanted.told(event, cursors), Some(place));
+            if bytes > 0 && bytes + told.bytes() > most {
+                next = kept;
+                break;
+            }
+            (bytes, kept) = (bytes + told.bytes(), Some(event.cursor));
+            self.ready.push_back(told);
+        }
+        drop((feed, turn));
+        self.cursor = next;
+        held.shrink(most.saturating_sub(bytes));
+        self.held = Some(held);
+        Some(is_end)
     }
 }
+
+/// Events that a stream reads at a time.
+const STRETCH: u32 = 500;
 
 async fn follow(
     State(app): State<Arc<App>>,
@@ -283,19 +314,16 @@ async fn follow(
         }
         None => place(&app, &query, &wanted.namespace).await?,
     };
-    let Ok(place) = app.streams.clone().try_acquire_owned() else {
-        return Err(Problem::overloaded("as many streams as this server allows are open"));
-    };
-    let (since, looked) = (app.engine.now(), Instant::now());
-    let (ready, heard) = (VecDeque::new(), Heard::new());
-    let start =
-        Following { _place: place, app, caller, wanted, cursor, ready, heard, since, looked, running: Running::here() };
+    let subscription = app.streams.open(&caller.namespace)?;
+    let since = app.engine.now();
+    let (ready, running) = (VecDeque::new(), Running::here());
+    let start = Following { subscription, app, caller, wanted, cursor, ready, held: None, since, running };
     let events = stream::unfold(start, |mut it| async move {
         let told = match it.running.clone() {
             Some(running) => running.scope(next(&mut it)).await?,
             None => next(&mut it).await?,
         };
-        Some((Ok::<_, Infallible>(it.shown(&told)), it))
+        Some((Ok::<_, Infallible>(told.into_event()), it))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
     let mut response = Sse::new(events).keep_alive(alive).into_response();
@@ -310,21 +338,41 @@ async fn next(it: &mut Following) -> Option<Told> {
         if !it.caller.still_may(&it.app) {
             return None;
         }
+        while let Some(change) = it.subscription.change() {
+            it.hear(&change);
+        }
         if let Some(told) = it.ready.pop_front() {
+            if let Some(held) = &mut it.held {
+                held.shrink(told.bytes());
+            }
             return Some(told);
         }
+        it.held = None;
         if it.app.is_draining() {
             return None;
         }
         panic_point!("server-stream");
-        let feed = it.app.engine.store().feed(it.cursor, 500).await.ok()?;
-        if feed.next == it.cursor {
-            tokio::time::sleep(LOOK).await;
+        let caught_up = it.subscription.begin_to_read();
+        if !it.read().await? || !it.ready.is_empty() {
+            continue;
         }
-        it.cursor = feed.next;
-        let events = feed.events.into_iter().filter(|event| it.wanted.wants(event));
-        it.ready.extend(events.map(|event| Told::Event(Box::new(event))));
-        it.look_at_dependencies().await?;
+        it.held = None;
+        // Everything was read: until there is news of this namespace there is nothing to look for.
+        loop {
+            match it.subscription.wait(caught_up, STILL_GOOD).await {
+                News::Events => {
+                    let skip = it.subscription.skip_to(caught_up);
+                    it.cursor = it.cursor.max(skip);
+                    break;
+                }
+                News::Change(change) => {
+                    it.hear(&change);
+                    break;
+                }
+                News::Nothing if it.app.is_draining() || !it.caller.still_may(&it.app) => return None,
+                News::Nothing => {}
+            }
+        }
     }
 }
 

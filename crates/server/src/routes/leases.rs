@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::{Line, large, line};
 use crate::App;
 use crate::auth::{Caller, Need};
+use crate::gate;
 use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 use crate::wire::lease::{
@@ -63,11 +64,21 @@ pub fn lines() -> Vec<Line> {
 
 type Shared = State<Arc<App>>;
 
-/// Waits are cut into pieces, so that a server that is asked to stop does not wait for its workers.
+/// How long a drained worker is let wait at a time.
 const PIECE: Duration = Duration::from_millis(500);
+
+/// What a name takes while a request for work waits, beside its letters: in the request, and in the index of those who wait.
+const BYTES_OF_A_NAME: usize = 200;
 
 async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: Bytes) -> Result<Response, Problem> {
     let given: LeaseIn = wire::read(&body)?;
+    // What was padded or read is gone while it waits; what is kept of it goes on being counted.
+    drop(body);
+    let names = given.queues.iter().flatten().chain(&given.kinds);
+    let kept: usize = names.map(|name| name.len() * 2 + BYTES_OF_A_NAME).sum();
+    if let Some(admitted) = gate::admitted() {
+        admitted.keep_memory(kept);
+    }
     let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
     let (namespace, worker) = (caller.namespace.clone(), given.worker.clone());
     let (queues, kinds, only_kinds) = within_scope(&caller, given.queues, given.kinds)?;
@@ -82,16 +93,16 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     app.engine.check_lease(&request)?;
     saw_worker(&app, &request).await?;
     let give_up = tokio::time::Instant::now() + Duration::from_millis(wait.0);
+    let left = || give_up.saturating_duration_since(tokio::time::Instant::now());
     let leased = loop {
         // A key may end while its holder waits.
         if !caller.still_may(&app) {
             return Err(Problem::unauthorized("the key has expired or was revoked"));
         }
+        let wait = if app.is_draining() { Duration::ZERO } else { left() };
         app.workers.leased(&namespace, &worker, 0, app.engine.now());
-        let left = give_up.saturating_duration_since(tokio::time::Instant::now());
-        let piece = if app.is_draining() { Duration::ZERO } else { left.min(PIECE) };
-        let leased = lease_or_give_back(&app, LeaseRequest { wait: piece, ..request.clone() }).await?;
-        if !leased.is_empty() || piece == left || piece.is_zero() {
+        let leased = lease_or_give_back(&app, &caller, LeaseRequest { wait, ..request.clone() }).await?;
+        if !leased.is_empty() || wait.is_zero() || left().is_zero() {
             break leased;
         }
     };
@@ -102,7 +113,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
 
 /// Whether somebody wants this worker to come to an end with what it has.
 fn is_drained(app: &App, request: &LeaseRequest) -> bool {
-    app.drained.contains(&request.namespace, &request.worker)
+    has_drained(app, &request.namespace, &request.worker)
 }
 
 /// Notes that a worker asks for work. A new name beyond the quota of its namespace is refused.
@@ -150,25 +161,42 @@ fn within_scope(
     }
 }
 
-/// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back.
-pub async fn lease_or_give_back(app: &App, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
+fn has_drained(app: &App, namespace: &str, worker: &str) -> bool {
+    app.drained.contains(namespace, worker)
+}
+
+/// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back. It keeps its
+/// caller's place until then. Answers early when the key has ended, the worker is drained or the server stops.
+pub async fn lease_or_give_back(
+    app: &Arc<App>,
+    caller: &Caller,
+    request: LeaseRequest,
+) -> Result<Vec<Leased>, Problem> {
     if is_drained(app, &request) {
         app.engine.check_lease(&request)?;
-        // As long as it would have waited for work: whoever asks again at once would ask for ever.
-        tokio::time::sleep(request.wait).await;
+        // It does not answer at once: a worker that asks again at once would ask for ever.
+        tokio::time::sleep(request.wait.min(PIECE)).await;
         return Ok(Vec::new());
     }
     let (tell, told) = tokio::sync::oneshot::channel();
-    let engine = app.engine.clone();
+    let (here, caller, admitted) = (app.clone(), caller.clone(), gate::admitted());
     Running::spawn(async move {
+        let _admitted = admitted;
+        let (namespace, worker) = (request.namespace.clone(), request.worker.clone());
+        let keep_waiting = || {
+            !tell.is_closed()
+                && !here.is_draining()
+                && caller.still_may(&here)
+                && !has_drained(&here, &namespace, &worker)
+        };
         panic_point!("server-lease");
-        let leased = engine.lease(request).await;
+        let leased = here.engine.lease_while(request, keep_waiting).await;
         panic_point!("server-leased");
         if let Err(Ok(unheard)) = tell.send(leased)
             && !unheard.is_empty()
         {
             let back = unheard.iter().map(|it| Report { lease: it.lease, end: ReportEnd::Released }).collect();
-            if let Err(error) = engine.report(back).await {
+            if let Err(error) = here.engine.report(back).await {
                 tracing::warn!(%error, "leases that nobody waited for could not be given back; they run out");
             }
         }
@@ -259,10 +287,11 @@ fn written(out: &impl Serialize) -> Result<Response, Problem> {
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
-/// What was read is done whether or not the caller waits for the answer.
+/// What was read is done whether or not the caller waits for the answer; it keeps its caller's place until then.
 pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, Problem> {
-    let engine = app.engine.clone();
+    let (engine, admitted) = (app.engine.clone(), gate::admitted());
     let answers = Running::spawn(async move {
+        let _admitted = admitted;
         panic_point!("server-report");
         let answers = engine.report(reports).await;
         panic_point!("server-reported");

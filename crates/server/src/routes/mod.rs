@@ -23,7 +23,7 @@ mod schedules;
 mod secrets;
 mod stats;
 mod subscriptions;
-mod tasks;
+pub mod tasks;
 mod workers;
 mod workflow_acts;
 mod workflows;
@@ -34,7 +34,7 @@ use std::sync::{Arc, LazyLock};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
@@ -43,11 +43,13 @@ use comeback_engine::store::{Running, interactive, panic_point};
 use uuid::Uuid;
 
 use crate::auth::{self, Need};
+use crate::auth_failures::{self, Reason};
 use crate::compat::{self, Shape};
-use crate::gate::{Class, GateOptions, check_length};
+use crate::connections::Connection;
+use crate::gate::{Admitted, Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
-use crate::{App, Asked, mask, ui};
+use crate::{App, Asked, answer, mask, ui};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -186,30 +188,53 @@ async fn enter(State(door): State<Door>, request: Request, next: Next) -> Respon
     response
 }
 
-/// First who asks, then the whole body, then a place: nobody keeps a place by sending slowly.
+/// Counts requests that need no key in the gate, where no namespace has this name.
+const KEYLESS: &str = "";
+
+/// First the key, then the whole body, then a place: nobody keeps a place by sending slowly.
 async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Problem> {
-    let mut caller = auth::check(&door.app, door.need, door.path, &request)?;
+    let connection = request.extensions().get::<Connection>().cloned();
+    let mut caller = match auth::check(&door.app, door.need, door.path, &request) {
+        Ok(caller) => caller,
+        Err(problem) => {
+            if let (StatusCode::UNAUTHORIZED, Some(connection)) = (problem.status, &connection) {
+                door.app.auth_failures.slow_down(connection.peer(), request.headers()).await?;
+            }
+            return Err(problem);
+        }
+    };
     let key_ends_at = caller.key_ends_at();
     caller.request = request.extensions().get::<RequestId>().map(|RequestId(id)| id.clone());
+    let namespace = if door.need == Need::Nothing { KEYLESS.to_owned() } else { caller.namespace.clone() };
+    if let (true, Some(connection)) = (door.need != Need::Nothing, &connection) {
+        connection.authenticated(&namespace);
+    }
     // What anybody may ask for takes no body, so none is waited for or kept.
-    let (mut request, _room) = match door.need {
+    let (mut request, memory) = match door.need {
         Need::Nothing => {
             check_length(request.headers(), door.size)?;
             (request.map(|_| Body::empty()), None)
         }
-        _ => door.app.gate.read(request, door.class, door.size).await?,
+        _ => door.app.gate.read(request, door.class, door.size, &namespace).await?,
     };
-    let _place = door.app.gate.enter(door.class, &caller.namespace).await?;
+    let place = door.app.gate.enter(door.class, &namespace).await?;
+    let admitted = Admitted::new(place, memory);
     let reads = (door.class == Class::Look).then(|| door.app.engine.interactive(&caller.namespace));
     request.extensions_mut().insert(caller);
+    let answer = admitted.clone().during(next.run(request));
     let mut response = match reads {
-        Some(reads) => interactive(reads, next.run(request)).await,
-        None => next.run(request).await,
+        Some(reads) => interactive(reads, answer).await,
+        None => answer.await,
     };
     if let Some(value) = key_ends_at.and_then(|at| HeaderValue::from_str(&at.to_rfc3339()).ok()) {
         response.headers_mut().insert(KEY_EXPIRES, value);
     }
-    Ok(response)
+    // The body was worked on; a large answer counts until it was sent.
+    admitted.keep_memory(0);
+    match answer::large(&response) {
+        Some(size) => Ok(answer::hold(response, door.app.gate.answer(door.class, &namespace, size)?)),
+        None => Ok(response),
+    }
 }
 
 /// In every answer to a key that ends within two weeks: when it does.
@@ -264,6 +289,7 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
     let shape = request.extensions().get::<MatchedPath>().map_or(Shape::Problem, |path| shape_at(path.as_str()));
     request.extensions_mut().insert(RequestId(id.clone()));
+    let had_key = auth_failures::has_key(request.headers());
     let named = CurrentRequest {
         method: request.method().clone(),
         route: request.extensions().get::<MatchedPath>().cloned(),
@@ -293,6 +319,14 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         }
         None => response,
     };
+    if let Some(reason) = Reason::of(response.status(), had_key) {
+        app.auth_failures.count(reason, route.unwrap_or("no route"), &id);
+    }
+    // Files of the dashboard say themselves how long they may be kept.
+    let is_file = route.is_none() && (response.status().is_success() || response.status().is_redirection());
+    if !is_file {
+        answer::guard(response.headers_mut());
+    }
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", value);
     }

@@ -21,6 +21,7 @@ use crate::App;
 use crate::auth::{self, Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, schema, stands_for};
+use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::wire::subscription::{self as shape, RedeliverIn, SubscriptionIn};
 use crate::wire::{self, Instant, Page, Span};
@@ -285,7 +286,11 @@ async fn deliveries(
         Some(_) => query.parse("cursor")?,
         None => None,
     };
-    let found = app.engine.deliveries_of(&caller.namespace, &id, query.limit()?, after).await?;
+    let mut page = ListPage::new(query.limit()?, after);
+    while let Some((limit, after)) = page.wants() {
+        page.add(app.engine.deliveries_of(&caller.namespace, &id, limit, after).await?);
+    }
+    let found = page.into_listing();
     let items: Vec<Value> = found.items.iter().map(shape::delivery).collect();
     Ok(Json(json!(Page { items, next_cursor: found.next.map(|next| next.to_string()) })))
 }

@@ -23,6 +23,7 @@ use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_i
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::page::{ListPage, RecordPage};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
 use crate::wire::{self, Instant, Object, Page, Raw, Span, lease::ErrorIn};
@@ -275,8 +276,13 @@ async fn list(
     if after.is_some_and(|cursor| cursor.sort != sort) {
         return Err(Invalid::one("cursor", "is of a list that was sorted otherwise").into());
     }
-    let request = ListQuery { filter, sort, limit: query.limit()?, after, now };
-    let listing = app.engine.store().list(&caller.namespace, &request).await?;
+    let mut page = ListPage::new(query.limit()?, after);
+    let mut request = ListQuery { filter, sort, limit: 0, after, now };
+    while let Some((limit, after)) = page.wants() {
+        (request.limit, request.after) = (limit, after);
+        page.add(app.engine.store().list(&caller.namespace, &request).await?);
+    }
+    let listing = page.into_listing();
     let mut items: Vec<Value> = listing.items.iter().map(shape::line).collect();
     let held = app.engine.held_by_rules(&caller.namespace, listing.items.iter().map(|it| &it.stored.task)).await?;
     items.iter_mut().zip(held).for_each(|(item, by)| shape::say_held(item, by));
@@ -346,6 +352,7 @@ async fn attempts(
         let (records, _, next_cursor) = history(&app, &caller, &id, query, ATTEMPT_PARAMETERS).await?;
         (records, next_cursor)
     };
+    // Each item is made of one record, so the page has no more bytes than the records had.
     let old = app.engine.store().old_payloads(task_id(&id)?).await?;
     Ok(Json(Page { items: records.iter().filter_map(|it| shape::attempt(it, &old)).collect(), next_cursor }))
 }
@@ -406,10 +413,13 @@ pub async fn page_of_log(
     subject: Subject,
     Stretch { after, limit }: Stretch,
 ) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
-    let records = app.engine.store().history(subject, after, limit).await?;
-    let full = records.len() >= limit as usize;
-    let next_cursor = records.last().filter(|_| full).map(|record| record.last_seq().to_string());
-    Ok((records, after, next_cursor))
+    let mut page = RecordPage::new(limit);
+    while let Some(most) = page.wants() {
+        let from = page.records.last().map_or(after, Record::last_seq);
+        page.add(app.engine.store().history(subject, from, most).await?);
+    }
+    let next_cursor = page.last_of_full().map(|record| record.last_seq().to_string());
+    Ok((page.records, after, next_cursor))
 }
 
 /// A page of the runs that have ended, from the newest back, and where to go on.
@@ -424,10 +434,13 @@ async fn newest_runs(
     let limit = query.limit()?;
     let id = task_id(id)?;
     app.engine.task(&caller.namespace, id).await?;
-    let records = app.engine.store().runs_before(id, before, limit).await?;
-    let full = records.len() >= limit as usize;
-    let next_cursor = records.last().filter(|_| full).map(|record| record.seq.to_string());
-    Ok((records, next_cursor))
+    let mut page = RecordPage::new(limit);
+    while let Some(most) = page.wants() {
+        let before = page.records.last().map_or(before, |record| record.seq);
+        page.add(app.engine.store().runs_before(id, before, most).await?);
+    }
+    let next_cursor = page.last_of_full().map(|record| record.seq.to_string());
+    Ok((page.records, next_cursor))
 }
 
 async fn why(

@@ -272,11 +272,65 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// What was found with a limit. Behind a full page there may be more, from the place of its last.
-    pub fn of<F>(found: &[F], limit: u32, place: impl Fn(&F) -> String, shown: impl Fn(&F) -> T) -> Page<T> {
-        let next_cursor = found.last().filter(|_| found.len() >= limit as usize).map(place);
-        Page { items: found.iter().map(shown).collect(), next_cursor }
+    /// What was found with a limit, and no more bytes than a page may have. Behind a full page there may be more, from the place of its
+    /// last.
+    pub fn of<F>(found: &[F], limit: u32, place: impl Fn(&F) -> String, shown: impl Fn(&F) -> T) -> Page<T>
+    where
+        T: Serialize,
+    {
+        let mut bytes = PageBytes::default();
+        let mut items = Vec::with_capacity(found.len());
+        for it in found {
+            let item = shown(it);
+            if !bytes.fits(&item) {
+                break;
+            }
+            items.push(item);
+        }
+        let is_full = found.len() >= limit as usize || items.len() < found.len();
+        let last = items.len().checked_sub(1).and_then(|last| found.get(last));
+        Page { items, next_cursor: last.filter(|_| is_full).map(place) }
     }
+}
+
+/// Bytes that a page may have; it has one item at least.
+pub const MOST_PAGE_BYTES: usize = 4 << 20;
+
+/// Counts the bytes of a page.
+#[derive(Default)]
+pub struct PageBytes(usize);
+
+impl PageBytes {
+    /// Counts one more item, if the page still has room for it. The first always fits.
+    pub fn fits(&mut self, item: &impl Serialize) -> bool {
+        let size = size_of(item);
+        let fits = self.0 == 0 || self.0 + size <= MOST_PAGE_BYTES;
+        if fits {
+            self.0 += size.max(1);
+        }
+        fits
+    }
+}
+
+/// The bytes of something as JSON, without writing it down.
+fn size_of(item: &impl Serialize) -> usize {
+    struct Count(usize);
+
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut count = Count(0);
+    // Only a writer that fails could fail here.
+    let _ = serde_json::to_writer(&mut count, item);
+    count.0
 }
 
 /// A failure as it is told: spans in milliseconds, instants as text.

@@ -59,12 +59,18 @@ impl Place {
 
 /// One instance, whose time is moved by hand.
 pub async fn app(store: Arc<dyn Store>, gate: GateOptions) -> Arc<App> {
+    let mut quotas = Quotas::default();
+    for (name, value) in [("named_policies", "20"), ("secrets", "5")] {
+        quotas.set(name, value).expect("a number");
+    }
+    app_with(store, gate, quotas).await
+}
+
+/// The same with other quotas.
+pub async fn app_with(store: Arc<dyn Store>, gate: GateOptions, quotas: Quotas) -> Arc<App> {
     let clock = VirtualClock::new(START);
     let executors = Available { http: true, command: true, timer: true };
-    let mut quotas = Quotas::default();
-    quotas.set("named_policies", "20").expect("a number");
     let secret_keys = Keyring::read(&"11".repeat(32)).expect("a key");
-    quotas.set("secrets", "5").expect("a quota");
     let config = EngineConfig { instance: "test".into(), executors, quotas, secret_keys, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
     let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };

@@ -26,6 +26,7 @@ use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
+use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::routes::admin::NothingIn;
 use crate::routes::leases::{lease_or_give_back, report_all, saw_worker};
@@ -222,7 +223,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     if !(1..=3_600).contains(&given.lease_seconds) {
         return Err(Invalid::one("lease_seconds", "must be between 1 and 3600").into());
     }
-    let (namespace, key) = (caller.namespace, caller.id);
+    let (namespace, key) = (caller.namespace.clone(), caller.id.clone());
     let request = LeaseRequest {
         limit: 1,
         lease: Millis::from_secs(given.lease_seconds.into()),
@@ -230,7 +231,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     };
     app.engine.check_lease(&request).map_err(|error| worker_id(error.into()))?;
     saw_worker(&app, &request).await?;
-    let leased = lease_or_give_back(&app, request).await.map_err(worker_id)?;
+    let leased = lease_or_give_back(&app, &caller, request).await.map_err(worker_id)?;
     app.workers.leased(&namespace, &given.worker_id, leased.len(), app.engine.now());
     let Some(leased) = leased.first() else { return Ok(Json(json!({"status": "empty", "job": null}))) };
     if let Some(key) = key {
@@ -494,8 +495,14 @@ async fn list(
     if after.is_some_and(|cursor| cursor.sort != sort) {
         return Err(Invalid::one("cursor", "is of another list").into());
     }
-    let request = ListQuery { filter, sort, limit: query.limit()?, after, now: app.engine.now() };
-    let found = app.engine.store().list(&caller.namespace, &request).await?;
+    let now = app.engine.now();
+    let mut page = ListPage::new(query.limit()?, after);
+    let mut request = ListQuery { filter, sort, limit: 0, after, now };
+    while let Some((limit, after)) = page.wants() {
+        (request.limit, request.after) = (limit, after);
+        page.add(app.engine.store().list(&caller.namespace, &request).await?);
+    }
+    let found = page.into_listing();
     let next_cursor = found.next.map(|cursor| cursor.to_string());
     Ok(Json(Page { items: found.items.iter().map(output::listed).collect(), next_cursor }))
 }

@@ -79,6 +79,20 @@ fn door(page: &mut Page, app: &App) {
         "Requests that were refused because a namespace's quota was used up, by quota.",
         app.quota_refusals.all().map(|(quota, count)| (vec![("quota", quota.word())], count)),
     );
+    page.counters(
+        "auth_failures_total",
+        "Requests that were refused with 401 or 403, by reason.",
+        app.auth_failures.all().map(|(reason, count)| (vec![("reason", reason)], count)),
+    );
+    page.head("http_connections", "gauge", "Open connections, by whether they came with a good key.");
+    let (keyed, keyless) = app.connections.open();
+    page.value("http_connections", &[("key", "good")], keyed);
+    page.value("http_connections", &[("key", "none")], keyless);
+    page.counter(
+        "http_connections_closed_total",
+        "Connections that were closed to make room.",
+        app.connections.closed(),
+    );
 }
 
 /// What rules allow, and what runs under them.
