@@ -93,6 +93,8 @@ pub(crate) struct Core {
     /// How far those who follow the feed have looked.
     pub looked: subscriptions::follow::Looked,
     pub counted: alerts::look::Counted,
+    /// When unused lanes and policies were last looked for.
+    pub forgetting: loops::prune::Forgetting,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -130,6 +132,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Engine, StoreError> {
         clock.follow(store.clock_offset().await?.unwrap_or(0));
+        store.set_quotas(&config.quotas);
         let core = Arc::new(Core {
             store,
             clock,
@@ -144,6 +147,7 @@ impl Engine {
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
             looked: subscriptions::follow::Looked::default(),
+            forgetting: loops::prune::Forgetting::default(),
             counted: alerts::look::Counted::default(),
             workflows: std::sync::OnceLock::new(),
         });

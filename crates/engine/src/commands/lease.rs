@@ -23,6 +23,8 @@ pub struct LeaseRequest {
     pub namespace: String,
     pub worker: String,
     pub queues: Vec<String>,
+    /// From all queues of the namespace, whatever `queues` says: for executors of the server itself.
+    pub any_queue: bool,
     /// None means any.
     pub kinds: Vec<String>,
     pub executor: Executor,
@@ -38,6 +40,7 @@ impl LeaseRequest {
             namespace: namespace.into(),
             worker: worker.into(),
             queues: vec!["default".into()],
+            any_queue: false,
             kinds: Vec::new(),
             executor: Executor::Worker,
             limit: 10,
@@ -144,7 +147,7 @@ impl Core {
         let mut faults = Invalid::default();
         limits.check_namespace(&request.namespace, &mut faults);
         limits.check_name("worker", &request.worker, &mut faults);
-        if request.queues.is_empty() || request.queues.len() > 100 {
+        if !request.any_queue && (request.queues.is_empty() || request.queues.len() > 100) {
             faults.push("queues", "needs 1 to 100 names");
         }
         if request.kinds.len() > 1_000 {
@@ -164,6 +167,7 @@ impl Core {
         faults.or(ClaimRequest {
             namespace: request.namespace.clone(),
             queues: request.queues.clone(),
+            any_queue: request.any_queue,
             kinds: request.kinds.clone(),
             executor: request.executor,
             worker: request.worker.as_str().into(),

@@ -97,6 +97,7 @@ pub(crate) fn again(error: &StoreError) -> StoreError {
         StoreError::Unavailable(what) => StoreError::Unavailable(what.clone()),
         StoreError::Unknown(what) => StoreError::Unknown(what.clone()),
         StoreError::Corrupt(what) => StoreError::Corrupt(what.clone()),
+        StoreError::QuotaExceeded(quota) => StoreError::QuotaExceeded(quota.clone()),
         other => StoreError::Refused(other.to_string()),
     }
 }

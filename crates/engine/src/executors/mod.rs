@@ -11,12 +11,10 @@ mod http;
 mod kinds;
 mod listen;
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Executor, Failure, Lane, Millis, Timestamp, Trigger};
+use comeback_core::{Class, Executor, Failure, Millis, Timestamp, Trigger};
 use comeback_store::{BeatAnswer, ClaimRequest};
 use tokio::sync::{Semaphore, watch};
 
@@ -161,10 +159,18 @@ impl Duty {
         }
     }
 
-    fn serves(&self, lane: &Lane) -> bool {
+    fn serves(&self, namespace: &str) -> bool {
         match self {
-            Duty::Sort(sort) => lane.executor == *sort,
-            Duty::Kind(kind) => kind.serves(lane),
+            Duty::Sort(_) => true,
+            Duty::Kind(kind) => kind.namespace == namespace,
+        }
+    }
+
+    /// The queues to lease from, as many as one request may name; none means all of them.
+    fn queues(&self) -> Vec<Vec<String>> {
+        match self {
+            Duty::Kind(kind) => kind.queues(),
+            Duty::Sort(_) => vec![Vec::new()],
         }
     }
 }
@@ -247,6 +253,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
     ClaimRequest {
         namespace: namespace.into(),
         queues: queues.unwrap_or_default(),
+        any_queue: false,
         kinds: duty.kinds(),
         executor: duty.executor(),
         worker: "executor".into(),
@@ -264,27 +271,21 @@ async fn lease_everywhere(
     room: &Arc<Semaphore>,
     served: &mut String,
 ) -> Result<usize, CommandError> {
-    let mut queues: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for lane in runner.engine.store().lanes(duty.executor()).await? {
-        if !duty.serves(&lane) {
-            continue;
-        }
-        let known = queues.entry(lane.namespace.clone()).or_default();
-        if !known.contains(&lane.queue) {
-            known.push(lane.queue.clone());
-        }
-    }
+    // One claim for each namespace, over all its queues: the store finds those that have something ready.
+    let mut namespaces = runner.engine.store().lane_namespaces(Some(duty.executor())).await?;
+    namespaces.retain(|namespace| duty.serves(namespace));
+    let first = namespaces.partition_point(|namespace| *namespace <= *served);
+    namespaces.rotate_left(first);
     let mut leased = 0;
-    let after = (Bound::Excluded(served.clone()), Bound::Unbounded);
-    let until = (Bound::Unbounded, Bound::Included(served.clone()));
-    for (namespace, queues) in queues.range(after).chain(queues.range(until)) {
-        for queues in queues.chunks(100) {
+    for namespace in &namespaces {
+        for queues in duty.queues() {
             // Where there is no room somebody has to end first.
             let Ok(place) = room.acquire().await else { return Ok(leased) };
             drop(place);
             let free = room.available_permits();
             let request = LeaseRequest {
-                queues: queues.to_vec(),
+                any_queue: queues.is_empty(),
+                queues,
                 kinds: duty.kinds(),
                 executor: duty.executor(),
                 limit: u32::try_from(free).unwrap_or(u32::MAX),

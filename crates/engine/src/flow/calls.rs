@@ -22,14 +22,13 @@ const LEASE: Millis = Millis::from_secs(60);
 
 /// Takes up what is ready: a loop whose rounds are over ends, a call begins.
 pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
-    let lanes = core.store.lanes(Executor::Flow).await?;
-    if lanes.is_empty() {
+    if core.store.lane_namespaces(Some(Executor::Flow)).await?.is_empty() {
         return Ok(Progress::default());
     }
-    let queues: BTreeSet<&String> = lanes.iter().map(|lane| &lane.queue).collect();
     let request = ClaimRequest {
         namespace: ClaimRequest::ANY_NAMESPACE.into(),
-        queues: queues.into_iter().cloned().collect(),
+        queues: Vec::new(),
+        any_queue: true,
         kinds: Vec::new(),
         executor: Executor::Flow,
         worker: core.config.instance.as_str().into(),

@@ -16,6 +16,7 @@ mod flow;
 mod followers;
 mod heartbeat;
 mod history;
+mod lanes;
 mod list;
 pub mod migration;
 mod once;
@@ -67,6 +68,7 @@ pub fn all() -> Vec<Case> {
         flow::CASES,
         followers::CASES,
         rules::CASES,
+        lanes::CASES,
         audit::CASES,
         payloads::CASES,
         describe::CASES,

@@ -57,8 +57,7 @@ static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
 pub async fn call_ends(store: &PostgresStore, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
     let client = store.reader().await?;
     let statement = client.prepare_cached(&CALL_ENDS).await?;
-    let flow = |lane: &comeback_core::Lane| lane.executor == Executor::Flow;
-    let lanes: Vec<i32> = store.dictionary.lanes_where(flow).into_iter().map(|(id, _)| id).collect();
+    let lanes = store.dictionary.lanes_of(Executor::Flow);
     let rows = client.query(&statement, &[&i64::from(limit), &lanes]).await?;
     let (mut open, mut executions) = (Vec::new(), Vec::new());
     for row in &rows {

@@ -88,6 +88,8 @@ pub const WHOLE: &str = "set local enable_seqscan = on; set local max_parallel_w
 pub struct Pools {
     pub write: Pool,
     pub read: Pool,
+    /// For giving numbers to what is new, which may be much at once.
+    pub number: Pool,
     /// For looking up numbers in the middle of another read, which must not wait for a reader.
     pub learn: Pool,
 }
@@ -97,6 +99,7 @@ pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
     Ok(Pools {
         write: pool(options.config(HOT)?, &tls, options.writers)?,
         read: pool(options.config(COLD)?, &tls, options.readers)?,
+        number: pool(options.config(HOT)?, &tls, 1)?,
         learn: pool(options.config(COLD)?, &tls, 1)?,
     })
 }

@@ -55,13 +55,12 @@ static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
 
 pub fn call_ends(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
     let mut statement = connection.prepare_cached(&CALL_ENDS)?;
-    let lanes: Vec<i32> =
-        dictionary.lanes_where(|lane| lane.executor == Executor::Flow).into_iter().map(|(id, _)| id).collect();
+    let lanes = dictionary.lanes_of(Executor::Flow);
     let mut rows = statement.query((limit, serde_json::to_string(&lanes).unwrap_or_default()))?;
     let mut ends = Vec::new();
     while let Some(row) = rows.next()? {
         let mut from = Reader { row, next: 0 };
-        let task = stored_open(read_open(&mut from)?, dictionary)?;
+        let task = stored_open(connection, read_open(&mut from)?, dictionary)?;
         let (execution, state) = (ExecutionId(from.uuid()?), from.get::<i16>()?);
         let state = ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?;
         ends.push(CallEnd { task, execution, state });

@@ -14,6 +14,7 @@ mod describe;
 mod documents;
 mod flow;
 mod followers;
+mod forget;
 mod list;
 mod operations;
 mod payloads;
@@ -37,7 +38,7 @@ use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
-use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Quotas, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 use uuid::Uuid;
 
@@ -45,6 +46,7 @@ use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::forget::Suspects;
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
 use crate::query::held_now;
@@ -82,6 +84,9 @@ pub struct SqliteStore {
     writer: Writer,
     readers: Option<setup::Readers>,
     dictionary: Arc<Dictionary>,
+    /// Held while new lanes and policies are counted and given their numbers.
+    learning: tokio::sync::Mutex<()>,
+    suspects: Suspects,
     wakes: tokio::sync::watch::Sender<u64>,
 }
 
@@ -102,7 +107,8 @@ impl SqliteStore {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, dictionary, wakes })
+        let (learning, suspects) = (tokio::sync::Mutex::new(()), Suspects::default());
+        Ok(SqliteStore { writer, readers, dictionary, learning, suspects, wakes })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -189,7 +195,7 @@ impl Store for SqliteStore {
     ) -> Result<Applied, StoreError> {
         let book = self.dictionary.rules();
         let spawn = book.place(std::slice::from_ref(spawn)).into_owned();
-        submit::learn(self, self.dictionary.news(&spawn)).await?;
+        submit::learn_anyway(self, self.dictionary.news(&spawn)).await?;
         make_way(self, std::slice::from_ref(commit)).await?;
         let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
         let moved_on = move |tx: &writer::Tx<'_>| tx.dictionary.rules().generation != book.generation;
@@ -406,7 +412,7 @@ impl Store for SqliteStore {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
-            submit::learn(self, self.dictionary.news(&placed)).await?;
+            submit::learn_anyway(self, self.dictionary.news(&placed)).await?;
             let (follower, audit) = (follower.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
                 true => followers::put(tx, &follower, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
@@ -475,8 +481,20 @@ impl Store for SqliteStore {
         self.read(|connection, _| read::pauses(connection)).await
     }
 
-    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
-        Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
+        Ok(self.dictionary.lane_namespaces(executor))
+    }
+
+    fn set_quotas(&self, quotas: &Quotas) {
+        self.dictionary.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        forget::lanes(self, now).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, _now: Timestamp) -> Result<u64, StoreError> {
+        forget::policies(self, beyond).await
     }
 
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
@@ -774,8 +792,7 @@ impl Store for SqliteStore {
     }
 
     async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
-        let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
-        let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+        let lanes = self.dictionary.lanes_in(namespace, |_| true);
         let fingerprints = fingerprints.to_vec();
         self.read(move |connection, _| stats::open_with(connection, &lanes, &fingerprints)).await
     }
