@@ -1,7 +1,5 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
-use std::collections::BTreeSet;
-
 use comeback_core::transition::Act;
 use comeback_core::{
     Class, End, ExecutionState, Executor, Failure, Millis, Outcome, Speaker, State, TaskId, Trigger, expression,

@@ -8,7 +8,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::get;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Executor, Invalid, Millis};
+use comeback_core::{Invalid, Millis};
 use comeback_engine::store::{ListQuery, NextDue, StoreError};
 use serde_json::{Value, json};
 
