@@ -30,10 +30,18 @@ ui-budgets: setup ui ## what the dashboard may weigh and how long it may take, w
 	cd ui && COMEBACK_BINARY=../target/release/comeback npm run budgets
 
 test: setup ## everything, on both databases, as on a fresh machine
-	scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
+	scripts/with-postgres scripts/test format deny ui lint build core store engine server contract+browser simulation chaos
 
 test-all: setup ## the same with what takes long: long stories and a death at every commit on PostgreSQL too, the suite in memory, all 120 ways to smuggle in a script
-	ALL=1 COMEBACK_EVERY_COMMIT=1 XSS=all scripts/with-postgres scripts/test format ui lint build core store engine server contract+browser simulation chaos
+	ALL=1 COMEBACK_EVERY_COMMIT=1 XSS=all scripts/with-postgres scripts/test format deny ui lint build core store engine server contract+browser simulation chaos
+
+.PHONY: sbom test-busy
+sbom: ## what the binary is made of, as CycloneDX: target/comeback.cdx.json
+	mkdir -p target && scripts/deny --sbom target/comeback.cdx.json
+
+BUSY_RUNS ?= 5
+test-busy: setup ## the whole suite again and again with both cores loaded by something else, and at odd times (BUSY_RUNS=5)
+	scripts/test-busy $(BUSY_RUNS)
 
 SEEDS ?= 20000
 simulate: ## many more simulated worlds than the tests run (SEEDS=20000)
@@ -52,6 +60,13 @@ storm: ## what retries do to a service in trouble, four ways side by side (four 
 
 fairness: setup ## what one tenant's million tasks do to another's ten, on both databases (five minutes)
 	scripts/with-postgres --durable cargo run --release -p comeback-engine --example fairness
+
+TENANTS_SECONDS ?= 60
+.PHONY: tenants
+tenants: setup tools ui ## what one hostile tenant does to an honest one: every attack, on both databases (TENANTS_SECONDS=60 for each)
+	cargo build --release -p comeback -p comeback-bench
+	target/release/comeback-tenants --seconds $(TENANTS_SECONDS)
+	scripts/with-postgres --durable sh -c 'target/release/comeback-tenants --seconds $(TENANTS_SECONDS) --postgres "$$COMEBACK_TEST_POSTGRES"'
 
 bench: setup ## the full measurement beside the rivals, medians of five (about 25 minutes)
 	bench/compare

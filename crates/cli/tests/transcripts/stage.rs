@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use comeback_client::Client;
+use comeback_core::Timestamp;
 use serde_json::{Value, json};
 
 pub struct Stage {
@@ -154,10 +155,25 @@ impl Stage {
         self.variables.insert("COMEBACK_SERVER".into(), url.clone());
         self.server = Some(Server { child, url });
         if self.begun.is_none() {
+            if what.starts_with("serve") {
+                self.begin_at_a_full_minute()?;
+            }
             let clock = self.get("/api/v1/clock")?;
             self.begun = clock["now"].as_str().map(str::to_owned);
         }
         Ok(said)
+    }
+
+    /// What is counted by the minute must not depend on the second at which the test was started.
+    fn begin_at_a_full_minute(&self) -> Result<(), String> {
+        const MINUTE: i64 = 60_000;
+        let clock = self.get("/api/v1/clock")?;
+        let now =
+            Timestamp::parse_rfc3339(clock["now"].as_str().unwrap_or_default()).map_err(|error| error.to_string())?;
+        let left = MINUTE - now.0.rem_euclid(MINUTE);
+        // Where a key is needed and none is at hand, nothing that is counted follows.
+        let _ = self.post("/api/v1/clock/advance", json!({"by": format!("{left}ms")}));
+        Ok(())
     }
 
     fn client(&self) -> Result<Client, String> {
