@@ -30,12 +30,12 @@ use comeback_core::{Executor, Lane, Policy, Quota, QuotaExceeded, Quotas};
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
-pub use crate::policies::PolicyText;
 use crate::policies::Policies;
+pub use crate::policies::PolicyText;
 use crate::rules::{RuleBook, limits_to_json};
 use crate::types::{ClaimRequest, Submission};
-pub use index::Learning;
 use index::Index;
+pub use index::Learning;
 
 #[derive(Default)]
 pub struct Dictionary {

@@ -89,6 +89,10 @@ mod tests {
         assert_eq!(suspects.place(), (5, RULED_FROM + 9));
         suspects.note(&[], [None, None], Timestamp(0));
         assert_eq!(suspects.place(), (0, RULED_FROM - 1));
-        assert_eq!(suspects.note(&[1], [Some(5), None], Timestamp(20_000)), [1], "the second page says nothing of the first");
+        assert_eq!(
+            suspects.note(&[1], [Some(5), None], Timestamp(20_000)),
+            [1],
+            "the second page says nothing of the first"
+        );
     }
 }

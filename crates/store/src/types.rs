@@ -204,8 +204,7 @@ impl ClaimRequest {
     pub fn wants(&self, lane: &Lane) -> bool {
         let anywhere = self.namespace == Self::ANY_NAMESPACE;
         lane.executor == self.executor
-            && (anywhere
-                || lane.namespace == self.namespace && (self.any_queue || self.queues.contains(&lane.queue)))
+            && (anywhere || lane.namespace == self.namespace && (self.any_queue || self.queues.contains(&lane.queue)))
             && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
             && !(self.without_calls && lane.is_call())
     }

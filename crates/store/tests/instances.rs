@@ -426,7 +426,9 @@ fn a_number_that_another_instance_has_forgotten_is_not_used() {
     run(|database| async move {
         let one = World::new(instance(&database).await);
         let two = World { store: instance(&database).await, ..one.clone() };
-        let with = |w: &World, kind: &str| w.retrying_task(kind, json!({"strategy": "fixed", "delay": "10s", "max_retries": 9}));
+        let with = |w: &World, kind: &str| {
+            w.retrying_task(kind, json!({"strategy": "fixed", "delay": "10s", "max_retries": 9}))
+        };
         one.rule(json!({"name": "u", "per": ["user"], "max_running": 5})).await;
         for round in 0..5 {
             let of = |w: &World, kind: &str| {

@@ -13,6 +13,7 @@ mod fairness;
 mod flow;
 mod hooks;
 mod kills;
+mod lanes;
 mod lively;
 mod long;
 mod numbers;
@@ -74,6 +75,7 @@ fn main() {
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),
+        ("lanes", lanes::STORIES),
         ("bad_input", bad_input::STORIES),
     ];
     let mut trials = Vec::new();

@@ -3,10 +3,10 @@
 use comeback_core::{Audit, TaskId, Timestamp};
 
 use super::{PostgresStore, audit, learn};
-use crate::{Store, StoreError};
 use crate::row::{labels_from_json, labels_to_json};
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
+use crate::{Store, StoreError};
 
 pub async fn describe(
     store: &PostgresStore,

@@ -85,7 +85,8 @@ async fn commit(
     let old = (now - TOLD_FOR).0;
     let sql = "update forgotten set purged = true, lanes = '{}', policies = '{}' where at < $1 and not purged";
     if tx.execute(sql, &[&old]).await? > 0 {
-        let sql = "delete from forgotten where purged and generation < (select max(generation) from forgotten where purged)";
+        let sql =
+            "delete from forgotten where purged and generation < (select max(generation) from forgotten where purged)";
         tx.execute(sql, &[]).await?;
     }
     rules::catch_up(&tx, &store.dictionary).await?;

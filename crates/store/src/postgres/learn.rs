@@ -283,17 +283,7 @@ async fn number_lanes(tx: &Transaction<'_>, lanes: &[Arc<Lane>]) -> Result<(), S
            and l.dependency = i.dependency and l.shared = i.shared
          where not exists (select 1 from ruled_lane r where r.lane = l.id and r.digest = i.digest)
          on conflict do nothing",
-        &[
-            &namespaces,
-            &queues,
-            &kinds,
-            &executors,
-            &dependencies,
-            &shared,
-            &digests,
-            &bodies,
-            &RULED_FROM,
-        ],
+        &[&namespaces, &queues, &kinds, &executors, &dependencies, &shared, &digests, &bodies, &RULED_FROM],
     )
     .await?;
     Ok(())
@@ -350,7 +340,10 @@ fn policy_of(used: &Used, id: Option<i32>) -> Result<Option<Arc<Policy>>, StoreE
 
 /// Looks up the lanes and policies of these numbers that are not known yet. The policies are answered: the cache may drop them at
 /// any time.
-pub async fn know(store: &PostgresStore, numbers: impl Iterator<Item = (i32, Option<i32>)>) -> Result<Used, StoreError> {
+pub async fn know(
+    store: &PostgresStore,
+    numbers: impl Iterator<Item = (i32, Option<i32>)>,
+) -> Result<Used, StoreError> {
     let dictionary = &store.dictionary;
     let (mut lanes, mut missing, mut used) = (Vec::new(), Vec::new(), Used::new());
     for (lane, policy) in numbers {

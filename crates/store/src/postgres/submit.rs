@@ -29,7 +29,8 @@ const NEW_COLUMNS: &str =
 const NEW_VALUES: &str = "0, 1, 0, 0, 0, 0, 0, 0, 0, 0, submitted_at, 0, 0, 0";
 
 /// The lane of a body: that with limits is for the open row alone.
-pub const BASE: &str = "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = i.lane) end";
+pub const BASE: &str =
+    "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = i.lane) end";
 
 /// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
 pub static CREATE: LazyLock<String> = LazyLock::new(|| {

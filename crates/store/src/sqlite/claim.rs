@@ -78,11 +78,7 @@ fn only_ready(
 
 /// The next so many lanes of a walk that have something ready. Each look is one step in the index; lanes of others that lie in
 /// between cost looks too, so these have a limit of their own.
-pub fn next_ready(
-    connection: &Connection,
-    walk: &mut ReadyWalk<'_>,
-    most: usize,
-) -> Result<BTreeSet<i32>, StoreError> {
+pub fn next_ready(connection: &Connection, walk: &mut ReadyWalk<'_>, most: usize) -> Result<BTreeSet<i32>, StoreError> {
     let mut first = connection.prepare_cached(
         "select lane from task_open indexed by open_ready
          where state = 1 and hold = 0 and lane between ?1 and ?2 order by lane limit 1",

@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::writer::Tx;
 use super::{SqliteStore, audit, submit};
-use crate::{Store, StoreError};
 use crate::row::labels_to_json;
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
+use crate::{Store, StoreError};
 
 pub async fn describe(
     store: &SqliteStore,

@@ -74,7 +74,8 @@ fn number_policies(
     checked: bool,
 ) -> Result<Vec<(i32, [u8; 32])>, StoreError> {
     let mut find = tx.connection.prepare_cached("select id from policy where digest = ?1")?;
-    let mut revive = tx.connection.prepare_cached("update policy set retired = null where id = ?1 and retired is not null")?;
+    let mut revive =
+        tx.connection.prepare_cached("update policy set retired = null where id = ?1 and retired is not null")?;
     let (mut numbers, mut new) = (Vec::with_capacity(policies.len()), Vec::new());
     for (namespace, text) in policies {
         let known: Option<i32> = find.query_row([text.digest.as_slice()], |row| row.get(0)).optional()?;

@@ -208,7 +208,8 @@ const FREE_KEYS: &str = "k as (delete from dedupe k using d, task t
     where d.o_dedupe = 1 and t.id = d.id and k.namespace = t.namespace and k.key = t.dedupe_key)";
 
 /// The lane of what is over.
-const BASE: &str = "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = d.lane) end";
+const BASE: &str =
+    "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = d.lane) end";
 
 pub static SUCCESS: LazyLock<String> = LazyLock::new(|| {
     format!(
