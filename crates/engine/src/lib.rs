@@ -102,6 +102,8 @@ pub(crate) struct Core {
     pub flow_pace: flow::Pace,
     /// Places in the feed as callers see them.
     pub cursors: Cursors,
+    /// When unused lanes and policies were last looked for.
+    pub forgetting: loops::prune::Forgetting,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -139,6 +141,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Result<Engine, StoreError> {
         clock.follow(store.clock_offset().await?.unwrap_or(0));
+        store.set_quotas(&config.quotas);
         let cursors = Cursors::open(&*store).await?;
         let core = Arc::new(Core {
             store,
@@ -154,6 +157,7 @@ impl Engine {
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
             looked: subscriptions::follow::Looked::default(),
+            forgetting: loops::prune::Forgetting::default(),
             counted: alerts::look::Counted::default(),
             flow_pace: flow::Pace::default(),
             cursors,

@@ -461,6 +461,7 @@ mod tests {
         ClaimRequest {
             namespace: "default".into(),
             queues: vec![queue.into()],
+            any_queue: false,
             kinds: vec![],
             executor: Executor::Worker,
             worker: "w".into(),

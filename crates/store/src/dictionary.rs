@@ -1,57 +1,63 @@
-//! Lanes, namespaces and policies by their numbers: small tables that only grow, so what was read once stays true.
+//! Lanes, namespaces and policies by their numbers.
+//!
+//! Lanes are indexed by namespace, executor and queue: a claim looks at the lanes of its own namespace and queues only, and never
+//! at those of others. Lanes with limits hang below the same lane without limits, their base.
+//!
+//! # Numbers that are forgotten
+//!
+//! Lanes without a task and policies that no task uses are deleted (`Store::forget_unused`). Whoever stores a task with a number
+//! from here must be sure that the number is still good. That is what the generation in `rule_state` is for:
+//!
+//! - A submit reads its rules, and with them a generation G, before it looks up any number, and the database refuses it unless G is
+//!   still the generation within the transaction that stores it. On PostgreSQL that read holds a lock on `rule_state` until the end
+//!   of the transaction; on SQLite there is one writer.
+//! - Who forgets takes that lock exclusively, deletes only lanes that no task is in, and raises the generation in the same
+//!   transaction. So every submit is either committed before the look at the tasks, and its lanes stay, or is refused.
+//! - A process that sees a higher generation first drops the numbers that were forgotten ([`Dictionary::forget`]) and only then
+//!   makes the new generation known ([`Dictionary::learn_rules`]). So a submit that reads the new generation finds no old number.
+//! - What is learnt is remembered only if nothing was forgotten since it was read ([`Dictionary::learn`] with the generation of
+//!   that moment), so an answer that comes late does not bring an old number back.
+//! - The highest number of each table is never deleted, so no number is given twice.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
+mod index;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use comeback_core::admission::{Limit, Rule};
-use comeback_core::{Lane, Policy, dialect};
-use parking_lot::{Mutex, RwLock};
+use comeback_core::{Executor, Lane, Policy, Quota, QuotaExceeded, Quotas};
+use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
-use crate::StoreError;
-use crate::row::corrupt;
-use crate::rules::{RuleBook, limits_from_json, limits_to_json};
+use crate::policies::Policies;
+pub use crate::policies::PolicyText;
+use crate::rules::{RuleBook, limits_to_json};
 use crate::types::{ClaimRequest, Submission};
+use index::Index;
+pub use index::Learning;
 
 #[derive(Default)]
 pub struct Dictionary {
-    inner: RwLock<Inner>,
-    /// Policies that callers hold and use again and again: their text need not be made each time.
-    texts: Mutex<HashMap<usize, (Weak<Policy>, i32)>>,
+    index: RwLock<Index>,
+    pub policies: Policies,
     rules: RwLock<Arc<RuleBook>>,
+    quotas: RwLock<Quotas>,
+    /// Grows with every lane that is learnt.
+    version: AtomicU64,
     /// How often a lane was left alone because a rule had no room.
     pub held: AtomicU64,
     /// The same because of a dependency.
     pub held_back: AtomicU64,
 }
 
-/// More than this are not remembered by where they are.
-const MOST_HELD: usize = 1_024;
-
 /// What submissions speak of that has no number yet.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct News {
     pub namespaces: Vec<String>,
     pub lanes: Vec<Arc<Lane>>,
-    pub policies: Vec<PolicyText>,
-}
-
-#[derive(Default)]
-struct Inner {
-    namespaces: HashMap<String, i32>,
-    namespace_names: HashMap<i32, Arc<str>>,
-    /// Without those that have limits.
-    lanes: HashMap<Arc<Lane>, i32>,
-    ruled: BTreeMap<i32, Arc<Lane>>,
-    ruled_numbers: HashMap<Arc<Lane>, i32>,
-    ruled_namespaces: HashSet<String>,
-    lanes_by_id: HashMap<i32, (Arc<Lane>, i32)>,
-    policies: HashMap<[u8; 32], i32>,
-    policies_by_id: HashMap<i32, Arc<Policy>>,
-    /// What a newer build has written and this one cannot read.
-    strange_lanes: BTreeSet<i32>,
-    strange_policies: BTreeSet<i32>,
+    /// With the namespace that brings each.
+    pub policies: Vec<(String, PolicyText)>,
 }
 
 /// How the limits of a lane are known before it has a number.
@@ -68,18 +74,11 @@ impl LimitsText {
     }
 }
 
-/// How a policy is known before it has a number.
-pub struct PolicyText {
-    pub body: String,
-    pub digest: [u8; 32],
-}
-
-impl PolicyText {
-    pub fn of(policy: &Policy) -> PolicyText {
-        let body = policy.to_json().to_string();
-        let digest = Sha256::digest(body.as_bytes()).into();
-        PolicyText { body, digest }
-    }
+/// Which of two walks through ready lanes goes on: that through lanes without limits, or that through lanes with limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    Plain,
+    Limited,
 }
 
 /// Lanes grouped by their namespace, so many of each at most; those that cannot be read are left out.
@@ -98,75 +97,109 @@ pub fn by_namespace(dictionary: &Dictionary, lanes: &[i32], most: u32) -> Vec<Ve
 
 impl Dictionary {
     pub fn namespace(&self, name: &str) -> Option<i32> {
-        self.inner.read().namespaces.get(name).copied()
+        self.index.read().namespaces.get(name).copied()
     }
 
     pub fn namespace_count(&self) -> usize {
-        self.inner.read().namespaces.len()
+        self.index.read().namespaces.len()
     }
 
     pub fn namespace_name(&self, id: i32) -> Option<Arc<str>> {
-        self.inner.read().namespace_names.get(&id).cloned()
+        self.index.read().namespace_names.get(&id).cloned()
     }
 
     pub fn learn_namespace(&self, id: i32, name: &str) {
-        let mut inner = self.inner.write();
-        inner.namespaces.insert(name.to_owned(), id);
-        inner.namespace_names.insert(id, name.into());
+        self.index.write().add_namespace(id, name);
+    }
+
+    /// The namespaces that have lanes, of an executor or of any.
+    pub fn lane_namespaces(&self, executor: Option<Executor>) -> Vec<String> {
+        self.index.read().lane_namespaces(executor)
     }
 
     pub fn lane_id(&self, lane: &Arc<Lane>) -> Option<i32> {
-        let inner = self.inner.read();
-        let numbers = if lane.limits.is_empty() { &inner.lanes } else { &inner.ruled_numbers };
-        numbers.get(lane).copied()
+        self.index.read().numbers.get(lane).copied()
     }
 
     pub fn lane(&self, id: i32) -> Option<Arc<Lane>> {
-        self.inner.read().lanes_by_id.get(&id).map(|(lane, _)| lane.clone())
+        self.index.read().by_id.get(&id).map(|known| known.lane.clone())
     }
 
     pub fn lane_namespace(&self, id: i32) -> Option<i32> {
-        self.inner.read().lanes_by_id.get(&id).map(|(_, namespace)| *namespace)
+        self.index.read().by_id.get(&id).map(|known| known.namespace)
     }
 
-    pub fn learn_lane(&self, id: i32, namespace: i32, lane: Lane) -> Arc<Lane> {
-        let mut inner = self.inner.write();
-        if let Some((known, _)) = inner.lanes_by_id.get(&id) {
-            return known.clone();
+    /// The number of the same lane without limits: what ended tasks and the bodies of tasks refer to.
+    pub fn base(&self, id: i32) -> i32 {
+        if id < crate::rules::RULED_FROM {
+            return id;
         }
-        let lane = Arc::new(lane);
-        inner.lanes.insert(lane.clone(), id);
-        inner.lanes_by_id.insert(id, (lane.clone(), namespace));
-        lane
+        self.index.read().by_id.get(&id).map_or(id, |known| known.base)
     }
 
-    /// A lane with limits, by the number of the same without; whether that is known.
-    pub fn learn_ruled_lane(&self, id: i32, unruled: i32, limits: &str) -> bool {
-        let mut inner = self.inner.write();
-        if inner.ruled.contains_key(&id) || inner.strange_lanes.contains(&id) {
-            return true;
+    /// The same of a lane that a task was read with. Its own number may have been forgotten since, because the task is no longer
+    /// in it; what is written by this is the base alone.
+    pub fn base_id(&self, lane: &Arc<Lane>) -> Option<i32> {
+        let index = self.index.read();
+        match index.numbers.get(lane) {
+            Some(id) if *id >= crate::rules::RULED_FROM => index.by_id.get(id).map(|known| known.base),
+            Some(id) => Some(*id),
+            None if lane.limits.is_empty() => None,
+            None => index.numbers.get(&lane.unruled()).copied(),
         }
-        let (Some((lane, namespace)), Some(limits)) =
-            (inner.lanes_by_id.get(&unruled).cloned(), limits_from_json(limits))
-        else {
-            inner.strange_lanes.insert(id);
+    }
+
+    /// Adds what was read while `generation` was in force, unless something was forgotten since. Whether it was added.
+    pub fn learn(&self, generation: i64, add: impl FnOnce(&mut Learning<'_>)) -> bool {
+        let mut index = self.index.write();
+        if generation < index.forgotten {
             return false;
-        };
-        let lane = Arc::new(Lane { limits, ..(*lane).clone() });
-        inner.ruled_numbers.insert(lane.clone(), id);
-        inner.ruled_namespaces.insert(lane.namespace.clone());
-        inner.ruled.insert(id, lane.clone());
-        inner.lanes_by_id.insert(id, (lane, namespace));
+        }
+        add(&mut Learning(&mut index));
+        self.version.fetch_add(1, Ordering::Release);
         true
     }
 
-    pub fn last_ruled_lane(&self) -> Option<i32> {
-        self.inner.read().ruled.last_key_value().map(|(id, _)| *id)
+    /// Drops lanes and numbers of policies that the database has forgotten up to a generation.
+    pub fn forget(&self, generation: i64, lanes: &[i32], policies: &BTreeSet<i32>) {
+        let mut index = self.index.write();
+        index.forgotten = index.forgotten.max(generation);
+        index.remove(lanes);
+        drop(index);
+        self.policies.forget(policies);
+    }
+
+    /// Puts lanes that were read while `generation` was in force in place of all that were known: it is not known which of those
+    /// were forgotten.
+    pub fn replace(&self, generation: i64, add: impl FnOnce(&mut Learning<'_>)) {
+        let mut index = self.index.write();
+        index.forgotten = index.forgotten.max(generation);
+        index.clear();
+        add(&mut Learning(&mut index));
+        drop(index);
+        self.policies.forget_all();
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// The generation up to which forgotten numbers were dropped.
+    pub fn forgotten(&self) -> i64 {
+        self.index.read().forgotten
+    }
+
+    /// Changes whenever a lane is learnt.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The highest numbers of lanes that were seen: of those without limits, and of those with.
+    pub fn highest_lanes(&self) -> (i32, i32) {
+        let index = self.index.read();
+        (index.highest, index.highest_limited)
     }
 
     /// Whether anything in this namespace may fall under a rule.
     pub fn is_ruled(&self, namespace: &str) -> bool {
-        self.inner.read().ruled_namespaces.contains(namespace) || !self.rules.read().of(namespace).is_empty()
+        self.index.read().limited_in(namespace) > 0 || !self.rules.read().of(namespace).is_empty()
     }
 
     pub fn rules(&self) -> Arc<RuleBook> {
@@ -187,20 +220,26 @@ impl Dictionary {
         rules.clone()
     }
 
-    /// The lanes with limits that have a key in common with these, themselves included.
-    pub fn sharing<'a>(&self, limits: impl Iterator<Item = &'a Limit>) -> Vec<(i32, Arc<Lane>)> {
-        let keys: HashSet<&comeback_core::admission::Key> = limits.map(|limit| &limit.key).collect();
-        let inner = self.inner.read();
-        let shares = |lane: &Lane| lane.limits.iter().any(|limit| keys.contains(&limit.key));
-        inner.ruled.iter().filter(|(_, lane)| shares(lane)).map(|(id, lane)| (*id, lane.clone())).collect()
+    /// The lanes with limits that have a key in common with these, themselves included. Nothing where they are more than `most`:
+    /// then it is cheaper to count all that runs under limits.
+    pub fn sharing<'a>(
+        &self,
+        namespace: &str,
+        limits: impl Iterator<Item = &'a Limit>,
+        most: usize,
+    ) -> Option<Vec<i32>> {
+        self.index.read().sharing(namespace, limits, most)
     }
 
     /// The lanes whose tasks are under a dependency.
     pub fn under(&self, namespace: &str, dependency: &str) -> Vec<i32> {
         let named = |lane: &Lane| lane.limits.iter().any(|limit| limit.key.dependency() == Some(dependency));
-        let inner = self.inner.read();
-        let ruled = inner.ruled.iter().filter(|(_, lane)| lane.namespace == namespace && named(lane));
-        ruled.map(|(id, _)| *id).collect()
+        self.limited_lanes(namespace, named)
+    }
+
+    /// The lanes with limits of a namespace that are wanted.
+    pub fn limited_lanes(&self, namespace: &str, wanted: impl Fn(&Lane) -> bool) -> Vec<i32> {
+        self.index.read().limited_lanes(namespace, wanted)
     }
 
     pub fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
@@ -208,132 +247,147 @@ impl Dictionary {
         self.rules.read().of(namespace).iter().any(is_it)
     }
 
-    /// Where somebody may start when one of this lane no longer runs. One that was leased before a rule came says nothing of it.
+    /// Where somebody may start when one of this lane no longer runs: lanes without limits below which others wait under the same
+    /// rules. One that was leased before a rule came says nothing of it.
     pub fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
         if !self.is_ruled(&lane.namespace) {
             return Vec::new();
         }
-        let sharing = match lane.limits.as_slice() {
-            [] => self.lanes_where(|it| !it.limits.is_empty() && it.is_beside(lane)),
-            limits => self.sharing(limits.iter()),
-        };
-        let mut distinct: Vec<Arc<Lane>> = Vec::new();
-        for (_, lane) in sharing {
-            if !distinct.iter().any(|other| other.is_beside(&lane)) {
-                distinct.push(lane);
-            }
-        }
-        distinct
+        self.index.read().freed_by(lane)
     }
 
-    /// The lanes without limits that a request may be served from.
+    /// The lanes without limits that a request may be served from, by their numbers.
     pub fn lanes_for(&self, request: &ClaimRequest) -> Vec<(i32, Arc<Lane>)> {
-        let inner = self.inner.read();
-        let wanted = inner.lanes.iter().filter(|(lane, _)| request.wants(lane));
-        let mut lanes: Vec<_> = wanted.map(|(lane, id)| (*id, lane.clone())).collect();
-        lanes.sort_unstable_by_key(|(id, _)| *id);
-        lanes
+        self.index.read().lanes_for(request)
     }
 
-    /// All lanes that are wanted, with limits or without.
-    pub fn lanes_where(&self, wanted: impl Fn(&Lane) -> bool) -> Vec<(i32, Arc<Lane>)> {
-        let inner = self.inner.read();
-        let mut lanes: Vec<_> = inner.lanes_by_id.iter().filter(|(_, (lane, _))| wanted(lane)).collect();
-        lanes.sort_unstable_by_key(|(id, _)| **id);
-        lanes.into_iter().map(|(id, (lane, _))| (*id, lane.clone())).collect()
+    /// The numbers of the lanes with limits below these, in order.
+    pub fn limited_below(&self, bases: &[(i32, Arc<Lane>)]) -> Vec<i32> {
+        self.index.read().limited_below(bases)
     }
 
-    /// Of those without limits that were seen, whether they could be read or not.
-    pub fn lane_count(&self) -> usize {
-        let inner = self.inner.read();
-        inner.lanes.len() + inner.strange_lanes.range(..crate::rules::RULED_FROM).count()
+    /// All lanes of a namespace that are wanted, with limits or without.
+    pub fn lanes_in(&self, namespace: &str, wanted: impl Fn(&Lane) -> bool) -> Vec<i32> {
+        self.index.read().lanes_in(namespace, wanted)
+    }
+
+    /// All lanes of an executor in all namespaces, with limits or without.
+    pub fn lanes_of(&self, executor: Executor) -> Vec<i32> {
+        self.index.read().lanes_of(executor)
+    }
+
+    /// The lanes where each step is a row of history.
+    pub fn slow_lanes(&self) -> Vec<i32> {
+        self.index.read().slow.iter().copied().collect()
+    }
+
+    /// Where the next walk through the ready lanes of a namespace begins, if the last one did not come to the end.
+    pub fn turn(&self, namespace: &str, walk: Walk) -> i32 {
+        self.index.read().turn(namespace, walk).load(Ordering::Relaxed)
+    }
+
+    pub fn set_turn(&self, namespace: &str, walk: Walk, last: i32) {
+        self.index.read().turn(namespace, walk).store(last, Ordering::Relaxed);
     }
 
     /// Lanes whose tasks are left to a newer build.
     pub fn strange_lanes(&self) -> Vec<i32> {
-        self.inner.read().strange_lanes.iter().copied().collect()
-    }
-
-    /// Whether this is news.
-    pub fn note_strange_lane(&self, id: i32) -> bool {
-        self.inner.write().strange_lanes.insert(id)
-    }
-
-    pub fn note_strange_policy(&self, id: i32) -> bool {
-        self.inner.write().strange_policies.insert(id)
+        self.index.read().strange.iter().copied().collect()
     }
 
     /// Whether it was seen, readable or not.
     pub fn has_seen_lane(&self, id: i32) -> bool {
-        let inner = self.inner.read();
-        inner.lanes_by_id.contains_key(&id) || inner.strange_lanes.contains(&id)
-    }
-
-    pub fn has_seen_policy(&self, id: i32) -> bool {
-        let inner = self.inner.read();
-        inner.policies_by_id.contains_key(&id) || inner.strange_policies.contains(&id)
+        let index = self.index.read();
+        index.by_id.contains_key(&id) || index.strange.contains(&id)
     }
 
     pub fn policy_id(&self, policy: &Arc<Policy>) -> Option<i32> {
-        let place = Arc::as_ptr(policy) as usize;
-        if let Some((held, id)) = self.texts.lock().get(&place)
-            && std::ptr::eq(held.as_ptr(), Arc::as_ptr(policy))
-            && held.strong_count() > 0
-        {
-            return Some(*id);
+        self.policies.number(policy)
+    }
+
+    pub fn set_quotas(&self, quotas: &Quotas) {
+        *self.quotas.write() = quotas.clone();
+    }
+
+    /// Refuses news that would give a namespace more lanes than it may have.
+    pub fn check_lanes(&self, news: &News) -> Result<(), QuotaExceeded> {
+        let mut plain: HashMap<&str, HashSet<Lane>> = HashMap::new();
+        let mut limited: HashMap<&str, u64> = HashMap::new();
+        let index = self.index.read();
+        for lane in &news.lanes {
+            let base = lane.unruled();
+            if !index.numbers.contains_key(&base) {
+                plain.entry(&lane.namespace).or_default().insert(base);
+            }
+            if !lane.limits.is_empty() && !index.numbers.contains_key(lane) {
+                *limited.entry(&lane.namespace).or_default() += 1;
+            }
         }
-        let id = self.inner.read().policies.get(&PolicyText::of(policy).digest).copied()?;
-        let mut held = self.texts.lock();
-        if held.len() >= MOST_HELD {
-            held.retain(|_, (policy, _)| policy.strong_count() > 0);
+        let quotas = self.quotas.read();
+        for (namespace, new) in plain {
+            let used = index.plain_in(namespace) as u64 + new.len() as u64;
+            quotas.check(Quota::Lanes, namespace, used.saturating_sub(1))?;
         }
-        if held.len() < MOST_HELD {
-            held.insert(place, (Arc::downgrade(policy), id));
+        for (namespace, new) in limited {
+            let used = index.limited_in(namespace) as u64 + new;
+            quotas.check(Quota::RuleKeys, namespace, used.saturating_sub(1))?;
         }
-        Some(id)
+        Ok(())
+    }
+
+    /// Refuses so many policies of a namespace, were they all stored.
+    pub fn check_policies(&self, namespace: &str, count: u64) -> Result<(), QuotaExceeded> {
+        self.quotas.read().check(Quota::Policies, namespace, count.saturating_sub(1))
     }
 
     /// What must be given a number before these can be stored; nothing when all of it has one.
     pub fn news(&self, submissions: &[Submission]) -> Option<News> {
         let mut news = News::default();
+        let mut lanes: HashSet<Arc<Lane>> = HashSet::new();
+        let mut digests: HashSet<[u8; 32]> = HashSet::new();
+        let mut met: HashSet<usize> = HashSet::new();
         for submission in submissions {
             if self.namespace(&submission.namespace).is_none() {
                 news.namespaces.push(submission.namespace.clone());
             }
             for new in &submission.tasks {
-                if self.lane_id(&new.task.lane).is_none() && !news.lanes.contains(&new.task.lane) {
+                if self.lane_id(&new.task.lane).is_none() && lanes.insert(new.task.lane.clone()) {
                     news.lanes.push(new.task.lane.clone());
                 }
                 if let Some(policy) = &new.policy
+                    && !met.contains(&(Arc::as_ptr(policy) as usize))
                     && self.policy_id(policy).is_none()
                 {
+                    met.insert(Arc::as_ptr(policy) as usize);
                     let text = PolicyText::of(policy);
-                    if news.policies.iter().all(|other| other.digest != text.digest) {
-                        news.policies.push(text);
+                    if digests.insert(text.digest) {
+                        news.policies.push((submission.namespace.clone(), text));
                     }
                 }
             }
         }
         let is_known = news.namespaces.is_empty() && news.lanes.is_empty() && news.policies.is_empty();
         news.namespaces.extend(news.lanes.iter().map(|lane| lane.namespace.clone()));
+        news.namespaces.sort_unstable();
+        news.namespaces.dedup();
         (!is_known).then_some(news)
     }
 
     /// The same for a policy alone.
-    pub fn news_of(&self, policy: &Arc<Policy>) -> Option<News> {
+    pub fn news_of(&self, namespace: &str, policy: &Arc<Policy>) -> Option<News> {
         let is_new = self.policy_id(policy).is_none();
-        is_new.then(|| News { policies: vec![PolicyText::of(policy)], ..News::default() })
+        let policies = || vec![(namespace.to_owned(), PolicyText::of(policy))];
+        is_new.then(|| News { policies: policies(), ..News::default() })
     }
 
-    pub fn policy(&self, id: i32) -> Option<Arc<Policy>> {
-        self.inner.read().policies_by_id.get(&id).cloned()
-    }
-
-    pub fn learn_policy(&self, id: i32, body: &str) -> Result<Arc<Policy>, StoreError> {
-        let policy = Arc::new(dialect::parse_stored(body).map_err(|fault| corrupt(format!("policy {id}: {fault}")))?);
-        let digest = Sha256::digest(body.as_bytes()).into();
-        let mut inner = self.inner.write();
-        inner.policies.insert(digest, id);
-        Ok(inner.policies_by_id.entry(id).or_insert(policy).clone())
+    /// The same for lanes alone.
+    pub fn news_of_lanes(&self, lanes: &[Arc<Lane>]) -> Option<News> {
+        let mut met: HashSet<&Arc<Lane>> = HashSet::new();
+        let lanes: Vec<Arc<Lane>> =
+            lanes.iter().filter(|lane| self.lane_id(lane).is_none() && met.insert(*lane)).cloned().collect();
+        let mut namespaces: Vec<String> = lanes.iter().map(|lane| lane.namespace.clone()).collect();
+        namespaces.sort_unstable();
+        namespaces.dedup();
+        (!lanes.is_empty()).then(|| News { namespaces, lanes, ..News::default() })
     }
 }

@@ -13,12 +13,15 @@ mod dependencies;
 mod dictionary;
 mod epoch;
 mod events;
+mod forget;
 mod interactive;
 mod operations;
 mod page;
 pub mod panic_points;
 mod place;
+mod policies;
 mod query;
+mod ready;
 mod row;
 mod rules;
 mod schema;
@@ -42,7 +45,7 @@ use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
-use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Quotas, Record, TaskId, Timestamp};
 use uuid::Uuid;
 
 pub use accounts::{Account, AccountChange, Closed, Unfunded};
@@ -298,8 +301,18 @@ pub trait Store: SharedStore {
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
 
-    /// The lanes there are for an executor.
-    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError>;
+    /// The namespaces that have tasks of an executor, or of any; by name.
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError>;
+
+    /// What namespaces may have of lanes, policies and values that rules count by, from now on.
+    fn set_quotas(&self, quotas: &Quotas);
+
+    /// Deletes lanes that no task is in, a part of them at a time: those that were found empty by an earlier call, long enough ago,
+    /// and still are.
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError>;
+
+    /// Deletes policies that no task uses, where there are more than so many policies; answers how many. It reads all tasks.
+    async fn forget_policies(&self, beyond: u64, now: Timestamp) -> Result<u64, StoreError>;
 
     /// The admission rules of a namespace, by name.
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError>;

@@ -159,8 +159,7 @@ impl Question<'_> {
     }
 
     fn lanes_that(&self, wanted: impl Fn(&Lane) -> bool) -> Vec<i64> {
-        let found = self.dictionary.lanes_where(|lane| lane.namespace == self.namespace && wanted(lane));
-        found.iter().map(|(id, _)| i64::from(*id)).collect()
+        self.dictionary.lanes_in(self.namespace, wanted).into_iter().map(i64::from).collect()
     }
 }
 
@@ -178,8 +177,10 @@ pub fn held_now(dictionary: &Dictionary, namespace: &str, closed: &[String], now
 fn closed_lanes(dictionary: &Dictionary, namespace: &str, closed: &[String]) -> Vec<i64> {
     let is_closed = |name: &str| closed.iter().any(|closed| closed == name);
     let waits = |lane: &Lane| lane.limits.iter().filter_map(|limit| limit.key.dependency()).any(is_closed);
-    let lanes = dictionary.lanes_where(|lane| lane.namespace == namespace && waits(lane));
-    lanes.iter().map(|(id, _)| i64::from(*id)).collect()
+    if closed.is_empty() {
+        return Vec::new();
+    }
+    dictionary.limited_lanes(namespace, waits).into_iter().map(i64::from).collect()
 }
 
 /// By what a list is sorted.

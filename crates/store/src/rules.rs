@@ -160,19 +160,28 @@ pub fn cut(open: &[Open], given: impl Fn(i32) -> u32) -> BTreeSet<i32> {
     open.iter().filter(|it| it.is_short && given(it.lane) >= it.most).map(|it| it.lane).collect()
 }
 
-/// Counts what is in use.
-pub fn count(admission: &mut Admission, dictionary: &Dictionary, rows: impl Iterator<Item = (i32, i64, i64)>) {
+/// Counts what is in use in one namespace: keys of others may have the same names.
+pub fn count(
+    admission: &mut Admission,
+    dictionary: &Dictionary,
+    namespace: &str,
+    rows: impl Iterator<Item = (i32, i64, i64)>,
+) {
     for (lane, running, weight) in rows {
+        let Some(lane) = dictionary.lane(lane).filter(|lane| lane.namespace == namespace) else { continue };
         let number = |it: i64| u64::try_from(it).unwrap_or(0);
         let used = Used { running: number(running), weight: number(weight) };
-        admission.count(dictionary.lane(lane).as_ref().map_or(&[], |lane| lane.limits.as_slice()), used);
+        admission.count(&lane.limits, used);
     }
 }
 
+/// So many lanes are named to count what runs in them; where more share a key, all that runs under limits is counted.
+pub const MOST_NAMED: usize = 512;
+
 /// What is in use, by what is counted.
-pub fn by_key(dictionary: &Dictionary, rows: Vec<(i32, i64, i64)>) -> Vec<(Key, Used)> {
+pub fn by_key(dictionary: &Dictionary, namespace: &str, rows: Vec<(i32, i64, i64)>) -> Vec<(Key, Used)> {
     let mut admission = Admission::default();
-    count(&mut admission, dictionary, rows.into_iter());
+    count(&mut admission, dictionary, namespace, rows.into_iter());
     admission.into_used()
 }
 

@@ -213,6 +213,8 @@ pub struct SubmittedTask {
 pub struct ClaimRequest {
     pub namespace: String,
     pub queues: Vec<String>,
+    /// From all queues of the namespace, whatever `queues` says: for executors of the server itself.
+    pub any_queue: bool,
     /// None means any.
     pub kinds: Vec<String>,
     pub executor: Executor,
@@ -235,7 +237,7 @@ impl ClaimRequest {
     pub fn wants(&self, lane: &Lane) -> bool {
         let anywhere = self.namespace == Self::ANY_NAMESPACE;
         lane.executor == self.executor
-            && (anywhere || lane.namespace == self.namespace && self.queues.contains(&lane.queue))
+            && (anywhere || lane.namespace == self.namespace && (self.any_queue || self.queues.contains(&lane.queue)))
             && (self.kinds.is_empty() || self.kinds.contains(&lane.kind))
             && !(self.without_calls && lane.is_call())
             && self.only_kinds.as_ref().is_none_or(|patterns| patterns.allows(&lane.kind))
@@ -250,6 +252,7 @@ impl ClaimRequest {
     pub fn is_like(&self, other: &ClaimRequest) -> bool {
         self.namespace == other.namespace
             && self.executor == other.executor
+            && self.any_queue == other.any_queue
             && self.queues == other.queues
             && self.kinds == other.kinds
             && self.without_calls == other.without_calls
@@ -384,6 +387,14 @@ pub struct Settled {
     /// Where there may be work now.
     pub lanes: Vec<Arc<Lane>>,
     pub is_done: bool,
+}
+
+/// Lanes that were deleted in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    pub lanes: u64,
+    /// There are lanes that were not looked at.
+    pub more: bool,
 }
 
 /// What was forgotten in one go.

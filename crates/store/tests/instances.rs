@@ -439,3 +439,71 @@ async fn bring_back(database: &Database, version: i32) {
     ))
     .await;
 }
+
+/// An instance that knows the number of a lane or of a policy which another one has forgotten does not store it.
+#[test]
+fn a_number_that_another_instance_has_forgotten_is_not_used() {
+    run(|database| async move {
+        let one = World::new(instance(&database).await);
+        let two = World { store: instance(&database).await, ..one.clone() };
+        let with = |w: &World, kind: &str| {
+            w.retrying_task(kind, json!({"strategy": "fixed", "delay": "10s", "max_retries": 9}))
+        };
+        one.rule(json!({"name": "u", "per": ["user"], "max_running": 5})).await;
+        for round in 0..5 {
+            let of = |w: &World, kind: &str| {
+                let mut new = with(w, kind);
+                new.body.labels.insert("user".into(), "u1".into());
+                new
+            };
+            // The last lane and the last policy keep their numbers.
+            two.submit(vec![of(&two, "a"), of(&two, "b"), two.new_task("last")]).await;
+            for it in two.claim(10).await {
+                assert_eq!(two.succeed(&it.stored).await, Applied::Done, "round {round}");
+            }
+            one.pass(1_000);
+            one.store.prune(one.now(), 1_000).await.expect("prunes");
+            let last = json!({"strategy": "fixed", "delay": format!("{round}m"), "max_retries": 1});
+            let last = one.submit(vec![one.retrying_task(&format!("z{round}"), last)]).await[0];
+            assert!(one.forget().await >= 2, "round {round}");
+            assert!(one.store.forget_policies(0, one.now()).await.expect("forgets") >= 1, "round {round}");
+            // It is not told before it submits: the database refuses what it would store.
+            two.submit(vec![of(&two, "a")]).await;
+            let claimed = two.claim(10).await;
+            assert_eq!(claimed.len(), 2, "round {round}");
+            for it in claimed {
+                assert!(it.stored.policy.is_some());
+                assert_eq!(two.succeed(&it.stored).await, Applied::Done);
+            }
+            assert_eq!(one.state(last).await, comeback_core::State::Succeeded);
+            assert!(one.claim(10).await.is_empty());
+        }
+        comeback_store::conformance::holds_together(&Place::Server(options(&database))).await;
+        database.drop().await;
+    });
+}
+
+/// What one instance gives numbers to is learnt by another one, also while both do so at once.
+#[test]
+fn lanes_are_learnt_by_other_instances_while_many_are_made() {
+    run(|database| async move {
+        let one = World::new(instance(&database).await);
+        let two = World { store: instance(&database).await, ..one.clone() };
+        let makes = |w: World, name: &'static str| async move {
+            for round in 0..10 {
+                let tasks = (0..50).map(|n| w.new_task(&format!("{name}{round}-{n}"))).collect();
+                w.submit(tasks).await;
+            }
+        };
+        tokio::join!(makes(one.clone(), "a"), makes(two.clone(), "b"));
+        let mut given = 0;
+        for _ in 0..10 {
+            given += one.claim(50).await.len() + two.claim(50).await.len();
+        }
+        assert_eq!(given, 1_000);
+        let client = database.connect().await;
+        let row = client.query_one("select count(*), max(id) from comeback.lane", &[]).await.expect("reads");
+        assert_eq!((row.get::<_, i64>(0), row.get::<_, i32>(1)), (1_000, 1_000), "no number is lost");
+        database.drop().await;
+    });
+}

@@ -27,6 +27,10 @@ pub struct LeaseRequest {
     pub namespace: String,
     pub worker: String,
     pub queues: Vec<String>,
+    /// From all queues of the namespace, whatever `queues` says: for executors of the server itself.
+    pub any_queue: bool,
+    /// Calls of hooks and deliveries are left out: for executors of the server itself.
+    pub without_calls: bool,
     /// None means any.
     pub kinds: Vec<String>,
     /// Beside `kinds`: patterns of kinds that an API key is limited to.
@@ -44,6 +48,8 @@ impl LeaseRequest {
             namespace: namespace.into(),
             worker: worker.into(),
             queues: vec!["default".into()],
+            any_queue: false,
+            without_calls: false,
             kinds: Vec::new(),
             only_kinds: None,
             executor: Executor::Worker,
@@ -193,7 +199,7 @@ impl Core {
         let mut faults = Invalid::default();
         limits.check_namespace(&request.namespace, &mut faults);
         limits.check_name("worker", &request.worker, &mut faults);
-        if request.queues.is_empty() || request.queues.len() > 100 {
+        if !request.any_queue && (request.queues.is_empty() || request.queues.len() > 100) {
             faults.push("queues", "needs 1 to 100 names");
         }
         if request.kinds.len() > 1_000 {
@@ -213,13 +219,14 @@ impl Core {
         faults.or(ClaimRequest {
             namespace: request.namespace.clone(),
             queues: request.queues.clone(),
+            any_queue: request.any_queue,
             kinds: request.kinds.clone(),
             executor: request.executor,
             worker: request.worker.as_str().into(),
             limit: request.limit,
             lease: request.lease,
             due: false,
-            without_calls: false,
+            without_calls: request.without_calls,
             only_kinds: request.only_kinds.clone(),
         })
     }

@@ -53,6 +53,14 @@ fn created(answer: &Submitted) -> u64 {
 impl Core {
     pub(crate) async fn submit_batch(&self, batch: &[Submission]) -> Vec<Result<Submitted, StoreError>> {
         match self.tallies.asked(Query::Submit, self.store.submit(batch, self.clock.now())).await {
+            // Nothing of them was stored, and only one of them has too much.
+            Err(StoreError::QuotaExceeded(_)) if batch.len() > 1 => {
+                let mut answers = Vec::with_capacity(batch.len());
+                for submission in batch {
+                    answers.extend(Box::pin(self.submit_batch(std::slice::from_ref(submission))).await);
+                }
+                answers
+            }
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 comeback_store::panic_point!("submit-after-store");

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comeback_core::{Executor, Invalid, Lane, Millis, Policy};
+use comeback_core::{Invalid, Millis, Policy};
 
 use super::command::Process;
 use super::discover::Discover;
@@ -51,9 +51,12 @@ impl Kind {
         }
     }
 
-    pub(super) fn serves(&self, lane: &Lane) -> bool {
-        let allowed = self.categories.as_ref().is_none_or(|categories| categories.contains(&lane.queue));
-        lane.executor == Executor::Worker && lane.namespace == self.namespace && lane.kind == self.name && allowed
+    /// The queues of its categories, as many as one request may name; none means all of them.
+    pub(super) fn queues(&self) -> Vec<Vec<String>> {
+        match &self.categories {
+            None => vec![Vec::new()],
+            Some(categories) => categories.chunks(100).map(<[String]>::to_vec).collect(),
+        }
     }
 
     /// Where a task of this kind waits.

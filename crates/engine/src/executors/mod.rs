@@ -12,11 +12,10 @@ mod kinds;
 mod listen;
 mod slots;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Lane, Millis, Quota, Quotas, Timestamp, Trigger};
+use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Millis, Quota, Quotas, Timestamp, Trigger};
 use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, Running, panic_point};
 use tokio::sync::{Notify, watch};
 
@@ -166,21 +165,35 @@ impl Duty {
         }
     }
 
-    /// Which quota a run of this lane counts against; nothing where the operator gave a kind its own concurrency.
-    fn quota(&self, lane: &Lane) -> Option<Quota> {
+    fn serves(&self, namespace: &str) -> bool {
         match self {
-            Duty::Kind(_) => None,
-            Duty::Sort(Executor::Http) if lane.queue == HOOK_QUEUE => Some(Quota::Deliveries),
-            Duty::Sort(_) => Some(Quota::Calls),
+            Duty::Sort(_) => true,
+            Duty::Kind(kind) => kind.namespace == namespace,
         }
     }
 
-    fn serves(&self, lane: &Lane) -> bool {
+    /// What is leased from each namespace, one claim each. Deliveries have slots of their own.
+    fn sources(&self) -> Vec<Source> {
+        let of = |quota, queues| Source { quota, queues, without_calls: false };
         match self {
-            Duty::Sort(sort) => lane.executor == *sort,
-            Duty::Kind(kind) => kind.serves(lane),
+            // The operator gave a kind its own concurrency.
+            Duty::Kind(kind) => kind.queues().into_iter().map(|queues| of(None, queues)).collect(),
+            Duty::Sort(Executor::Http) => vec![
+                of(Some(Quota::Deliveries), vec![HOOK_QUEUE.to_owned()]),
+                Source { without_calls: true, ..of(Some(Quota::Calls), Vec::new()) },
+            ],
+            Duty::Sort(_) => vec![of(Some(Quota::Calls), Vec::new())],
         }
     }
+}
+
+/// A part of what a duty leases.
+struct Source {
+    /// Which quota its runs count against.
+    quota: Option<Quota>,
+    /// As many as one request may name; none means all of them.
+    queues: Vec<String>,
+    without_calls: bool,
 }
 
 impl std::fmt::Display for Duty {
@@ -336,6 +349,7 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
     ClaimRequest {
         namespace: namespace.into(),
         queues: queues.unwrap_or_default(),
+        any_queue: false,
         kinds: duty.kinds(),
         executor: duty.executor(),
         worker: "executor".into(),
@@ -355,26 +369,25 @@ async fn lease_everywhere(
     slots: &DutySlots,
     served: &mut String,
 ) -> Result<Round, CommandError> {
-    let mut queues: BTreeMap<(String, Option<Quota>), BTreeSet<String>> = BTreeMap::new();
-    for lane in runner.engine.store().lanes(duty.executor()).await? {
-        if duty.serves(&lane) {
-            queues.entry((lane.namespace.clone(), duty.quota(&lane))).or_default().insert(lane.queue.clone());
-        }
-    }
+    // One claim for each namespace and quota, over all its queues: the store finds those that have something ready.
+    let mut namespaces = runner.engine.store().lane_namespaces(Some(duty.executor())).await?;
+    namespaces.retain(|namespace| duty.serves(namespace));
+    let first = namespaces.partition_point(|namespace| *namespace <= *served);
+    namespaces.rotate_left(first);
     let mut round = Round { leased: 0, waits: false };
-    let (after, until): (Vec<_>, Vec<_>) = queues.into_iter().partition(|((namespace, _), _)| *namespace > *served);
-    for ((namespace, quota), queues) in after.into_iter().chain(until) {
-        let slots = slots.of(quota);
-        let queues: Vec<String> = queues.into_iter().collect();
-        for queues in queues.chunks(100) {
-            let room = slots.room(&namespace);
+    for namespace in &namespaces {
+        for Source { quota, queues, without_calls } in duty.sources() {
+            let slots = slots.of(quota);
+            let room = slots.room(namespace);
             if room == 0 {
                 round.waits = true;
-                break;
+                continue;
             }
             Running::turn();
             let request = LeaseRequest {
-                queues: queues.to_vec(),
+                any_queue: queues.is_empty(),
+                queues,
+                without_calls,
                 kinds: duty.kinds(),
                 executor: duty.executor(),
                 limit: u32::try_from(room).unwrap_or(u32::MAX),
@@ -387,7 +400,7 @@ async fn lease_everywhere(
                 round.leased += 1;
                 namespace.clone_into(served);
                 panic_point!("executor-leased");
-                let slot = slots.take(&namespace);
+                let slot = slots.take(namespace);
                 let (runner, duty) = (runner.clone(), duty.clone());
                 let busy = Busy::begin(runner.shift.clone());
                 let named = CurrentRun { duty: duty.clone(), lease: task.lease };

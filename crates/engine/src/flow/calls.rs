@@ -1,7 +1,5 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use comeback_core::transition::Act;
 use comeback_core::filter::{Filter, Sort, StateTest, Test};
 use comeback_core::{
@@ -29,16 +27,14 @@ const LEASE: Millis = Millis::from_secs(60);
 
 /// Takes up what is ready: a loop whose rounds are over ends, a call begins.
 pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
-    let mut queues: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for lane in core.store.lanes(Executor::Flow).await? {
-        queues.entry(lane.namespace.clone()).or_default().insert(lane.queue.clone());
-    }
-    if queues.is_empty() {
+    let namespaces = core.store.lane_namespaces(Some(Executor::Flow)).await?;
+    if namespaces.is_empty() {
         return Ok(Progress::default());
     }
-    let request = |(namespace, queues): (String, BTreeSet<String>)| ClaimRequest {
+    let request = |namespace: String| ClaimRequest {
         namespace,
-        queues: queues.into_iter().collect(),
+        queues: Vec::new(),
+        any_queue: true,
         kinds: Vec::new(),
         executor: Executor::Flow,
         worker: core.config.instance.as_str().into(),
@@ -48,7 +44,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
         without_calls: false,
         only_kinds: None,
     };
-    let requests: Vec<ClaimRequest> = queues.into_iter().map(request).collect();
+    let requests: Vec<ClaimRequest> = namespaces.into_iter().map(request).collect();
     let claimed = core.claim_batch(&requests).await.into_iter().collect::<Result<Vec<_>, _>>()?;
     in_turns(claimed.into_iter().filter(|claimed| !claimed.is_empty()), |claimed| async move {
         let moved = claimed.len();

@@ -8,7 +8,7 @@ mod flow;
 mod guards;
 mod operations;
 mod promote;
-mod prune;
+pub(crate) mod prune;
 pub mod reap;
 mod repair;
 mod rules;

@@ -1,8 +1,5 @@
 //! Repair: failed work that could be retried today is put right, so often as its period says. Without one only when somebody asks.
 
-use std::collections::BTreeSet;
-
-use comeback_core::Executor;
 use comeback_core::transition::Act;
 use comeback_store::{Running, StoreError};
 
@@ -14,10 +11,7 @@ use crate::commands::stuck::Action;
 const LOOKED_AT: u32 = 100;
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let mut namespaces = BTreeSet::new();
-    for executor in Executor::ALL {
-        namespaces.extend(core.store.lanes(*executor).await?.iter().map(|lane| lane.namespace.clone()));
-    }
+    let namespaces = core.store.lane_namespaces(None).await?;
     let act = Act { by: Some("comeback".into()), ..Act::default() };
     let mut moved = 0;
     for namespace in namespaces {

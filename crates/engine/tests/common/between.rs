@@ -448,8 +448,20 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.pauses()).await
     }
 
-    async fn lanes(&self, executor: comeback_core::Executor) -> Result<Vec<Arc<comeback_core::Lane>>, StoreError> {
-        self.reads(self.truth.lanes(executor)).await
+    async fn lane_namespaces(&self, executor: Option<comeback_core::Executor>) -> Result<Vec<String>, StoreError> {
+        self.reads(self.truth.lane_namespaces(executor)).await
+    }
+
+    fn set_quotas(&self, quotas: &comeback_core::Quotas) {
+        self.truth.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        self.writes(self.truth.forget_unused(now), |it| it.lanes > 0).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, now: Timestamp) -> Result<u64, StoreError> {
+        self.writes(self.truth.forget_policies(beyond, now), |count| *count > 0).await
     }
 
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {

@@ -13,6 +13,7 @@ mod fairness;
 mod flow;
 mod hooks;
 mod kills;
+mod lanes;
 mod lively;
 mod long;
 mod numbers;
@@ -77,6 +78,7 @@ fn main() {
         ("long", long::STORIES),
         ("lively", lively::STORIES),
         ("executors", executors::STORIES),
+        ("lanes", lanes::STORIES),
         ("bad_input", bad_input::STORIES),
         ("shares", shares::STORIES),
     ];

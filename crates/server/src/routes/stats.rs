@@ -8,7 +8,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::get;
 use comeback_core::filter::{Filter, Sort};
-use comeback_core::{Executor, Invalid, Millis};
+use comeback_core::{Invalid, Millis};
 use comeback_engine::store::{ListQuery, NextDue, StoreError};
 use serde_json::{Value, json};
 
@@ -80,13 +80,9 @@ async fn stats(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>
     })))
 }
 
-/// Every namespace that ever had a task.
+/// Every namespace that has tasks.
 pub async fn namespaces(app: &App) -> Result<BTreeSet<String>, StoreError> {
-    let mut names = BTreeSet::new();
-    for sort in [Executor::Worker, Executor::Http, Executor::Hook, Executor::Command, Executor::Timer] {
-        names.extend(app.engine.store().lanes(sort).await?.iter().map(|lane| lane.namespace.clone()));
-    }
-    Ok(names)
+    Ok(app.engine.store().lane_namespaces(None).await?.into_iter().collect())
 }
 
 /// The first retry and the first start of one namespace. Where there is no other, the store knows without looking.

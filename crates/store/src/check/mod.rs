@@ -329,20 +329,22 @@ impl Check<'_> {
                         shared: row.shared != 0,
                         limits: Vec::new(),
                     };
-                    self.dictionary.learn_lane(row.id, row.namespace, lane);
+                    self.dictionary.learn(0, |into| into.lane(row.id, row.namespace, lane));
                 }
             }
         }
         for (id, lane, limits) in self.look.ruled_lanes().await? {
             self.report.looked_at(1);
-            if !self.dictionary.learn_ruled_lane(id, lane, &limits) {
+            let mut is_readable = false;
+            self.dictionary.learn(0, |into| is_readable = into.limited_lane(id, lane, &limits));
+            if !is_readable {
                 let words = format!("lane {id} has limits that cannot be read, or is of a lane that does not exist");
                 self.report.found("lane", None, words);
             }
         }
         for row in self.look.policies().await? {
             self.report.looked_at(1);
-            match self.dictionary.learn_policy(row.id, &row.body) {
+            match self.dictionary.policies.parse(row.id, &row.body) {
                 Err(error) => self.report.found("policy", None, error.to_string()),
                 Ok(policy) if PolicyText::of(&policy).digest.as_slice() != row.digest => {
                     self.report.found("policy", None, format!("policy {} is not the one it was stored as", row.id));

@@ -16,6 +16,7 @@ mod flow;
 mod followers;
 mod heartbeat;
 mod history;
+mod lanes;
 mod list;
 pub mod migration;
 mod once;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Case> {
         followers::CASES,
         secrets::CASES,
         rules::CASES,
+        lanes::CASES,
         audit::CASES,
         payloads::CASES,
         describe::CASES,

@@ -108,6 +108,7 @@ impl World {
         ClaimRequest {
             namespace: "default".into(),
             queues: vec!["default".into()],
+            any_queue: false,
             kinds: Vec::new(),
             executor: Executor::Worker,
             worker: "w1".into(),

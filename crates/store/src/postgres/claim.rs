@@ -3,11 +3,11 @@
 //! Claims skip rows that somebody else has locked, so they never wait for one another. Under that rule the order is kept
 //! within a claim, not across claims made at the same moment.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
 
-use comeback_core::{EventKind, ExecutionState, Record, State, Timestamp, transition};
-use deadpool_postgres::Transaction;
+use comeback_core::{EventKind, ExecutionState, Lane, Record, State, Timestamp, transition};
+use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
 use super::PostgresStore;
@@ -17,6 +17,8 @@ use super::rows::{Reader, read_open};
 use super::rules;
 use super::tend::{is_paused, unless_paused};
 use crate::StoreError;
+use crate::dictionary::Walk;
+use crate::ready::{MANY, ReadyWalk};
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
 use crate::types::{ClaimRequest, Claimed, Loop};
 
@@ -210,8 +212,9 @@ async fn claim_together(
     answers: &mut [Vec<Claimed>],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let lanes = store.dictionary.lanes_for(&requests[0]);
-    let mut claimed = rules::claim(store, requests, &lanes, now).await?.unwrap_or_default().into_iter();
+    let wanted = Wanted::of(store, &requests[0]).await?;
+    let claimed = rules::claim(store, requests, &wanted.lanes, &wanted.limited, now).await?;
+    let mut claimed = claimed.unwrap_or_default().into_iter();
     for (request, answer) in requests.iter().zip(answers) {
         answer.extend(claimed.by_ref().take(request.limit as usize));
     }
@@ -230,13 +233,13 @@ fn whose(requests: &[ClaimRequest], place: usize) -> &ClaimRequest {
 
 /// A lane that another instance has just made may not be known here yet: who finds nothing makes sure before saying so.
 async fn claim_one(store: &PostgresStore, request: &ClaimRequest, now: Timestamp) -> Result<Vec<Claimed>, StoreError> {
-    let known = store.dictionary.lane_count();
+    let known = store.dictionary.version();
     let claimed = claim_known(store, request, now).await?;
     if !claimed.is_empty() || request.limit == 0 {
         return Ok(claimed);
     }
     // It may also have been learnt in the background, just after we looked.
-    if learn::has_grown(store).await? || store.dictionary.lane_count() > known {
+    if learn::has_grown(store).await? || store.dictionary.version() != known {
         return claim_known(store, request, now).await;
     }
     Ok(claimed)
@@ -251,18 +254,19 @@ async fn claim_known(
         let request = ClaimRequest { without_calls: true, ..request.clone() };
         return Box::pin(claim_known(store, &request, now)).await;
     }
-    let lanes = store.dictionary.lanes_for(request);
-    if lanes.is_empty() || request.limit == 0 {
+    if request.limit == 0 {
+        return Ok(Vec::new());
+    }
+    let Wanted { lanes, limited, are_many } = Wanted::of(store, request).await?;
+    if lanes.is_empty() && limited.is_empty() {
         return Ok(Vec::new());
     }
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    let ruled = if store.dictionary.is_ruled(&request.namespace) {
-        rules::claim(store, std::slice::from_ref(request), &lanes, now).await?
-    } else {
-        None
-    };
+    let ruled = rules::claim(store, std::slice::from_ref(request), &lanes, &limited, now).await?;
     let mut claimed = if let Some(claimed) = ruled {
         claimed
+    } else if lanes.is_empty() {
+        Vec::new()
     } else if lanes.iter().any(|(_, lane)| lane.writes_each_step()) {
         claim_step_by_step(store, request, &numbers, now).await?
     } else {
@@ -270,7 +274,8 @@ async fn claim_known(
     };
     let room = i64::from(request.limit) - i64::try_from(claimed.len()).unwrap_or(i64::MAX);
     let plain: Vec<i32> = lanes.iter().filter(|(_, lane)| !lane.writes_each_step()).map(|(id, _)| *id).collect();
-    if request.due && room > 0 && !plain.is_empty() {
+    // Of many lanes, retries that are due wait for their promotion.
+    if request.due && room > 0 && !plain.is_empty() && !are_many {
         match claim_due(store, request, &plain, room, now).await {
             Ok(due) => claimed.extend(due),
             // Leases that were given must reach their worker.
@@ -279,6 +284,77 @@ async fn claim_known(
         }
     }
     Ok(claimed)
+}
+
+/// The lanes that a request may be served from: those without limits, and the numbers of those with.
+struct Wanted {
+    lanes: Vec<(i32, Arc<Lane>)>,
+    limited: Vec<i32>,
+    /// There are so many that only those with something ready are among them.
+    are_many: bool,
+}
+
+impl Wanted {
+    async fn of(store: &PostgresStore, request: &ClaimRequest) -> Result<Wanted, StoreError> {
+        let dictionary = &store.dictionary;
+        let mut lanes = dictionary.lanes_for(request);
+        let is_ruled = dictionary.is_ruled(&request.namespace);
+        let limited = if is_ruled { dictionary.limited_below(&lanes) } else { Vec::new() };
+        let are_many = lanes.len() > MANY;
+        if are_many {
+            let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+            let mut walk = ReadyWalk::new(&numbers, dictionary.turn(&request.namespace, Walk::Plain));
+            let ready = next_ready(&store.writer().await?, &mut walk, MANY).await?;
+            if !walk.is_over() {
+                dictionary.set_turn(&request.namespace, Walk::Plain, walk.last());
+            }
+            lanes.retain(|(id, _)| ready.contains(id));
+        }
+        Ok(Wanted { lanes, limited, are_many })
+    }
+}
+
+/// From one of these lanes (in order) to the next that has something ready, so many steps. A lane of others that lies in between is
+/// a step too. `width_bucket` says how many of the lanes are not behind the one that was found.
+pub const READY_LANES: &str = "with recursive walk (at, lane, n) as (
+       select 1, null::int4, 0::int8
+       union all
+       select width_bucket(f.lane, $1::int4[]) + 1, f.lane, walk.n + 1 from walk cross join lateral (
+         select o.lane from task_open o where o.state = 1 and o.hold = 0 and o.lane >= ($1::int4[])[walk.at]
+           and o.lane <= $2 order by o.lane limit 1) f
+       where walk.at <= cardinality($1::int4[]) and walk.n < $3)
+     select lane from walk where n > 0 order by n";
+
+/// The next so many lanes of a walk that have something ready.
+pub async fn next_ready(
+    client: &impl GenericClient,
+    walk: &mut ReadyWalk<'_>,
+    most: usize,
+) -> Result<BTreeSet<i32>, StoreError> {
+    let mut ready = BTreeSet::new();
+    let steps = i64::try_from(most).unwrap_or(i64::MAX);
+    for _ in 0..4 {
+        if walk.is_over() || ready.len() >= most {
+            break;
+        }
+        let segment = walk.segment();
+        let statement = client.prepare_cached(READY_LANES).await?;
+        let rows = client.query(&statement, &[&segment, &segment.last(), &steps]).await?;
+        for lane in rows.iter().map(|row| row.get(0)) {
+            if walk.pass(Some(lane)) {
+                ready.insert(lane);
+            }
+        }
+        if rows.len() < most && !walk.is_over() && is_same(walk.segment(), segment) {
+            walk.pass(None);
+        }
+    }
+    Ok(ready)
+}
+
+/// Whether both end at the same lane: the walk has not come around in between.
+fn is_same(one: &[i32], other: &[i32]) -> bool {
+    one.last() == other.last()
 }
 
 async fn claim_due(

@@ -5,7 +5,7 @@ use comeback_core::{Audit, Millis, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use tokio_postgres::Row;
 
-use super::{PostgresStore, audit, rules};
+use super::{PostgresStore, audit, learn, rules};
 use crate::StoreError;
 use crate::dependencies::{Dependency, DependencyRow};
 
@@ -141,7 +141,8 @@ async fn extend_deadlines(
     from: Timestamp,
     by: Millis,
 ) -> Result<(), StoreError> {
-    rules::learn_ruled_lanes(&store.dictionary, tx).await?;
+    let generation = rules::now_in_force(store, tx).await?.generation;
+    learn::learn_limited(tx, &store.dictionary, generation).await?;
     let lanes = store.dictionary.under(&it.namespace, &it.name);
     let sql = "update task_open set expires_at = expires_at + $3, version = version + 1 where id = any(array(
                  select id from task_open where expires_at > $2 and lane = any($1) order by id for update))";

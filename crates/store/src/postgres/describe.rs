@@ -3,10 +3,10 @@
 use comeback_core::{Audit, TaskId, Timestamp};
 
 use super::{PostgresStore, audit, learn};
-use crate::StoreError;
-use crate::row::{corrupt, labels_from_json, labels_to_json};
+use crate::row::{labels_from_json, labels_to_json};
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
+use crate::{Store, StoreError};
 
 pub async fn describe(
     store: &PostgresStore,
@@ -16,7 +16,9 @@ pub async fn describe(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     if let Some(Some(policy)) = &change.retry {
-        learn::learn(store, store.dictionary.news_of(policy)).await?;
+        let namespace = store.load(&[id]).await?.pop().flatten().map(|stored| stored.task.lane.namespace.clone());
+        let Some(namespace) = namespace else { return Ok(false) };
+        learn::learn(store, store.dictionary.news_of(&namespace, policy)).await?;
     }
     if !write(store, id, change, entry, now).await? {
         return Ok(false);
@@ -45,8 +47,14 @@ async fn write(
         tx.execute("update task set priority = $2 where id = $1", &[&id.0, &priority]).await?;
     }
     if let Some(policy) = &change.retry {
-        let known = |policy| store.dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
+        let forgotten = || StoreError::Unavailable("the policy was forgotten at the same moment".into());
+        let known = |policy| store.dictionary.policy_id(policy).ok_or_else(forgotten);
         let policy = policy.as_ref().map(known).transpose()?;
+        // From here on it is not deleted, and before it was not.
+        let sql = "select 1 from policy where id = $1 and retired is null for share";
+        if policy.is_some() && tx.query_opt(sql, &[&policy]).await?.is_none() {
+            return Err(forgotten());
+        }
         let sql = "update task_open set policy = $2, rule_counts = null, version = version + 1, updated_at = greatest($3, updated_at)
              where id = $1";
         let open = tx.execute(sql, &[&id.0, &policy, &now.0]).await?;

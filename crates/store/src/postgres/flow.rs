@@ -125,8 +125,7 @@ static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
 
 /// The lanes of tasks that stand for others, by namespace.
 fn flow_lanes(store: &PostgresStore) -> Vec<Vec<i32>> {
-    let lanes = store.dictionary.lanes_where(|lane| lane.executor == Executor::Flow);
-    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+    let lanes = store.dictionary.lanes_of(Executor::Flow);
     by_namespace(&store.dictionary, &lanes, u32::MAX)
 }
 

@@ -100,7 +100,7 @@ pub async fn put(
     loop {
         let book = store.dictionary.rules();
         let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
-        learn::learn(store, store.dictionary.news(&placed)).await?;
+        learn::learn_anyway(store, store.dictionary.news(&placed)).await?;
         if let Some(applied) = put_placed(store, follower, &placed, book.generation, on_behalf_of, audit, now).await? {
             return Ok(applied);
         }

@@ -16,6 +16,7 @@ mod epoch;
 mod feed;
 mod flow;
 mod followers;
+mod forget;
 mod health;
 mod learn;
 mod list;
@@ -49,7 +50,7 @@ use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
-use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Quotas, Record, TaskId, Timestamp};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -58,6 +59,7 @@ use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::forget::Suspects;
 use crate::interactive::{Scope, Searches};
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
@@ -81,6 +83,9 @@ pub struct PostgresStore {
     wake: wake::Wake,
     sequencer: sequence::Sequencer,
     background: Background,
+    /// Held while new lanes and policies are counted and given their numbers.
+    learning: tokio::sync::Mutex<()>,
+    suspects: Suspects,
     #[cfg(any(test, feature = "conformance"))]
     count_without_locks: bool,
 }
@@ -90,7 +95,7 @@ impl PostgresStore {
         setup::migrate(options).await?;
         let pools = setup::pools(options).await?;
         let dictionary = Arc::new(Dictionary::default());
-        learn::refresh(&pools.learn, &dictionary).await?;
+        learn::load(&pools.learn.get().await?, &dictionary).await?;
         rules::refresh(&pools.learn, &dictionary).await?;
         if options.warm_up {
             tokio::spawn(setup::warm(pools.write.clone(), hot_statements()));
@@ -106,6 +111,8 @@ impl PostgresStore {
             wake,
             sequencer,
             background,
+            learning: tokio::sync::Mutex::new(()),
+            suspects: Suspects::default(),
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: options.count_without_locks,
         })
@@ -452,9 +459,21 @@ impl Store for PostgresStore {
     }
 
     /// What another instance has just added is looked up first.
-    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
         learn::has_grown(self).await.map_err(StoreError::of_a_read)?;
-        Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+        Ok(self.dictionary.lane_namespaces(executor))
+    }
+
+    fn set_quotas(&self, quotas: &Quotas) {
+        self.dictionary.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        forget::lanes(self, now).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, now: Timestamp) -> Result<u64, StoreError> {
+        forget::policies(self, beyond, now).await
     }
 
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
@@ -727,8 +746,7 @@ impl Store for PostgresStore {
     }
 
     async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
-        let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
-        let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+        let lanes = self.dictionary.lanes_in(namespace, |_| true);
         self.search(stats::open_with(self, &lanes, fingerprints)).await.map_err(StoreError::of_a_read)
     }
 

@@ -385,8 +385,7 @@ pub async fn runs_before(
 }
 
 pub async fn counts(store: &PostgresStore, namespace: &str, of: &str, held: &str) -> Result<Counts, StoreError> {
-    let lanes: Vec<i32> =
-        store.dictionary.lanes_where(|lane| lane.namespace == namespace).into_iter().map(|(id, _)| id).collect();
+    let lanes = store.dictionary.lanes_in(namespace, |_| true);
     let mut counts = Counts::default();
     let sql = format!(
         "select lane, state, count(*), count(*) filter (where {held})

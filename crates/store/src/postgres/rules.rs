@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::claim::{Picked, lease_picked, per_lane};
+use super::claim::{Picked, lease_picked, next_ready, per_lane};
 use super::dependencies;
 use super::learn;
 use super::tend::is_paused;
@@ -23,7 +23,8 @@ use super::{PostgresStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
 use crate::dependencies as guards;
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Dictionary, Walk};
+use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
 use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::{ClaimRequest, Claimed, Loop};
 
@@ -32,7 +33,7 @@ const LOCK: i32 = 0x6363;
 /// Lanes with limits that one claim takes from: the database has room for so many locks only.
 const MOST_LANES: usize = 64;
 
-const GENERATION: &str = "select generation from rule_state";
+pub const GENERATION: &str = "select generation from rule_state";
 
 /// The rules as they are for this transaction: until it ends nobody changes them.
 pub async fn now_in_force(store: &PostgresStore, tx: &Transaction<'_>) -> Result<Arc<RuleBook>, StoreError> {
@@ -42,10 +43,25 @@ pub async fn now_in_force(store: &PostgresStore, tx: &Transaction<'_>) -> Result
     if known.generation == generation {
         return Ok(known);
     }
+    catch_up(tx, &store.dictionary).await?;
     read(tx, generation).await.map(|book| store.dictionary.learn_rules(book))
 }
 
-async fn read(client: &impl GenericClient, generation: i64) -> Result<RuleBook, StoreError> {
+/// Drops the numbers that others have forgotten. This comes before the rules of the same generation are made known.
+pub async fn catch_up(tx: &Transaction<'_>, dictionary: &Dictionary) -> Result<(), StoreError> {
+    let sql = "select generation, lanes, policies, purged from forgotten where generation > $1 order by generation";
+    let rows = tx.query(sql, &[&dictionary.forgotten()]).await?;
+    if rows.iter().any(|row| row.get(3)) {
+        return learn::load(tx, dictionary).await;
+    }
+    for row in rows {
+        let policies: Vec<i32> = row.get(2);
+        dictionary.forget(row.get(0), &row.get::<_, Vec<i32>>(1), &policies.into_iter().collect());
+    }
+    Ok(())
+}
+
+pub async fn read(client: &impl GenericClient, generation: i64) -> Result<RuleBook, StoreError> {
     let sql = "select n.name, r.body from rule r join namespace n on n.id = r.namespace order by r.namespace, r.name";
     let rows = client.query(sql, &[]).await?;
     RuleBook::read(generation, rows.iter().map(|row| (row.get(0), row.get(1))))
@@ -56,6 +72,7 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<Arc<RuleBoo
     let mut client = pool.get().await?;
     let tx = client.transaction().await?;
     let generation: i64 = tx.query_one(GENERATION, &[]).await?.get(0);
+    catch_up(&tx, dictionary).await?;
     let book = read(&tx, generation).await?;
     tx.commit().await?;
     Ok(dictionary.learn_rules(book))
@@ -114,7 +131,9 @@ pub async fn delete_unused(
     if !tx.query_one(rules::SETTLED, &[]).await?.get::<_, bool>(0) {
         return Ok(None);
     }
-    learn_ruled_lanes(&store.dictionary, &tx).await?;
+    let generation: i64 = tx.query_one(GENERATION, &[]).await?.get(0);
+    catch_up(&tx, &store.dictionary).await?;
+    learn::learn_limited(&tx, &store.dictionary, generation).await?;
     let rows = tx.query(&rules::open_lanes_with_limits(), &[]).await?;
     let lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     let unused = rules::unused(&store.dictionary, namespace, names, &lanes);
@@ -129,6 +148,7 @@ async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64)
     }
     let sql = "update rule_state set generation = generation + 1, swept = null returning generation";
     let generation: i64 = tx.query_one(sql, &[]).await?.get(0);
+    catch_up(&tx, &store.dictionary).await?;
     let book = read(&tx, generation).await?;
     tx.commit().await?;
     store.dictionary.learn_rules(book);
@@ -138,47 +158,26 @@ async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64)
 
 pub async fn used(store: &PostgresStore, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
     let client = store.reader().await?;
-    learn_ruled_lanes(&store.dictionary, &*client).await?;
-    let lanes = store.dictionary.lanes_where(|lane| lane.namespace == namespace && !lane.limits.is_empty());
-    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    Ok(rules::by_key(&store.dictionary, in_use(&*client, &numbers).await?))
+    let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
+    learn::learn_limited(&*client, &store.dictionary, generation).await?;
+    Ok(rules::by_key(&store.dictionary, namespace, in_use(&*client, None).await?))
 }
 
-pub fn in_use_statement() -> String {
-    rules::in_use(&format!("where state in (2, 3) and lane >= {RULED_FROM} and lane = any($1)"), "greatest")
+/// What runs in some lanes, and in all that have limits.
+pub fn in_use_statements() -> [String; 2] {
+    let running = format!("where state in (2, 3) and lane >= {RULED_FROM}");
+    [rules::in_use(&format!("{running} and lane = any($1)"), "greatest"), rules::in_use(&running, "greatest")]
 }
 
-async fn in_use(client: &impl GenericClient, lanes: &[i32]) -> Result<Vec<(i32, i64, i64)>, StoreError> {
-    if lanes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let statement = client.prepare_cached(&in_use_statement()).await?;
-    let rows = client.query(&statement, &[&lanes]).await?;
+async fn in_use(client: &impl GenericClient, lanes: Option<&[i32]>) -> Result<Vec<(i32, i64, i64)>, StoreError> {
+    let [some, all] = in_use_statements();
+    let rows = match lanes {
+        Some([]) => return Ok(Vec::new()),
+        Some(lanes) => client.query(&client.prepare_cached(&some).await?, &[&lanes]).await?,
+        None => client.query(&client.prepare_cached(&all).await?, &[]).await?,
+    };
     Ok(rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect())
 }
-
-/// Lanes with limits get their numbers one after the other, so the highest says whether there are new ones.
-pub async fn learn_ruled_lanes(dictionary: &Dictionary, client: &impl GenericClient) -> Result<(), StoreError> {
-    let last = dictionary.last_ruled_lane().unwrap_or(RULED_FROM - 1);
-    let sql = "select r.id, r.lane, r.limits, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
-               from ruled_lane r join lane l on l.id = r.lane join namespace n on n.id = l.namespace
-               where r.id > $1 order by r.id";
-    let statement = client.prepare_cached(sql).await?;
-    for row in client.query(&statement, &[&last]).await? {
-        dictionary.learn_namespace(row.get(3), row.get(4));
-        learn::learn_lane(dictionary, &row, [1, 3, 4, 5, 6, 7, 8, 9]);
-        dictionary.learn_ruled_lane(row.get(0), row.get(1), row.get(2));
-    }
-    Ok(())
-}
-
-/// The lanes with limits in which somebody is ready, from one to the next along the index.
-pub const READY_LANES: &str = "with recursive ready (lane) as (
-       (select lane from task_open where state = 1 and hold = 0 and lane >= $1 order by lane limit 1)
-       union all
-       select (select o.lane from task_open o where o.state = 1 and o.hold = 0 and o.lane > ready.lane
-         order by o.lane limit 1) from ready where ready.lane is not null)
-     select lane from ready where lane is not null";
 
 /// The best of each lane, so many of each, in one order.
 pub const BEST: &str = "select x.id, x.lane, x.execution_id, x.version, x.expected, x.success, x.failures, x.prio
@@ -194,10 +193,14 @@ pub async fn claim(
     store: &PostgresStore,
     requests: &[ClaimRequest],
     free: &[(i32, Arc<Lane>)],
+    limited: &[i32],
     now: Timestamp,
 ) -> Result<Option<Vec<Claimed>>, StoreError> {
+    if limited.is_empty() {
+        return Ok(None);
+    }
     for _ in 0..super::claim::LOOKS {
-        match claim_once(store, requests, free, now).await? {
+        match claim_once(store, requests, free, limited, now).await? {
             Look::Nobody => return Ok(None),
             Look::Leased(claimed) => return Ok(Some(claimed)),
             Look::Again => {}
@@ -217,6 +220,7 @@ async fn claim_once(
     store: &PostgresStore,
     requests: &[ClaimRequest],
     free: &[(i32, Arc<Lane>)],
+    limited: &[i32],
     now: Timestamp,
 ) -> Result<Look, StoreError> {
     let dictionary = &store.dictionary;
@@ -225,17 +229,32 @@ async fn claim_once(
     if is_paused(&client, Loop::Dispatch, now).await? {
         return Ok(Look::Leased(Vec::new()));
     }
-    let mut ready = ready_lanes(dictionary, &client, request).await?;
-    if ready.is_empty() {
+    let mut walk = ReadyWalk::new(limited, dictionary.turn(&request.namespace, Walk::Limited));
+    let mut lanes = next_ready(&client, &mut walk, MANY).await?;
+    if lanes.is_empty() && walk.is_over() {
         return Ok(Look::Nobody);
     }
     let tx = client.transaction().await?;
     let book = now_in_force(store, &tx).await?;
-    // Without locks this is a guess, but it spares most of those that must wait anyway.
-    let mut admission = count(dictionary, &tx, &book, request, &ready).await?;
-    let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
-    guards::guard(&mut admission, &dependencies::some(&tx, &request.namespace, &names, false).await?, now);
-    rules::only_with_room(&mut ready, &admission, dictionary);
+    let mut looked_at = 0;
+    let (mut ready, mut admission) = loop {
+        looked_at += lanes.len().max(1);
+        let mut ready: Vec<(i32, Arc<Lane>)> =
+            lanes.into_iter().filter_map(|id| dictionary.lane(id).map(|lane| (id, lane))).collect();
+        // Without locks this is a guess, but it spares most of those that must wait anyway.
+        let mut admission = count(dictionary, &tx, &book, request, &ready).await?;
+        let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
+        guards::guard(&mut admission, &dependencies::some(&tx, &request.namespace, &names, false).await?, now);
+        rules::only_with_room(&mut ready, &admission, dictionary);
+        let is_enough = !ready.is_empty() || looked_at >= MOST_LOOKED_AT;
+        if is_enough || walk.is_over() {
+            if !walk.is_over() {
+                dictionary.set_turn(&request.namespace, Walk::Limited, walk.last());
+            }
+            break (ready, admission);
+        }
+        lanes = next_ready(&tx, &mut walk, MANY).await?;
+    };
     if ready.is_empty() {
         return Ok(Look::Nobody);
     }
@@ -288,20 +307,6 @@ async fn claim_once(
     Ok(lease_picked(store, tx, requests, &picked, now).await?.map_or(Look::Again, Look::Leased))
 }
 
-async fn ready_lanes(
-    dictionary: &Dictionary,
-    client: &impl GenericClient,
-    request: &ClaimRequest,
-) -> Result<Vec<(i32, Arc<Lane>)>, StoreError> {
-    let statement = client.prepare_cached(READY_LANES).await?;
-    let numbers: Vec<i32> = client.query(&statement, &[&RULED_FROM]).await?.iter().map(|row| row.get(0)).collect();
-    if numbers.iter().any(|id| !dictionary.has_seen_lane(*id)) {
-        learn_ruled_lanes(dictionary, client).await?;
-    }
-    let lanes = numbers.into_iter().filter_map(|id| dictionary.lane(id).map(|lane| (id, lane)));
-    Ok(lanes.filter(|(_, lane)| request.wants(lane)).collect())
-}
-
 async fn count(
     dictionary: &Dictionary,
     tx: &Transaction<'_>,
@@ -309,12 +314,12 @@ async fn count(
     request: &ClaimRequest,
     lanes: &[(i32, Arc<Lane>)],
 ) -> Result<Admission, StoreError> {
-    learn_ruled_lanes(dictionary, tx).await?;
-    let sharing = dictionary.sharing(lanes.iter().flat_map(|(_, lane)| &lane.limits));
-    let sharing: Vec<i32> =
-        sharing.into_iter().filter(|(_, lane)| lane.namespace == request.namespace).map(|(id, _)| id).collect();
+    learn::learn_limited(tx, dictionary, book.generation).await?;
+    let limits = lanes.iter().flat_map(|(_, lane)| &lane.limits);
+    let sharing = dictionary.sharing(&request.namespace, limits, rules::MOST_NAMED);
     let mut admission = book.admission(&request.namespace);
-    rules::count(&mut admission, dictionary, in_use(tx, &sharing).await?.into_iter());
+    let rows = in_use(tx, sharing.as_deref()).await?;
+    rules::count(&mut admission, dictionary, &request.namespace, rows.into_iter());
     Ok(admission)
 }
 
@@ -415,9 +420,11 @@ async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Bel
 }
 
 pub async fn carry(store: &PostgresStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
-    let lanes = store.dictionary.lanes_where(|lane| lane.kind == kind);
-    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
     let client = store.writer().await?;
+    let rows = client.query("select distinct lane from task_open where execution_id = $1", &[&execution]).await?;
+    let mut lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    learn::know(store, lanes.iter().map(|id| (*id, None))).await?;
+    lanes.retain(|id| store.dictionary.lane(*id).is_some_and(|lane| lane.kind == kind));
     let sql = "update task set rules = $3
                where id in (select id from task_open where execution_id = $1 and lane = any($2))";
     let changed = client.execute(sql, &[&execution, &lanes, &names_to_json(names)]).await?;
@@ -445,14 +452,13 @@ impl RuleTables for PostgresStore {
     async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError> {
         let client = self.writer().await?;
         let found = belongings(&client, whose).await?;
-        if found.iter().any(|it| !self.dictionary.has_seen_lane(it.lane)) {
-            learn::refresh(&self.pools.learn, &self.dictionary).await?;
-        }
+        drop(client);
+        learn::know(self, found.iter().map(|it| (it.lane, None))).await?;
         Ok(found)
     }
 
     async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError> {
-        learn::learn_lanes(self, &lanes).await
+        learn::learn_anyway(self, self.dictionary.news_of_lanes(&lanes)).await
     }
 
     async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError> {
@@ -461,6 +467,11 @@ impl RuleTables for PostgresStore {
         let to: Vec<i32> = moves.iter().map(|it| it.2).collect();
         let mut client = self.writer().await?;
         let tx = client.transaction().await?;
+        // Nobody was in a lane that is new: it may have been forgotten since. From here on none is.
+        now_in_force(self, &tx).await?;
+        if to.iter().any(|id| !self.dictionary.has_seen_lane(*id)) {
+            return Err(StoreError::Unavailable("a lane was forgotten at the same moment".into()));
+        }
         tx.execute("select 1 from task_open where id = any($1) order by id for update", &[&ids]).await?;
         tx.execute(
             "update task_open o set lane = i.to_lane

@@ -104,6 +104,8 @@ pub struct Pools {
     pub write: Pool,
     pub read: Pool,
     pub interactive: Pool,
+    /// For giving numbers to what is new, which may be much at once.
+    pub number: Pool,
     /// For looking up numbers in the middle of another read, which must not wait for a reader.
     pub learn: Pool,
     /// How a statement that nobody waits for any more is canceled.
@@ -119,6 +121,7 @@ pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
         write: pool(options.config(HOT)?, &tls, options.writers)?,
         read: pool(options.config(COLD)?, &tls, options.readers)?,
         interactive: pool(options.config(INTERACTIVE)?, &tls, options.interactive_readers)?,
+        number: pool(options.config(HOT)?, &tls, 1)?,
         learn: pool(options.config(COLD)?, &tls, 1)?,
         sequence: pool(options.config(&format!("{HOT} {BRIEF}"))?, &tls, 1)?,
     })

@@ -75,13 +75,13 @@ async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) ->
             found.push((record, (from.get()?, from.get()?, from.get()?)));
         }
     }
-    learn::know(store, found.iter().map(|(_, (lane, policy, _))| (*lane, *policy))).await?;
+    let used = learn::know(store, found.iter().map(|(_, (lane, policy, _))| (*lane, *policy))).await?;
     let mut troubles = troubles(tx, &found).await?;
     let mut facts = Vec::with_capacity(found.len());
     for (record, (lane, policy, cost)) in found {
         // One of a newer version, of which nobody here knows what it is.
         let Some(lane) = store.dictionary.lane(lane) else { continue };
-        let policy = policy.and_then(|id| store.dictionary.policy(id));
+        let policy = policy.and_then(|id| used.get(&id).cloned());
         let owner = Owner { namespace: lane.namespace.as_str().into(), lane, policy, cost };
         let before = troubles.remove(&(record.subject, record.seq));
         let before = before.and_then(|(since, last)| trouble(since, last));

@@ -28,6 +28,10 @@ const NEW_COLUMNS: &str =
     success, failures";
 const NEW_VALUES: &str = "0, 1, 0, 0, 0, 0, 0, 0, 0, 0, submitted_at, 0, 0, 0";
 
+/// The lane of a body: that with limits is for the open row alone.
+pub const BASE: &str =
+    "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = i.lane) end";
+
 /// Bodies and open rows from one set of arrays; lone tasks are told to the feed at once.
 pub static CREATE: LazyLock<String> = LazyLock::new(|| {
     format!(
@@ -36,7 +40,7 @@ pub static CREATE: LazyLock<String> = LazyLock::new(|| {
          t as (insert into task (id, namespace, lane, execution_id, key, name, priority, policy, payload, labels,
              executor, hooks, timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier,
              account, cost, dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules)
-           select id, namespace, lane, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
+           select id, namespace, {BASE}, execution_id, key, name, -prio, policy, payload, labels::jsonb, executor, hooks,
              timeout_ms, attempt_deadline_ms, start_at, expires_at, hard_deadline, dead_end_barrier, account, cost,
              dedupe_key, external_id, traceparent, submitted_at, step, gated, hooked, rules from i),
          o as (insert into task_open (id, lane, execution_id, policy, state, prio, submitted_at, seq, due, start_at,
@@ -62,7 +66,7 @@ pub static CREATE_PLAIN: LazyLock<String> = LazyLock::new(|| {
            where (select generation from rule_state) = ${generation}),
          t as (insert into task (id, namespace, lane, priority, policy, payload, labels, hard_deadline, dead_end_barrier,
              submitted_at)
-           select id, namespace, lane, -prio, policy, payload, labels::jsonb, 0, 0, submitted_at from i),
+           select id, namespace, {BASE}, -prio, policy, payload, labels::jsonb, 0, 0, submitted_at from i),
          o as (insert into task_open (id, lane, policy, state, prio, submitted_at, seq, hard_deadline, needs_left,
              children_left, dead_end_barrier, dedupe, {NEW_COLUMNS})
            select id, lane, policy, {pending}, prio, submitted_at, 2, 0, 0, 0, 0, 0, {NEW_VALUES} from i)
@@ -87,17 +91,21 @@ pub async fn submit(
     if submissions.len() > 1 && submissions.iter().any(|it| !it.unless.is_empty() || is_metered(it)) {
         return one_by_one(store, submissions, now).await;
     }
-    loop {
+    for _ in 0..MOST_TRIES {
         let book = store.dictionary.rules();
         let placed = book.place(submissions);
         learn::learn(store, store.dictionary.news(&placed)).await?;
         if let Some(answers) = submit_placed(store, &placed, book.generation, now).await? {
             return Ok(answers);
         }
-        // A rule has changed since we looked where they belong.
+        // A rule has changed since we looked where they belong, or a lane was forgotten.
         rules::refresh(&store.pools.learn, &store.dictionary).await?;
     }
+    Err(StoreError::Unavailable("the rules change faster than tasks are stored".into()))
 }
+
+/// How often a submit is tried while rules change.
+const MOST_TRIES: usize = 100;
 
 /// Each sees what the one before it has made.
 async fn one_by_one(
@@ -106,11 +114,17 @@ async fn one_by_one(
     now: Timestamp,
 ) -> Result<Vec<Submitted>, StoreError> {
     let mut answers = Vec::with_capacity(submissions.len());
+    // What one of them may not have is refused before any of them is made.
+    let book = store.dictionary.rules();
+    learn::learn(store, store.dictionary.news(&book.place(submissions))).await?;
     for submission in submissions {
         match Box::pin(submit(store, std::slice::from_ref(submission), now)).await {
             Ok(answer) => answers.extend(answer),
             // Some of them are made.
             Err(StoreError::Unavailable(what)) if !answers.is_empty() => return Err(StoreError::Unknown(what)),
+            Err(StoreError::QuotaExceeded(quota)) if !answers.is_empty() => {
+                return Err(StoreError::Unknown(quota.to_string()));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -161,7 +175,8 @@ async fn submit_placed(
     let mut client = store.writer().await?;
     if plain {
         let tasks: Vec<&NewTask> = submissions.iter().flat_map(|submission| &submission.tasks).collect();
-        let rows = body_rows(store, &tasks)?;
+        // A number that was learnt may have been forgotten since, and the rules have another generation then.
+        let Some(rows) = body_rows(store, &tasks) else { return Ok(None) };
         // All of them are lone, so the feed tells whether they were made.
         if !rows.is_empty() && create(&client, &rows, generation, now).await? == 0 {
             return Ok(None);
@@ -214,14 +229,22 @@ fn is_plain(submission: &Submission) -> bool {
         && submission.tasks.iter().all(|new| new.body.dedupe_key.is_none() && !new.task.metered)
 }
 
-fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<BodyRow<'a>>, StoreError> {
+/// Within a transaction that holds the rules they were learnt under, all numbers are known.
+fn held_body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<BodyRow<'a>>, StoreError> {
+    body_rows(store, tasks).ok_or_else(|| corrupt("a lane or a policy that was just learnt"))
+}
+
+/// Nothing where a lane or a policy has no number.
+fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Option<Vec<BodyRow<'a>>> {
     let dictionary = &store.dictionary;
     let mut rows = Vec::with_capacity(tasks.len());
     for new in tasks {
-        let lane = dictionary.lane_id(&new.task.lane).ok_or_else(|| corrupt("a lane that was just learnt"))?;
-        let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
-        let known = |policy| dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
-        let policy = new.policy.as_ref().map(known).transpose()?;
+        let lane = dictionary.lane_id(&new.task.lane)?;
+        let namespace = dictionary.lane_namespace(lane)?;
+        let policy = match &new.policy {
+            Some(policy) => Some(dictionary.policy_id(policy)?),
+            None => None,
+        };
         let fixed = Fixed { hard_deadline: new.body.hard_deadline, dedupe: new.body.dedupe_key.is_some() };
         rows.push(BodyRow {
             new,
@@ -231,7 +254,7 @@ fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Vec<Bod
             open: OpenRow::new(&new.task, lane, policy, fixed),
         });
     }
-    Ok(rows)
+    Some(rows)
 }
 
 /// How many namespaces were told of lone tasks; none is made where other rules are in force.
@@ -315,7 +338,7 @@ pub async fn submit_in(
         }
         answers[index] = Some(Submitted::Created(created));
     }
-    let rows = body_rows(store, &tasks)?;
+    let rows = held_body_rows(store, &tasks)?;
     if !rows.is_empty() {
         create(tx, &rows, generation, now).await?;
     }
@@ -347,7 +370,7 @@ pub async fn spawn(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let tasks: Vec<&NewTask> = spawn.tasks.iter().collect();
-    let rows = body_rows(store, &tasks)?;
+    let rows = held_body_rows(store, &tasks)?;
     if !rows.is_empty() {
         create(tx, &rows, generation, now).await?;
     }

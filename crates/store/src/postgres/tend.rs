@@ -134,8 +134,7 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
         Promote::Retries => (Loop::Retries, &RETRIES),
         Promote::Starts => (Loop::Starts, &STARTS),
     };
-    let slow: Vec<i32> =
-        store.dictionary.lanes_where(|lane| lane.writes_each_step()).into_iter().map(|(id, _)| id).collect();
+    let slow = store.dictionary.slow_lanes();
     let mut promoted = Promoted::default();
     let mut client = store.writer().await?;
     let (most, word) = (i64::from(limit), name.word());
@@ -155,7 +154,7 @@ pub async fn promote(store: &PostgresStore, what: Promote, now: Timestamp, limit
     }
     drop(client);
     if rows.iter().any(|row| store.dictionary.lane(row.get(0)).is_none()) {
-        learn::refresh(&store.pools.learn, &store.dictionary).await?;
+        learn::know(store, rows.iter().map(|row| (row.get(0), None))).await?;
         promoted.lanes.extend(rows.iter().filter_map(|row| store.dictionary.lane(row.get(0))));
     }
     Ok(promoted)

@@ -65,7 +65,10 @@ fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, Sto
         return Ok(Prepared::Whole(Box::new(commit.clone())));
     }
     let task = &write.after;
-    let lane = dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
+    // The lane of an open row stays as it is; one that is over is in the lane without limits.
+    let Some(lane) = dictionary.base_id(&task.lane) else {
+        return Ok(Prepared::Whole(Box::new(commit.clone())));
+    };
     let namespace = dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
     let after = if task.state.is_open() {
         After::Open(Box::new(OpenRow::new(task, lane, None, Fixed::default())))
@@ -294,7 +297,7 @@ fn write_tasks(tx: &mut Tx<'_>, commit: &Commit) -> Result<Result<(), Applied>, 
 
 fn log_lone(tx: &mut Tx<'_>, commit: &Commit) -> Result<(), StoreError> {
     let Some(write) = commit.writes.first() else { return Ok(()) };
-    let lane = tx.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+    let lane = tx.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
     let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
     for record in &commit.records {
         insert_history(tx.connection, &HistoryRow::new(record, record.seq))?;
@@ -313,7 +316,8 @@ pub fn append(tx: &mut Tx<'_>, namespace: i32, records: &[(Record, u32)]) -> Res
 
 fn write_task(tx: &mut Tx<'_>, write: &Write) -> Result<Result<(), Applied>, StoreError> {
     let task = &write.after;
-    let lane = tx.dictionary.lane_id(&task.lane).ok_or_else(|| corrupt("a task's lane"))?;
+    // Without a task in it a lane is forgotten: then this one is gone.
+    let Some(lane) = tx.dictionary.base_id(&task.lane) else { return Ok(Err(Applied::Stale)) };
     match (write.from.is_open(), task.state.is_open()) {
         (true, false) => finish(tx, write, lane),
         (true, true) => {

@@ -1,11 +1,11 @@
 //! Leasing: the best tasks over all lanes a request names, in one order, each given once.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
-use std::sync::LazyLock;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::{Arc, LazyLock};
 
-use comeback_core::{EventKind, ExecutionState, Record, State, Task, Timestamp, transition};
-use rusqlite::{Connection, ToSql};
+use comeback_core::{EventKind, ExecutionState, Lane, Record, State, Task, Timestamp, transition};
+use rusqlite::{Connection, OptionalExtension, ToSql};
 use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
@@ -13,6 +13,8 @@ use super::statements::{Alike, Reader, read_open, stored_open, update_open};
 use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
+use crate::dictionary::Walk;
+use crate::ready::{MANY, ReadyWalk};
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json, unwritten_bits};
 use crate::types::{ClaimRequest, Claimed, Loop, Stored};
 
@@ -31,10 +33,15 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
     if request.may_call() && !request.without_calls && is_paused(tx.connection, Loop::Hooks, now)? {
         return claim_one(tx, &ClaimRequest { without_calls: true, ..request.clone() }, now);
     }
-    let lanes = tx.dictionary.lanes_for(request);
+    let mut lanes = tx.dictionary.lanes_for(request);
+    let is_ruled = tx.dictionary.is_ruled(&request.namespace);
+    let limited = if is_ruled { tx.dictionary.limited_below(&lanes) } else { Vec::new() };
+    let are_many = lanes.len() > MANY;
+    if are_many {
+        lanes = only_ready(tx, request, lanes)?;
+    }
     let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    let ruled =
-        if tx.dictionary.is_ruled(&request.namespace) { super::rules::choose(tx, request, &lanes, now)? } else { None };
+    let ruled = if is_ruled { super::rules::choose(tx, request, &lanes, &limited, now)? } else { None };
     let mut given = if let Some(chosen) = ruled {
         lease_chosen(tx, &chosen, request, now)?
     } else if let ([lane], false) = (numbers.as_slice(), lanes.iter().any(|(_, lane)| lane.writes_each_step())) {
@@ -44,12 +51,51 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
         lease_chosen(tx, &chosen, request, now)?
     };
     let room = request.limit.saturating_sub(u32::try_from(given.len()).unwrap_or(u32::MAX));
-    if request.due && room > 0 && !is_paused(tx.connection, Loop::Retries, now)? {
+    // Of many lanes, retries that are due wait for their promotion.
+    if request.due && room > 0 && !are_many && !is_paused(tx.connection, Loop::Retries, now)? {
         let plain = lanes.iter().filter(|(_, lane)| !lane.writes_each_step()).map(|(id, _)| *id);
         let plain = serde_json::json!(plain.collect::<Vec<i32>>()).to_string();
         given.extend(lease_plain(tx, &DUE, &plain, room, request, now)?);
     }
     Ok(given)
+}
+
+/// Those of many lanes that have something ready, the first so many behind where the last such claim ended.
+fn only_ready(
+    tx: &Tx<'_>,
+    request: &ClaimRequest,
+    mut lanes: Vec<(i32, Arc<Lane>)>,
+) -> Result<Vec<(i32, Arc<Lane>)>, StoreError> {
+    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
+    let mut walk = ReadyWalk::new(&numbers, tx.dictionary.turn(&request.namespace, Walk::Plain));
+    let ready = next_ready(tx.connection, &mut walk, MANY)?;
+    if !walk.is_over() {
+        tx.dictionary.set_turn(&request.namespace, Walk::Plain, walk.last());
+    }
+    lanes.retain(|(id, _)| ready.contains(id));
+    Ok(lanes)
+}
+
+/// The next so many lanes of a walk that have something ready. Each look is one step in the index; lanes of others that lie in
+/// between cost looks too, so these have a limit of their own.
+pub fn next_ready(connection: &Connection, walk: &mut ReadyWalk<'_>, most: usize) -> Result<BTreeSet<i32>, StoreError> {
+    let mut first = connection.prepare_cached(
+        "select lane from task_open indexed by open_ready
+         where state = 1 and hold = 0 and lane between ?1 and ?2 order by lane limit 1",
+    )?;
+    let mut ready = BTreeSet::new();
+    for _ in 0..most * 4 {
+        if walk.is_over() || ready.len() >= most {
+            break;
+        }
+        let segment = walk.segment();
+        let (from, to) = (segment.first().copied(), segment.last().copied());
+        let lane: Option<i32> = first.query_row((from, to), |row| row.get(0)).optional()?;
+        if walk.pass(lane) {
+            ready.extend(lane);
+        }
+    }
+    Ok(ready)
 }
 
 /// Lone tasks that are alike in all but a few columns: those are read, and all of them in one statement.
@@ -150,7 +196,7 @@ impl Plain {
             let mut from = Reader { row, next: 0 };
             let open = self.row(&mut from)?;
             let lane = open.lane;
-            let claimed = read_claimed(&mut from, stored_open(open, tx.dictionary)?)?;
+            let claimed = read_claimed(&mut from, stored_open(tx.connection, open, tx.dictionary)?)?;
             found.push((lane, Claimed { promoted: self.state == State::RetryPending, ..claimed }));
         }
         found.sort_by_key(|(_, it)| it.place());
@@ -263,7 +309,7 @@ fn find_chosen(tx: &Tx<'_>, chosen: &[Uuid]) -> Result<Vec<(OpenRow, Claimed)>, 
     SELECT_CLAIMED.query(tx.connection, chosen, |row| {
         let mut from = Reader { row, next: 0 };
         let open = read_open(&mut from)?;
-        let stored = stored_open(open.clone(), tx.dictionary)?;
+        let stored = stored_open(tx.connection, open.clone(), tx.dictionary)?;
         found.insert(open.id, (open, read_claimed(&mut from, stored)?));
         Ok(())
     })?;

@@ -5,10 +5,10 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::writer::Tx;
 use super::{SqliteStore, audit, submit};
-use crate::StoreError;
-use crate::row::{corrupt, labels_to_json};
+use crate::row::labels_to_json;
 use crate::rules::{self, RuleTables, Whose};
 use crate::types::Description;
+use crate::{Store, StoreError};
 
 pub async fn describe(
     store: &SqliteStore,
@@ -17,11 +17,18 @@ pub async fn describe(
     entry: Option<&Audit>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    if let Some(Some(policy)) = &change.retry {
-        submit::learn(store, store.dictionary.news_of(policy)).await?;
-    }
-    let (wanted, entry) = (change.clone(), entry.cloned());
-    let described = store.writer.run(move |tx| write(tx, id, &wanted, entry.as_ref(), now)).await?;
+    let described = loop {
+        if let Some(Some(policy)) = &change.retry {
+            let namespace = store.load(&[id]).await?.pop().flatten().map(|stored| stored.task.lane.namespace.clone());
+            let Some(namespace) = namespace else { return Ok(false) };
+            submit::learn(store, store.dictionary.news_of(&namespace, policy)).await?;
+        }
+        let (wanted, entry) = (change.clone(), entry.cloned());
+        let written = store.writer.run(move |tx| write(tx, id, &wanted, entry.as_ref(), now)).await?;
+        if let Some(described) = written {
+            break described;
+        }
+    };
     if described && change.labels.is_some() {
         let tasks = store.belongings(Whose::Task(id.0)).await?;
         rules::put_where_they_belong(store, tasks).await?;
@@ -29,26 +36,33 @@ pub async fn describe(
     Ok(described)
 }
 
+/// Whether it was written. Nothing where its policy must be given a number again.
 fn write(
     tx: &mut Tx<'_>,
     id: TaskId,
     change: &Description,
     entry: Option<&Audit>,
     now: Timestamp,
-) -> Result<bool, StoreError> {
+) -> Result<Option<bool>, StoreError> {
     let (connection, key) = (tx.connection, id.0.as_bytes().as_slice());
     if !is_as_seen(connection, key, change)? {
-        return Ok(false);
+        return Ok(Some(false));
     }
+    let policy = match &change.retry {
+        Some(Some(policy)) => match tx.dictionary.policy_id(policy) {
+            Some(id) => Some(id),
+            // It was forgotten since.
+            None => return Ok(None),
+        },
+        _ => None,
+    };
     if let Some(priority) = change.priority {
         let sql =
             "update task_open set prio = ?2, version = version + 1, updated_at = max(?3, updated_at) where id = ?1";
         connection.prepare_cached(sql)?.execute((key, -priority, now.0))?;
         connection.prepare_cached("update task set priority = ?2 where id = ?1")?.execute((key, priority))?;
     }
-    if let Some(policy) = &change.retry {
-        let known = |policy| tx.dictionary.policy_id(policy).ok_or_else(|| corrupt("a policy that was just learnt"));
-        let policy = policy.as_ref().map(known).transpose()?;
+    if change.retry.is_some() {
         let sql = "update task_open set policy = ?2, rule_counts = null, version = version + 1, updated_at = max(?3, updated_at)
              where id = ?1";
         connection.prepare_cached(sql)?.execute((key, policy, now.0))?;
@@ -61,7 +75,7 @@ fn write(
         connection.prepare_cached(sql)?.execute((key, labels_to_json(labels)))?;
     }
     entry.map_or(Ok(()), |entry| audit::write(connection, entry))?;
-    Ok(true)
+    Ok(Some(true))
 }
 
 fn is_as_seen(connection: &Connection, key: &[u8], change: &Description) -> Result<bool, StoreError> {

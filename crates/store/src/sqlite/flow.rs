@@ -146,7 +146,7 @@ pub fn call_ends(
         let mut rows = statement.query((per_namespace, serde_json::to_string(&lanes).unwrap_or_default()))?;
         while let Some(row) = rows.next()? {
             let mut from = Reader { row, next: 0 };
-            let task = stored_open(read_open(&mut from)?, dictionary)?;
+            let task = stored_open(connection, read_open(&mut from)?, dictionary)?;
             let (execution, state) = (ExecutionId(from.uuid()?), from.get::<i16>()?);
             let state = ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?;
             ends.push(CallEnd { task, execution, state });
@@ -157,8 +157,7 @@ pub fn call_ends(
 
 /// The lanes of tasks that stand for others, by namespace.
 fn flow_lanes(dictionary: &Dictionary) -> Vec<Vec<i32>> {
-    let lanes = dictionary.lanes_where(|lane| lane.executor == Executor::Flow);
-    let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+    let lanes = dictionary.lanes_of(Executor::Flow);
     by_namespace(dictionary, &lanes, u32::MAX)
 }
 

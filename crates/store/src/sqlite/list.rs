@@ -163,11 +163,11 @@ fn half_list(
     while let Some(row) = rows.next()? {
         let mut from = Reader { row, next: 0 };
         let stored = match half {
-            Half::Open => stored_open(read_open(&mut from)?, dictionary)?,
+            Half::Open => stored_open(connection, read_open(&mut from)?, dictionary)?,
             Half::Done => {
                 let done = read_done(&mut from)?;
                 let fixed = read_fixed(&mut from)?;
-                stored_done(done, &fixed, dictionary)?
+                stored_done(connection, done, &fixed, dictionary)?
             }
         };
         let key: i64 = from.get()?;

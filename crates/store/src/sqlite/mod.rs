@@ -15,6 +15,7 @@ mod documents;
 mod fence;
 mod flow;
 mod followers;
+mod forget;
 mod list;
 mod operations;
 mod payloads;
@@ -40,7 +41,7 @@ use comeback_core::error_group::{Deed, Group};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::stats::Fold;
-use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Record, TaskId, Timestamp};
+use comeback_core::{Audit, Class, Commit, ExecutionId, Executor, Lane, Millis, Quotas, Record, TaskId, Timestamp};
 use rusqlite::Connection;
 use uuid::Uuid;
 
@@ -48,6 +49,7 @@ use crate::accounts::{Account, AccountChange, Closed};
 use crate::audit::AuditQuery;
 use crate::dependencies::Dependency;
 use crate::dictionary::Dictionary;
+use crate::forget::Suspects;
 use crate::interactive::{Scope, Searches};
 use crate::operations::{Marked, Operation, Started};
 use crate::page::FeedCursor;
@@ -92,6 +94,9 @@ pub struct SqliteStore {
     background: Background,
     searches: Arc<Searches>,
     dictionary: Arc<Dictionary>,
+    /// Held while new lanes and policies are counted and given their numbers.
+    learning: tokio::sync::Mutex<()>,
+    suspects: Suspects,
     wakes: tokio::sync::watch::Sender<u64>,
     /// Present where there is a file.
     fence: Option<fence::Fence>,
@@ -118,7 +123,19 @@ impl SqliteStore {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock, &background)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { readers, interactive_readers, writer, background, searches, dictionary, wakes, fence })
+        let (learning, suspects) = (tokio::sync::Mutex::new(()), Suspects::default());
+        Ok(SqliteStore {
+            readers,
+            interactive_readers,
+            writer,
+            background,
+            searches,
+            dictionary,
+            learning,
+            suspects,
+            wakes,
+            fence,
+        })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -230,7 +247,7 @@ impl Store for SqliteStore {
     ) -> Result<Applied, StoreError> {
         let book = self.dictionary.rules();
         let spawn = book.place(std::slice::from_ref(spawn)).into_owned();
-        submit::learn(self, self.dictionary.news(&spawn)).await?;
+        submit::learn_anyway(self, self.dictionary.news(&spawn)).await?;
         make_way(self, std::slice::from_ref(commit)).await?;
         let prepared = apply::prepare(&self.dictionary, std::slice::from_ref(commit))?;
         let moved_on = move |tx: &writer::Tx<'_>| tx.dictionary.rules().generation != book.generation;
@@ -485,7 +502,7 @@ impl Store for SqliteStore {
         loop {
             let book = self.dictionary.rules();
             let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
-            submit::learn(self, self.dictionary.news(&placed)).await?;
+            submit::learn_anyway(self, self.dictionary.news(&placed)).await?;
             crate::panic_point!("sqlite-follower");
             let (follower, audit) = (follower.clone(), audit.cloned());
             let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
@@ -560,8 +577,20 @@ impl Store for SqliteStore {
         self.read(|connection, _| read::pauses(connection)).await
     }
 
-    async fn lanes(&self, executor: Executor) -> Result<Vec<Arc<Lane>>, StoreError> {
-        Ok(self.dictionary.lanes_where(|lane| lane.executor == executor).into_iter().map(|(_, lane)| lane).collect())
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
+        Ok(self.dictionary.lane_namespaces(executor))
+    }
+
+    fn set_quotas(&self, quotas: &Quotas) {
+        self.dictionary.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        forget::lanes(self, now).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, _now: Timestamp) -> Result<u64, StoreError> {
+        forget::policies(self, beyond).await
     }
 
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
@@ -895,8 +924,7 @@ impl Store for SqliteStore {
     }
 
     async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
-        let lanes = self.dictionary.lanes_where(|lane| lane.namespace == namespace);
-        let lanes: Vec<i32> = lanes.into_iter().map(|(id, _)| id).collect();
+        let lanes = self.dictionary.lanes_in(namespace, |_| true);
         let fingerprints = fingerprints.to_vec();
         self.search(move |connection, _| stats::open_with(connection, &lanes, &fingerprints)).await
     }

@@ -50,7 +50,7 @@ pub fn due(
         .prepare_cached(&sql)?
         .query_map((now.0, limit), |row| read_open(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
-    rows.into_iter().map(|row| stored_open(row, dictionary)).collect()
+    rows.into_iter().map(|row| stored_open(connection, row, dictionary)).collect()
 }
 
 /// What comes next of each sort, in the order of `NextDue`.
@@ -428,8 +428,7 @@ pub fn counts(
     held: &str,
 ) -> Result<Counts, StoreError> {
     let mut counts = Counts::default();
-    let lanes: Vec<String> =
-        dictionary.lanes_where(|lane| lane.namespace == namespace).iter().map(|(id, _)| id.to_string()).collect();
+    let lanes: Vec<String> = dictionary.lanes_in(namespace, |_| true).iter().map(ToString::to_string).collect();
     for (table, held) in [("task_open", held), ("task_done", "false")] {
         let sql = format!(
             "select lane, state, count(*), count(*) filter (where {held}) from {table} o where lane in ({}) and {of} group by 1, 2",

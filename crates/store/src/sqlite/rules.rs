@@ -5,20 +5,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::admission::{Candidate, Key, Rule, Used, weight};
+use comeback_core::admission::{Admission, Candidate, Key, Rule, Used, weight};
 use comeback_core::{Audit, Lane, Tally, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
-use super::claim::{Place, next_in_lane};
+use super::claim::{Place, next_in_lane, next_ready};
 use super::dependencies;
-use super::submit::{learn_lanes, namespace_id};
+use super::submit::{learn_anyway, namespace_id};
 use super::writer::Tx;
 use super::{SqliteStore, audit};
 use crate::StoreError;
 use crate::audit::as_json;
-use crate::dependencies as guards;
-use crate::dictionary::Dictionary;
+use crate::dependencies::{self as guards, Dependency};
+use crate::dictionary::{Dictionary, Walk};
+use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
 use crate::rules::{self, Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
 use crate::types::ClaimRequest;
 
@@ -89,39 +90,26 @@ fn changed_rules(tx: &Tx<'_>) -> Result<i64, StoreError> {
     Ok(generation)
 }
 
-fn in_use(connection: &Connection, lanes: &[i32]) -> Result<Vec<(i32, i64, i64)>, StoreError> {
-    let lanes = serde_json::json!(lanes).to_string();
-    let sql = rules::in_use(
-        &format!(
-            "indexed by open_ruled where state in (2, 3) and lane >= {RULED_FROM}
-             and lane in (select value from json_each(?1))"
-        ),
-        "max",
-    );
-    let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map([lanes], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+/// What runs in these lanes, or in all that have limits.
+fn in_use(connection: &Connection, lanes: Option<&[i32]>) -> Result<Vec<(i32, i64, i64)>, StoreError> {
+    let running = format!("indexed by open_ruled where state in (2, 3) and lane >= {RULED_FROM}");
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+    match lanes {
+        None => {
+            let mut statement = connection.prepare_cached(&rules::in_use(&running, "max"))?;
+            Ok(statement.query_map((), read)?.collect::<rusqlite::Result<_>>()?)
+        }
+        Some(lanes) => {
+            let named = format!("{running} and lane in (select value from json_each(?1))");
+            let mut statement = connection.prepare_cached(&rules::in_use(&named, "max"))?;
+            let lanes = serde_json::json!(lanes).to_string();
+            Ok(statement.query_map([lanes], read)?.collect::<rusqlite::Result<_>>()?)
+        }
+    }
 }
 
 pub fn used(connection: &Connection, dictionary: &Dictionary, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
-    let lanes = dictionary.lanes_where(|lane| lane.namespace == namespace && !lane.limits.is_empty());
-    let numbers: Vec<i32> = lanes.iter().map(|(id, _)| *id).collect();
-    Ok(rules::by_key(dictionary, in_use(connection, &numbers)?))
-}
-
-/// The lanes with limits in which somebody is ready, from one to the next along the index.
-fn ready_lanes(connection: &Connection) -> Result<Vec<i32>, StoreError> {
-    let sql = format!(
-        "with recursive ready (lane) as (
-           select min(lane) from task_open indexed by open_ready where state = 1 and hold = 0 and lane >= {RULED_FROM}
-           union all
-           select (select min(o.lane) from task_open o indexed by open_ready
-             where o.state = 1 and o.hold = 0 and o.lane > ready.lane) from ready where ready.lane is not null)
-         select lane from ready where lane is not null"
-    );
-    let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map((), |row| row.get(0))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    Ok(rules::by_key(dictionary, namespace, in_use(connection, None)?))
 }
 
 /// Who may start where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with
@@ -130,23 +118,30 @@ pub fn choose(
     tx: &Tx<'_>,
     request: &ClaimRequest,
     free: &[(i32, Arc<Lane>)],
+    limited: &[i32],
     now: Timestamp,
 ) -> Result<Option<Vec<Uuid>>, StoreError> {
-    let dictionary = tx.dictionary;
-    let lane = |id: i32| dictionary.lane(id).map(|lane| (id, lane));
-    let mut ready: Vec<(i32, Arc<Lane>)> = ready_lanes(tx.connection)?.into_iter().filter_map(lane).collect();
-    ready.retain(|(_, lane)| request.wants(lane));
-    if ready.is_empty() {
+    if limited.is_empty() {
         return Ok(None);
     }
-    let sharing = dictionary.sharing(ready.iter().flat_map(|(_, lane)| &lane.limits));
-    let sharing: Vec<i32> = sharing.into_iter().map(|(id, _)| id).collect();
-    let mut admission = dictionary.rules().admission(&request.namespace);
-    rules::count(&mut admission, dictionary, in_use(tx.connection, &sharing)?.into_iter());
-    let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
-    let guards = dependencies::some(tx.connection, &request.namespace, &names)?;
-    guards::guard(&mut admission, &guards, now);
-    rules::only_with_room(&mut ready, &admission, dictionary);
+    let dictionary = tx.dictionary;
+    let mut walk = ReadyWalk::new(limited, dictionary.turn(&request.namespace, Walk::Limited));
+    let mut looked_at = 0;
+    let (mut ready, mut admission, guards) = loop {
+        let lanes = next_ready(tx.connection, &mut walk, MANY)?;
+        looked_at += lanes.len().max(1);
+        let mut ready: Vec<(i32, Arc<Lane>)> =
+            lanes.into_iter().filter_map(|id| dictionary.lane(id).map(|lane| (id, lane))).collect();
+        let (admission, guards) = weigh(tx, request, &ready, now)?;
+        rules::only_with_room(&mut ready, &admission, dictionary);
+        let is_enough = !ready.is_empty() || looked_at >= MOST_LOOKED_AT;
+        if is_enough || walk.is_over() {
+            if !walk.is_over() {
+                dictionary.set_turn(&request.namespace, Walk::Limited, walk.last());
+            }
+            break (ready, admission, guards);
+        }
+    };
     if ready.is_empty() {
         return Ok(None);
     }
@@ -172,6 +167,28 @@ pub fn choose(
         dependencies::put(tx.connection, &taken, None, now)?;
     }
     Ok(Some(chosen.into_iter().map(|index| found[index].0.2).collect()))
+}
+
+/// What runs under the same keys as these lanes, and what the dependencies say that they are under.
+fn weigh(
+    tx: &Tx<'_>,
+    request: &ClaimRequest,
+    ready: &[(i32, Arc<Lane>)],
+    now: Timestamp,
+) -> Result<(Admission, Vec<Dependency>), StoreError> {
+    let dictionary = tx.dictionary;
+    let mut admission = dictionary.rules().admission(&request.namespace);
+    if ready.is_empty() {
+        return Ok((admission, Vec::new()));
+    }
+    let limits = ready.iter().flat_map(|(_, lane)| &lane.limits);
+    let sharing = dictionary.sharing(&request.namespace, limits, rules::MOST_NAMED);
+    let rows = in_use(tx.connection, sharing.as_deref())?;
+    rules::count(&mut admission, dictionary, &request.namespace, rows.into_iter());
+    let names = guards::named(ready.iter().map(|(_, lane)| &**lane));
+    let guards = dependencies::some(tx.connection, &request.namespace, &names)?;
+    guards::guard(&mut admission, &guards, now);
+    Ok((admission, guards))
 }
 
 fn weight_of(connection: &Connection, id: Uuid) -> rusqlite::Result<u64> {
@@ -230,11 +247,17 @@ fn belongings(connection: &Connection, whose: &Whose) -> Result<Vec<Belongs>, St
 }
 
 pub async fn carry(store: &SqliteStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
-    let (names, lanes) = (names_to_json(names), store.dictionary.lanes_where(|lane| lane.kind == kind));
-    let lanes = serde_json::json!(lanes.iter().map(|(id, _)| id).collect::<Vec<_>>()).to_string();
+    let (names, kind) = (names_to_json(names), kind.to_owned());
     let changed = store
         .writer
         .run(move |tx| {
+            let mut lanes = tx
+                .connection
+                .prepare_cached("select distinct lane from task_open where execution_id = ?1")?
+                .query_map([execution.as_bytes().as_slice()], |row| row.get(0))?
+                .collect::<rusqlite::Result<Vec<i32>>>()?;
+            lanes.retain(|id| tx.dictionary.lane(*id).is_some_and(|lane| lane.kind == kind));
+            let lanes = serde_json::json!(lanes).to_string();
             let sql = "update task set rules = ?3 where id in (select id from task_open
                          where execution_id = ?1 and lane in (select value from json_each(?2)))";
             Ok(tx.connection.execute(sql, (execution.as_bytes().as_slice(), &lanes, &names))?)
@@ -286,12 +309,16 @@ impl RuleTables for SqliteStore {
     }
 
     async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError> {
-        learn_lanes(self, lanes).await
+        learn_anyway(self, self.dictionary.news_of_lanes(&lanes)).await
     }
 
     async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError> {
         self.writer
             .run(move |tx| {
+                // Nobody was in a lane that is new: it may have been forgotten since.
+                if moves.iter().any(|(_, _, to)| !tx.dictionary.has_seen_lane(*to)) {
+                    return Err(StoreError::Unavailable("a lane was forgotten at the same moment".into()));
+                }
                 let sql = "update task_open set lane = ?3 where id = ?1 and lane = ?2";
                 let mut statement = tx.connection.prepare_cached(sql)?;
                 for (id, from, to) in &moves {

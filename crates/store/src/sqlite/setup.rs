@@ -1,5 +1,6 @@
 //! Opening a file: the lock, the pragmas, the migrations, the readers, and the checkpoints that keep the log short.
 
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -156,43 +157,44 @@ fn schema_version(connection: &Connection) -> Result<i32, StoreError> {
     Ok(connection.query_row("select coalesce(max(version), 0) from refinery_schema_history", (), |row| row.get(0))?)
 }
 
-/// Everything that was ever learnt: the tables are small.
+/// The lanes, and the rules in force. Policies are read when the first task that uses one is.
 pub fn load_dictionary(connection: &Connection, dictionary: &Dictionary) -> Result<(), StoreError> {
+    let book = super::rules::load(connection)?;
+    let mut namespaces: HashMap<i32, String> = HashMap::new();
     let mut statement = connection.prepare("select id, name from namespace")?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
-        dictionary.learn_namespace(row.get(0)?, &row.get::<_, String>(1)?);
+        namespaces.insert(row.get(0)?, row.get(1)?);
     }
-    let mut statement = connection.prepare(
-        "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
-         from lane l join namespace n on n.id = l.namespace",
-    )?;
+    let mut lanes: Vec<(i32, i32, Lane)> = Vec::new();
+    let mut statement =
+        connection.prepare("select id, namespace, queue, kind, executor, dependency, shared from lane")?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
-        let executor: i16 = row.get(5)?;
-        let dependency: String = row.get(6)?;
+        let (namespace, executor): (i32, i16) = (row.get(1)?, row.get(4)?);
+        let dependency: String = row.get(5)?;
         let lane = Lane {
-            namespace: row.get(2)?,
-            queue: row.get(3)?,
-            kind: row.get(4)?,
+            namespace: namespaces.get(&namespace).cloned().ok_or_else(|| corrupt(format!("namespace {namespace}")))?,
+            queue: row.get(2)?,
+            kind: row.get(3)?,
             executor: Executor::from_code(executor).ok_or_else(|| corrupt(format!("executor {executor}")))?,
             dependency: (!dependency.is_empty()).then_some(dependency),
-            shared: row.get::<_, i16>(7)? != 0,
+            shared: row.get::<_, i16>(6)? != 0,
             limits: Vec::new(),
         };
-        dictionary.learn_lane(row.get(0)?, row.get(1)?, lane);
+        lanes.push((row.get(0)?, namespace, lane));
     }
     let mut statement = connection.prepare("select id, lane, limits from ruled_lane")?;
-    let mut rows = statement.query(())?;
-    while let Some(row) = rows.next()? {
-        dictionary.learn_ruled_lane(row.get(0)?, row.get(1)?, &row.get::<_, String>(2)?);
-    }
-    dictionary.set_rules(super::rules::load(connection)?);
-    let mut statement = connection.prepare("select id, body from policy")?;
-    let mut rows = statement.query(())?;
-    while let Some(row) = rows.next()? {
-        dictionary.learn_policy(row.get(0)?, &row.get::<_, String>(1)?)?;
-    }
+    let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let limited: Vec<(i32, i32, String)> = rows.collect::<rusqlite::Result<_>>()?;
+    dictionary.replace(book.generation, |into| {
+        namespaces.iter().for_each(|(id, name)| into.namespace(*id, name));
+        lanes.into_iter().for_each(|(id, namespace, lane)| into.lane(id, namespace, lane));
+        for (id, base, limits) in &limited {
+            into.limited_lane(*id, *base, limits);
+        }
+    });
+    dictionary.set_rules(book);
     Ok(())
 }
 

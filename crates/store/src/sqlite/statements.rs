@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use rusqlite::{CachedStatement, Connection, Row, Statement, ToSql};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Statement, ToSql};
 use uuid::Uuid;
 
 use crate::StoreError;
@@ -407,22 +407,47 @@ pub fn read_history(from: &mut Reader<'_, '_>) -> rusqlite::Result<HistoryRow> {
 }
 
 /// An open row as a task with its lane and policy.
-pub fn stored_open(row: OpenRow, dictionary: &Dictionary) -> Result<Stored, StoreError> {
+pub fn stored_open(connection: &Connection, row: OpenRow, dictionary: &Dictionary) -> Result<Stored, StoreError> {
     let lane = dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
     let (policy_id, hard_deadline) = (row.policy, row.hard_deadline != 0);
-    let policy = policy_of(policy_id, dictionary)?;
+    let policy = policy_of(connection, policy_id, dictionary)?;
     Ok(Stored { task: row.into_task(lane)?, policy_id, policy, hard_deadline })
 }
 
-pub fn stored_done(row: DoneRow, fixed: &FixedRow, dictionary: &Dictionary) -> Result<Stored, StoreError> {
+pub fn stored_done(
+    connection: &Connection,
+    row: DoneRow,
+    fixed: &FixedRow,
+    dictionary: &Dictionary,
+) -> Result<Stored, StoreError> {
     let lane = dictionary.lane(row.lane).ok_or_else(|| corrupt(format!("lane {}", row.lane)))?;
     let policy_id = row.policy;
-    let policy = policy_of(policy_id, dictionary)?;
+    let policy = policy_of(connection, policy_id, dictionary)?;
     Ok(Stored { task: row.into_task(lane, fixed)?, policy_id, policy, hard_deadline: fixed.hard_deadline != 0 })
 }
 
-fn policy_of(id: Option<i32>, dictionary: &Dictionary) -> Result<Option<Arc<comeback_core::Policy>>, StoreError> {
-    id.map(|id| dictionary.policy(id).ok_or_else(|| corrupt(format!("policy {id}")))).transpose()
+fn policy_of(
+    connection: &Connection,
+    id: Option<i32>,
+    dictionary: &Dictionary,
+) -> Result<Option<Arc<comeback_core::Policy>>, StoreError> {
+    id.map(|id| policy(connection, id, dictionary)).transpose()
+}
+
+/// A stored policy: from the cache, or parsed now.
+pub fn policy(
+    connection: &Connection,
+    id: i32,
+    dictionary: &Dictionary,
+) -> Result<Arc<comeback_core::Policy>, StoreError> {
+    if let Some(known) = dictionary.policies.get(id) {
+        return Ok(known);
+    }
+    let body: Option<String> = connection
+        .prepare_cached("select body from policy where id = ?1")?
+        .query_row([id], |row| row.get(0))
+        .optional()?;
+    dictionary.policies.parse(id, &body.ok_or_else(|| corrupt(format!("policy {id}")))?)
 }
 
 /// One task by id, open or over.
@@ -431,7 +456,7 @@ pub fn load_one(connection: &Connection, dictionary: &Dictionary, id: Uuid) -> R
     let mut rows = statement.query([id.as_bytes().as_slice()])?;
     if let Some(row) = rows.next()? {
         let open = read_open(&mut Reader { row, next: 0 })?;
-        return stored_open(open, dictionary).map(Some);
+        return stored_open(connection, open, dictionary).map(Some);
     }
     let mut statement = connection.prepare_cached(&SELECT_DONE)?;
     let mut rows = statement.query([id.as_bytes().as_slice()])?;
@@ -441,7 +466,7 @@ pub fn load_one(connection: &Connection, dictionary: &Dictionary, id: Uuid) -> R
             let mut from = Reader { row, next: 0 };
             let done = read_done(&mut from)?;
             let fixed = read_fixed(&mut from)?;
-            stored_done(done, &fixed, dictionary).map(Some)
+            stored_done(connection, done, &fixed, dictionary).map(Some)
         }
     }
 }

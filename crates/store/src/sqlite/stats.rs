@@ -100,7 +100,7 @@ fn owner(
         .optional()?;
     let Some((lane, policy, cost)) = found else { return Ok(None) };
     let lane = dictionary.lane(lane).ok_or_else(|| corrupt(format!("lane {lane}")))?;
-    let policy = policy.and_then(|id| dictionary.policy(id));
+    let policy = policy.and_then(|id| super::statements::policy(connection, id, dictionary).ok());
     Ok(Some(Owner { namespace: namespace.clone(), lane, policy, cost }))
 }
 

@@ -1,6 +1,6 @@
 //! Creating tasks: the body, the open row, the edges, and the keys that keep anything from being created twice.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use comeback_core::filter::Sort;
 use comeback_core::{Edge, EventKind, ExecutionId, Lane, Record, State, TaskId, Timestamp};
@@ -11,41 +11,103 @@ use super::statements::{insert_history, insert_open};
 use super::writer::Tx;
 use super::{SqliteStore, accounts};
 use crate::accounts::Moves;
-use crate::dictionary::{Dictionary, LimitsText, News, PolicyText};
+use crate::dictionary::{Learning, LimitsText, News, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
 use crate::types::*;
 use crate::{ListQuery, StoreError};
 
-/// Gives numbers to namespaces, lanes and policies that are new. They are remembered once the commit is certain.
+/// Lanes that get their numbers in one command, so that others have their turn in between.
+const LANES_AT_ONCE: usize = 500;
+
+/// Gives numbers to namespaces, lanes and policies that are new, if the quotas of those who bring them allow it: all of them or
+/// none. They are remembered once the commit is certain.
 pub async fn learn(store: &SqliteStore, news: Option<News>) -> Result<(), StoreError> {
-    let dictionary = &store.dictionary;
     let Some(news) = news else { return Ok(()) };
-    let learnt = store
-        .writer
-        .run(move |tx| {
-            let mut learnt = (Vec::new(), Vec::new(), Vec::new());
-            for name in &news.namespaces {
-                learnt.0.push((namespace_id(tx.connection, name)?, name.clone()));
-            }
-            for lane in &news.lanes {
-                learnt.1.push(number_lane(tx.connection, lane)?);
-            }
-            for policy in &news.policies {
-                learnt.2.push((policy_id(tx.connection, policy)?, policy.body.clone()));
-            }
-            Ok(learnt)
-        })
-        .await?;
-    for (id, name) in learnt.0 {
-        dictionary.learn_namespace(id, &name);
+    // One after the other: what is counted here is not counted by somebody else at the same time.
+    let _turn = store.learning.lock().await;
+    store.dictionary.check_lanes(&news)?;
+    give_numbers(store, news, true).await
+}
+
+/// The same without quotas, for what tasks need that are there already.
+pub async fn learn_anyway(store: &SqliteStore, news: Option<News>) -> Result<(), StoreError> {
+    let Some(news) = news else { return Ok(()) };
+    let _turn = store.learning.lock().await;
+    give_numbers(store, news, false).await
+}
+
+async fn give_numbers(store: &SqliteStore, news: News, checked: bool) -> Result<(), StoreError> {
+    let News { namespaces, lanes, policies } = news;
+    let dictionary = &store.dictionary;
+    if !namespaces.is_empty() || !policies.is_empty() {
+        let give = move |tx: &mut Tx<'_>| {
+            let numbers: rusqlite::Result<Vec<(i32, String)>> =
+                namespaces.iter().map(|name| Ok((namespace_id(tx.connection, name)?, name.clone()))).collect();
+            let policies = number_policies(tx, &policies, checked)?;
+            Ok((tx.dictionary.rules().generation, numbers?, policies))
+        };
+        let (generation, numbers, policies) = store.writer.run(give).await?;
+        dictionary.learn(generation, |into| {
+            numbers.iter().for_each(|(id, name)| into.namespace(*id, name));
+            policies.into_iter().for_each(|(id, digest)| dictionary.policies.learn_number(id, digest));
+        });
     }
-    learnt.1.into_iter().for_each(|lane| lane.remember(dictionary));
-    for (id, body) in learnt.2 {
-        dictionary.learn_policy(id, &body)?;
+    for lanes in lanes.chunks(LANES_AT_ONCE) {
+        let lanes = lanes.to_vec();
+        let give = move |tx: &mut Tx<'_>| {
+            let numbered: rusqlite::Result<Vec<Numbered>> =
+                lanes.iter().map(|lane| number_lane(tx.connection, lane)).collect();
+            Ok((tx.dictionary.rules().generation, numbered?))
+        };
+        let (generation, numbered) = store.writer.run(give).await?;
+        dictionary.learn(generation, |into| numbered.into_iter().for_each(|lane| lane.remember(into)));
     }
     Ok(())
+}
+
+/// A policy belongs to the namespace that brought it first.
+fn number_policies(
+    tx: &Tx<'_>,
+    policies: &[(String, PolicyText)],
+    checked: bool,
+) -> Result<Vec<(i32, [u8; 32])>, StoreError> {
+    let mut find = tx.connection.prepare_cached("select id from policy where digest = ?1")?;
+    let mut revive =
+        tx.connection.prepare_cached("update policy set retired = null where id = ?1 and retired is not null")?;
+    let (mut numbers, mut new) = (Vec::with_capacity(policies.len()), Vec::new());
+    for (namespace, text) in policies {
+        let known: Option<i32> = find.query_row([text.digest.as_slice()], |row| row.get(0)).optional()?;
+        match known {
+            Some(id) => {
+                revive.execute([id])?;
+                numbers.push((id, text.digest));
+            }
+            None => new.push((namespace, text)),
+        }
+    }
+    let mut counts: BTreeMap<&String, u64> = BTreeMap::new();
+    new.iter().for_each(|(namespace, _)| *counts.entry(namespace).or_default() += 1);
+    for (namespace, count) in counts.into_iter().filter(|_| checked) {
+        let used: i64 = tx
+            .connection
+            .prepare_cached(
+                "select count(*) from policy where namespace = (select id from namespace where name = ?1)
+                   and retired is null",
+            )?
+            .query_row([namespace], |row| row.get(0))?;
+        tx.dictionary.check_policies(namespace, used.cast_unsigned() + count)?;
+    }
+    let mut insert = tx.connection.prepare_cached(
+        "insert into policy (digest, body, namespace) values (?1, ?2, (select id from namespace where name = ?3))
+         returning id",
+    )?;
+    for (namespace, text) in new {
+        let id = insert.query_row((text.digest.as_slice(), &text.body, namespace), |row| row.get(0))?;
+        numbers.push((id, text.digest));
+    }
+    Ok(numbers)
 }
 
 /// A lane that has its numbers: of itself without limits, and with them.
@@ -57,11 +119,11 @@ struct Numbered {
 }
 
 impl Numbered {
-    fn remember(self, dictionary: &Dictionary) {
-        dictionary.learn_namespace(self.namespace, &self.lane.namespace);
-        dictionary.learn_lane(self.unruled, self.namespace, self.lane);
+    fn remember(self, into: &mut Learning<'_>) {
+        into.namespace(self.namespace, &self.lane.namespace);
+        into.lane(self.unruled, self.namespace, self.lane);
         if let Some((id, limits)) = self.ruled {
-            dictionary.learn_ruled_lane(id, self.unruled, &limits);
+            into.limited_lane(id, self.unruled, &limits);
         }
     }
 }
@@ -75,58 +137,36 @@ fn number_lane(connection: &Connection, lane: &Lane) -> rusqlite::Result<Numbere
 
 fn ruled_lane_id(connection: &Connection, unruled: i32, lane: &Lane) -> rusqlite::Result<(i32, String)> {
     let LimitsText { body, digest } = LimitsText::of(lane);
-    connection.execute(
-        "insert into ruled_lane (id, lane, digest, limits)
-         select coalesce(max(id), ?4 - 1) + 1, ?1, ?2, ?3 from ruled_lane where true on conflict do nothing",
-        (unruled, digest.as_slice(), &body, RULED_FROM),
-    )?;
-    let sql = "select id from ruled_lane where lane = ?1 and digest = ?2";
-    Ok((connection.query_row(sql, (unruled, digest.as_slice()), |row| row.get(0))?, body))
-}
-
-/// Gives numbers to lanes that have none.
-pub async fn learn_lanes(store: &SqliteStore, mut lanes: Vec<std::sync::Arc<Lane>>) -> Result<(), StoreError> {
-    lanes.retain(|lane| store.dictionary.lane_id(lane).is_none());
-    if lanes.is_empty() {
-        return Ok(());
-    }
-    let number = move |tx: &mut Tx<'_>| {
-        let numbered: rusqlite::Result<Vec<Numbered>> =
-            lanes.iter().map(|lane| number_lane(tx.connection, lane)).collect();
-        Ok(numbered?)
-    };
-    let learnt = store.writer.run(number).await?;
-    learnt.into_iter().for_each(|lane| lane.remember(&store.dictionary));
-    Ok(())
+    connection
+        .prepare_cached(
+            "insert into ruled_lane (id, lane, digest, limits)
+             select coalesce(max(id), ?4 - 1) + 1, ?1, ?2, ?3 from ruled_lane where true on conflict do nothing",
+        )?
+        .execute((unruled, digest.as_slice(), &body, RULED_FROM))?;
+    let mut find = connection.prepare_cached("select id from ruled_lane where lane = ?1 and digest = ?2")?;
+    Ok((find.query_row((unruled, digest.as_slice()), |row| row.get(0))?, body))
 }
 
 pub fn namespace_id(connection: &Connection, name: &str) -> rusqlite::Result<i32> {
-    connection.execute("insert into namespace (name) values (?1) on conflict do nothing", [name])?;
-    connection.query_row("select id from namespace where name = ?1", [name], |row| row.get(0))
+    connection.prepare_cached("insert into namespace (name) values (?1) on conflict do nothing")?.execute([name])?;
+    connection.prepare_cached("select id from namespace where name = ?1")?.query_row([name], |row| row.get(0))
 }
 
 fn lane_id(connection: &Connection, namespace: i32, lane: &Lane) -> rusqlite::Result<i32> {
     let dependency = lane.dependency.as_deref().unwrap_or("");
     let key = (namespace, &lane.queue, &lane.kind, lane.executor.code(), dependency, lane.shared);
-    connection.execute(
-        "insert into lane (namespace, queue, kind, executor, dependency, shared) values (?1, ?2, ?3, ?4, ?5, ?6)
-         on conflict do nothing",
-        key,
-    )?;
-    connection.query_row(
-        "select id from lane where namespace = ?1 and queue = ?2 and kind = ?3 and executor = ?4 and dependency = ?5
-         and shared = ?6",
-        key,
-        |row| row.get(0),
-    )
-}
-
-fn policy_id(connection: &Connection, policy: &PolicyText) -> rusqlite::Result<i32> {
-    connection.execute(
-        "insert into policy (digest, body) values (?1, ?2) on conflict do nothing",
-        (policy.digest.as_slice(), &policy.body),
-    )?;
-    connection.query_row("select id from policy where digest = ?1", [policy.digest.as_slice()], |row| row.get(0))
+    connection
+        .prepare_cached(
+            "insert into lane (namespace, queue, kind, executor, dependency, shared) values (?1, ?2, ?3, ?4, ?5, ?6)
+             on conflict do nothing",
+        )?
+        .execute(key)?;
+    connection
+        .prepare_cached(
+            "select id from lane where namespace = ?1 and queue = ?2 and kind = ?3 and executor = ?4
+             and dependency = ?5 and shared = ?6",
+        )?
+        .query_row(key, |row| row.get(0))
 }
 
 pub fn submit(tx: &mut Tx<'_>, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
@@ -330,7 +370,8 @@ fn insert_task(tx: &Tx<'_>, namespace: i32, new: &NewTask) -> Result<(), StoreEr
     statement.execute(rusqlite::params![
         row.id.as_bytes().as_slice(),
         namespace,
-        lane,
+        // Lanes with limits are for open tasks only: they are forgotten with the last of these.
+        tx.dictionary.base(lane),
         row.execution_id.as_ref().map(|id| id.as_bytes().as_slice()),
         body.key,
         body.name,

@@ -98,8 +98,7 @@ pub fn promote(tx: &mut Tx<'_>, what: Promote, now: Timestamp, limit: u32) -> Re
     if is_paused(tx.connection, name, now)? {
         return Ok(promoted);
     }
-    let slow = tx.dictionary.lanes_where(|lane| lane.writes_each_step());
-    let slow: Vec<i32> = slow.into_iter().map(|(id, _)| id).collect();
+    let slow = tx.dictionary.slow_lanes();
     let slow_lanes = serde_json::json!(slow).to_string();
     promote_lone(tx, what, &slow_lanes, now, limit, &mut promoted)?;
     if !slow.is_empty() {
@@ -175,7 +174,7 @@ fn due_rows(
 fn promote_one(tx: &mut Tx<'_>, row: OpenRow, now: Timestamp, promoted: &mut Promoted) -> Result<(), StoreError> {
     let (lane_id, policy) = (row.lane, row.policy);
     let fixed = Fixed { hard_deadline: row.hard_deadline != 0, dedupe: row.dedupe != 0 };
-    let task = stored_open(row, tx.dictionary)?.task;
+    let task = stored_open(tx.connection, row, tx.dictionary)?.task;
     let Ok(step) = transition::promote(&task, now) else { return Ok(()) };
     let namespace = tx.dictionary.lane_namespace(lane_id).ok_or_else(|| corrupt(format!("lane {lane_id}")))?;
     promoted.count += 1;

@@ -136,7 +136,8 @@ impl<'a> Verdict<'a> {
         write: &'a Write,
         record: &'a Record,
     ) -> Result<Verdict<'a>, StoreError> {
-        let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+        // The lane of an open row stays as it is; one that is over is in the lane without limits.
+        let lane = store.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
         let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
         let first = record.seq + record.carried;
         Ok(Verdict {
@@ -206,6 +207,10 @@ fn feed(from: &str, now: usize) -> String {
 const FREE_KEYS: &str = "k as (delete from dedupe k using d, task t
     where d.o_dedupe = 1 and t.id = d.id and k.namespace = t.namespace and k.key = t.dedupe_key)";
 
+/// The lane of what is over.
+const BASE: &str =
+    "case when lane < 1073741824 then lane else (select r.lane from ruled_lane r where r.id = d.lane) end";
+
 pub static SUCCESS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "with i as materialized (select * from unnest({arrays}) as i({names})),
@@ -216,7 +221,7 @@ pub static SUCCESS: LazyLock<String> = LazyLock::new(|| {
          n as (insert into task_done (id, lane, policy, state, version, seq, attempt, lost, throttled, snoozed, cycle, run,
              lease_no, started_at, ended_at, updated_at, first_failed_at, expires_at, reason, fingerprint, expected,
              success, failures)
-           select id, lane, policy, {succeeded}, version + 1, x_last, attempt, lost, throttled, snoozed, cycle, run,
+           select id, {BASE}, policy, {succeeded}, version + 1, x_last, attempt, lost, throttled, snoozed, cycle, run,
              lease_no, started_at, at, at, first_failed_at, expires_at, {reason}, fingerprint, expected, success, failures
            from d),
          h as (insert into history (subject, seq, events, at, ready_at, started_at, cycle, run, attempt, lease_no, outcome,

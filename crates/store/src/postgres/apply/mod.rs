@@ -209,7 +209,7 @@ pub async fn apply_spawning(
 ) -> Result<Applied, StoreError> {
     let book = store.dictionary.rules();
     let spawn = book.place(std::slice::from_ref(spawn));
-    super::learn::learn(store, store.dictionary.news(&spawn)).await?;
+    super::learn::learn_anyway(store, store.dictionary.news(&spawn)).await?;
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     if super::rules::now_in_force(store, &tx).await?.generation != book.generation {

@@ -54,7 +54,7 @@ pub async fn apply(
         }
         let mut ended_again = Vec::new();
         for write in &commit.writes {
-            let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+            let lane = store.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
             match (write.from.is_open(), write.after.state.is_open()) {
                 (true, true) => {
                     let row = OpenRow::new(&write.after, lane, None, Fixed::default());
@@ -82,7 +82,7 @@ pub async fn apply(
             }
             None => {
                 let Some(write) = commit.writes.first() else { continue };
-                let lane = store.dictionary.lane_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+                let lane = store.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
                 let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane"))?;
                 told.extend(commit.records.iter().map(|record| (namespace, record.clone(), record.seq)));
             }
