@@ -171,7 +171,8 @@ async fn every_answer_is_as_the_document_says() {
 
         let key = breakdowns(&world).await;
 
-        let rare = ["internal", "unavailable", "conflict", "overloaded", "too-many-requests", "too-slow", "search-timeout"];
+        let rare =
+            ["internal", "unavailable", "conflict", "overloaded", "too-many-requests", "too-slow", "search-timeout"];
         let unseen: Vec<_> =
             world.judge.unseen().into_iter().filter(|(_, what)| !rare.contains(&what.as_str())).collect();
         assert!(unseen.is_empty(), "{}: told, and never answered: {unseen:?}", place.word);

@@ -86,11 +86,7 @@ pub fn tree(connection: &Connection, execution: ExecutionId) -> Result<Option<Tr
 /// The condition of the index `open_gate_lane`.
 const GATED: &str = "gated = 1 and state = 0 and needs_left = 0 and hold = 0";
 
-pub fn gates(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    per_namespace: u32,
-) -> Result<Vec<Stored>, StoreError> {
+pub fn gates(connection: &Connection, dictionary: &Dictionary, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
     // From one lane to the next through the index: lanes without gates cost nothing.
     let sql = format!(
         "with recursive found (lane) as (
