@@ -160,7 +160,10 @@ impl Filter {
             terms.push(term(&token, now)?);
             let words = terms.iter().filter(|term| matches!(term.test, Test::Word(_))).count();
             if words > MAX_WORDS {
-                return Err(fault(token.position, format!("a filter may have {MAX_WORDS} words without a field at most")));
+                return Err(fault(
+                    token.position,
+                    format!("a filter may have {MAX_WORDS} words without a field at most"),
+                ));
             }
         }
         Ok(Filter { terms })

@@ -178,11 +178,8 @@ impl Searches {
     }
 
     async fn enter(self: &Arc<Searches>, reads: &Interactive) -> Result<Place, QuotaExceeded> {
-        let refused = || QuotaExceeded {
-            quota: Quota::Searches,
-            namespace: reads.namespace.to_string(),
-            most: reads.searches,
-        };
+        let refused =
+            || QuotaExceeded { quota: Quota::Searches, namespace: reads.namespace.to_string(), most: reads.searches };
         let told = {
             let mut state = self.state.lock();
             let most = usize::try_from(reads.searches).unwrap_or(usize::MAX).max(1);

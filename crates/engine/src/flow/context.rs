@@ -87,7 +87,8 @@ impl Scene {
     pub fn context(&self, step: &Step) -> Result<Value, Invalid> {
         if self.bytes > MOST_SEEN {
             let Scene { bytes, .. } = self;
-            let message = format!("the results that it names have {bytes} bytes together, and {MOST_SEEN} are the most");
+            let message =
+                format!("the results that it names have {bytes} bytes together, and {MOST_SEEN} are the most");
             return Err(Invalid::one("steps", message));
         }
         let mut names = Map::new();

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use comeback_core::{Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When, expression};
+use comeback_core::{
+    Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When, expression,
+};
 use comeback_store::{Body, Loop, NewTask, StoreError, Stored, TaskView};
 use serde_json::Value;
 

@@ -28,7 +28,10 @@ pub fn by_namespace<T>(all: Vec<T>, namespace: impl Fn(&T) -> &String) -> impl I
 }
 
 /// Works off the turns of all namespaces side by side. There is more of it when one of them had a full turn.
-pub async fn in_turns<T, F>(turns: impl Iterator<Item = Vec<T>>, work: impl Fn(Vec<T>) -> F) -> Result<Progress, StoreError>
+pub async fn in_turns<T, F>(
+    turns: impl Iterator<Item = Vec<T>>,
+    work: impl Fn(Vec<T>) -> F,
+) -> Result<Progress, StoreError>
 where
     F: Future<Output = Result<usize, StoreError>>,
 {

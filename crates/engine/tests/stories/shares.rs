@@ -9,9 +9,7 @@ use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, ExecutionState, Millis, Quotas, State, TaskId};
 use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
 use comeback_engine::flow::Start;
-use comeback_engine::store::{
-    ExecutionQuery, Interactive, ListQuery, Listed, Loop, StepsOf, StoreError, interactive,
-};
+use comeback_engine::store::{ExecutionQuery, Interactive, ListQuery, Listed, Loop, StepsOf, StoreError, interactive};
 use comeback_engine::{Available, Engine, EngineConfig, ExecutorSpec, Limits, ReportEnd, Submit, TaskSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,8 +25,7 @@ async fn engine(place: &Place, quotas: &[(&str, &str)], limits: Limits) -> Engin
         all.set(name, value).expect("a quota");
     }
     let executors = Available { http: true, command: false, timer: true };
-    let config =
-        EngineConfig { instance: "test".into(), quotas: all, limits, executors, ..EngineConfig::default() };
+    let config = EngineConfig { instance: "test".into(), quotas: all, limits, executors, ..EngineConfig::default() };
     let engine = Engine::without_loops(place.store().await, place.clock.clone(), config).await.expect("an engine");
     engine.read_workflows_with(Arc::new(Plain));
     engine
@@ -71,7 +68,8 @@ async fn listen(answers: bool) -> (String, Arc<AtomicUsize>) {
                 }
                 seen.fetch_add(1, Ordering::Relaxed);
                 if answers {
-                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+                    let _ =
+                        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
                 } else {
                     while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
                 }

@@ -154,21 +154,18 @@ pub async fn call_ends(store: &PostgresStore, per_namespace: u32) -> Result<Vec<
 }
 
 pub async fn orphans(store: &PostgresStore, per_namespace: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
-    let namespace = |lanes: Vec<i32>| store.dictionary.lane_namespace(*lanes.first()?);
-    let namespaces: Vec<i32> = flow_lanes(store).into_iter().filter_map(namespace).collect();
     let client = store.reader().await?;
     let statement = client
         .prepare_cached(
-            "select n.name, s.id from unnest($2::int4[]) w (namespace) join namespace n on n.id = w.namespace
-             cross join lateral (select e.id from execution e
-               where e.namespace = w.namespace and e.state in (0, 1, 2) and e.parent_task is not null and (not exists (
+            "select n.name, s.id from namespace n cross join lateral (select e.id from execution e
+               where e.namespace = n.id and e.state in (0, 1, 2) and e.parent_task is not null and (not exists (
                  select 1 from task_open o where o.id = e.parent_task
                    and (o.run = e.parent_run - 1 and o.state in (0, 1, 2, 5)
                      or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null))
                  or exists (select 1 from execution r where r.id = e.root and r.state in (3, 4, 5))) limit $1) s",
         )
         .await?;
-    let rows = client.query(&statement, &[&i64::from(per_namespace), &namespaces]).await?;
+    let rows = client.query(&statement, &[&i64::from(per_namespace)]).await?;
     Ok(rows.iter().map(|row| (row.get(0), ExecutionId(row.get(1)))).collect())
 }
 

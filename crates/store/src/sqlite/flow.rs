@@ -86,11 +86,7 @@ pub fn tree(connection: &Connection, execution: ExecutionId) -> Result<Option<Tr
 /// The condition of the index `open_gate_lane`.
 const GATED: &str = "gated = 1 and state = 0 and needs_left = 0 and hold = 0";
 
-pub fn gates(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    per_namespace: u32,
-) -> Result<Vec<Stored>, StoreError> {
+pub fn gates(connection: &Connection, dictionary: &Dictionary, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
     // From one lane to the next through the index: lanes without gates cost nothing.
     let sql = format!(
         "with recursive found (lane) as (
@@ -161,11 +157,7 @@ fn flow_lanes(dictionary: &Dictionary) -> Vec<Vec<i32>> {
     by_namespace(dictionary, &lanes, u32::MAX)
 }
 
-pub fn orphans(
-    connection: &Connection,
-    dictionary: &Dictionary,
-    per_namespace: u32,
-) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+pub fn orphans(connection: &Connection, per_namespace: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
     let mut statement = connection.prepare_cached(
         "select e.id from execution e indexed by execution_state
          where e.namespace = ?2 and e.state in (0, 1, 2) and e.parent_task is not null and (not exists (
@@ -174,13 +166,15 @@ pub fn orphans(
                or o.run = e.parent_run and o.state in (3, 5) and o.lease_at is not null))
            or exists (select 1 from execution r where r.id = e.root and r.state in (3, 4, 5))) limit ?1",
     )?;
+    let namespaces: Vec<(i32, String)> = connection
+        .prepare_cached("select id, name from namespace")?
+        .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
     let mut orphans = Vec::new();
-    for lanes in flow_lanes(dictionary) {
-        let Some(namespace) = lanes.first().and_then(|lane| dictionary.lane_namespace(*lane)) else { continue };
-        let name = dictionary.namespace_name(namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+    for (namespace, name) in namespaces {
         let rows = statement.query_map((per_namespace, namespace), |row| row.get::<_, [u8; 16]>(0))?;
         for id in rows {
-            orphans.push((name.to_string(), ExecutionId(Uuid::from_bytes(id?))));
+            orphans.push((name.clone(), ExecutionId(Uuid::from_bytes(id?))));
         }
     }
     Ok(orphans)

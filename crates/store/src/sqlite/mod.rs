@@ -418,7 +418,7 @@ impl Store for SqliteStore {
     }
 
     async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
-        self.read(move |connection, dictionary| flow::orphans(connection, dictionary, limit)).await
+        self.read(move |connection, _| flow::orphans(connection, limit)).await
     }
 
     async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
