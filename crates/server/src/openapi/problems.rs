@@ -59,6 +59,7 @@ fn own_members(slug: &str) -> Vec<(&'static str, Value, bool)> {
         ],
         "insufficient-credits" => vec![("required_credits", integer(), true), ("available_credits", integer(), true)],
         "account-in-use" => vec![("reserved_credits", integer(), true)],
+        "quota-exceeded" => vec![("quota", text(), true), ("limit", count(), true)],
         "wrong-state" => vec![("state", text(), true)],
         "unavailable" => vec![("outcome", word(&["unknown"]), false)],
         "not-found" => vec![("loops", super::schema::about(text(), "The loops there are."), false)],
