@@ -62,11 +62,9 @@ impl Bad {
         self.address = self.address.replace(TASK, part).replace("/reap/", &format!("/{part}/"));
         self.address = self.address.replace("/workflows/w", &format!("/workflows/{part}"));
         self.address = self.address.replace("/schedules/reap", &format!("/schedules/{part}"));
-        if let Some(before) = self
-            .address
-            .strip_suffix("reap")
-            .filter(|it| ["/rules/", "/accounts/", "/dependencies/", "/alerts/"].iter().any(|end| it.ends_with(end)))
-        {
+        if let Some(before) = self.address.strip_suffix("reap").filter(|it| {
+            ["/rules/", "/accounts/", "/dependencies/", "/alerts/", "/secrets/"].iter().any(|end| it.ends_with(end))
+        }) {
             self.address = format!("{before}{part}");
         }
         self.address = self.address.replace("/errors/00000000000000ff", &format!("/errors/{part}"));
