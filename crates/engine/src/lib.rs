@@ -185,6 +185,11 @@ impl Engine {
         }
     }
 
+    /// Stops the loops, whoever else still has a clone: for a process that is about to close its store.
+    pub async fn stop_loops(&self) {
+        self.loops.stop().await;
+    }
+
     /// Background tasks that have not turned for ten of their periods, or have ended: of the engine and of its store.
     pub fn stalled(&self) -> Vec<Stalled> {
         let mut stalled = self.core.config.background.stalled();

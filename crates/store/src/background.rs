@@ -360,7 +360,7 @@ mod tests {
         let named = Running::Request(Arc::new("GET /x 7"))
             .scope(async { Running::spawn(async { Running::here().map(|it| it.to_string()) }).await.unwrap() });
         assert_eq!(named.await.as_deref(), Some("request GET /x 7"));
-        assert_eq!(Running::about(Uuid::nil(), || Running::subject()), Ok(Some(Uuid::nil())));
+        assert_eq!(Running::about(Uuid::nil(), Running::subject), Ok(Some(Uuid::nil())));
         assert_eq!(Running::about(Uuid::nil(), || -> u32 { panic!("bang") }), Err("bang".to_owned()));
         assert_eq!(Running::subject(), None);
     }

@@ -76,6 +76,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         Door { place: &place, listener, resumed: resumed(&found, now), gate, serving, clock: virtual_clock, instance };
     let served = open(&args, beside, &engine, door, &telemetry).await;
     // However it ended: loops that are torn out of their work would complain of the store.
+    engine.stop_loops().await;
     engine.close().await;
     // Whoever still holds a connection is not waited for: everything that was acknowledged is written, and the file is whole.
     store.close().await;

@@ -172,12 +172,12 @@ fn has_a_time(name: Loop) -> bool {
 /// Loops in the background. They end with this.
 #[derive(Default)]
 pub struct Running {
-    tasks: Vec<tokio::task::JoinHandle<()>>,
+    tasks: parking_lot::Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        for task in &self.tasks {
+        for task in self.tasks.get_mut() {
             task.abort();
         }
     }
@@ -185,8 +185,9 @@ impl Drop for Running {
 
 impl Running {
     /// Stops them, and returns when none of them holds anything any more.
-    pub(crate) async fn stop(mut self) {
-        for task in std::mem::take(&mut self.tasks) {
+    pub(crate) async fn stop(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
             task.abort();
             let _ = task.await;
         }
@@ -210,7 +211,7 @@ impl Running {
         keep("dependencies", usual, |core, beat| Box::pin(guards::keep(core, beat)));
         keep("stats", usual, |core, beat| Box::pin(stats::keep(core, beat)));
         keep("waiters", LOOK, |core, beat| Box::pin(look_now_and_then(core, beat)));
-        Running { tasks }
+        Running { tasks: tasks.into() }
     }
 }
 
