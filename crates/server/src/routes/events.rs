@@ -230,6 +230,8 @@ struct Following {
     since: Timestamp,
     /// The request that opened it, for a panic to name.
     running: Option<Running>,
+    /// Events to read next: few where they are large.
+    stretch: u32,
 }
 
 /// One event as it is sent.
@@ -274,15 +276,17 @@ impl Following {
             return Some(false);
         };
         let turn = self.subscription.turn().await;
-        let feed = self.app.engine.store().feed(self.cursor, STRETCH).await.ok()?;
+        let feed = self.app.engine.store().feed(self.cursor, self.stretch).await.ok()?;
         let is_end = feed.next == self.cursor;
         let (mut bytes, mut kept, mut next) = (0, None, feed.next);
+        self.stretch = (self.stretch * 2).min(LONGEST_STRETCH);
         for event in feed.events.iter().filter(|event| self.wanted.wants(event)) {
             let cursors = self.app.engine.cursors();
             let place = cursors.show(&self.wanted.namespace, event.cursor);
             let told = Told::new(&self.wanted.told(event, cursors), Some(place));
             if bytes > 0 && bytes + told.bytes() > most {
                 next = kept;
+                self.stretch = u32::try_from(self.ready.len() * 2).unwrap_or(1).clamp(8, LONGEST_STRETCH);
                 break;
             }
             (bytes, kept) = (bytes + told.bytes(), Some(event.cursor));
@@ -296,8 +300,9 @@ impl Following {
     }
 }
 
-/// Events that a stream reads at a time.
-const STRETCH: u32 = 500;
+/// Events that a stream reads at a time: first, and at most.
+const FIRST_STRETCH: u32 = 64;
+const LONGEST_STRETCH: u32 = 500;
 
 async fn follow(
     State(app): State<Arc<App>>,
@@ -316,8 +321,8 @@ async fn follow(
     };
     let subscription = app.streams.open(&caller.namespace)?;
     let since = app.engine.now();
-    let (ready, running) = (VecDeque::new(), Running::here());
-    let start = Following { subscription, app, caller, wanted, cursor, ready, held: None, since, running };
+    let (ready, running, stretch) = (VecDeque::new(), Running::here(), FIRST_STRETCH);
+    let start = Following { subscription, app, caller, wanted, cursor, ready, held: None, since, running, stretch };
     let events = stream::unfold(start, |mut it| async move {
         let told = match it.running.clone() {
             Some(running) => running.scope(next(&mut it)).await?,
