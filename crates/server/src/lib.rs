@@ -124,7 +124,7 @@ impl App {
         let AppOptions { instance, clock, executors, gate, requests } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
-        let tokens = Tokens::new(lease_key(&**engine.store()).await?);
+        let tokens = Tokens::new(lease_key(&**engine.store()).await?, &engine.store().epoch().await?);
         let bound = Arc::new(Shared::new("policies"));
         bound.refresh(&**engine.store()).await?;
         let drained = Shared::new("drained_workers");
@@ -196,6 +196,9 @@ async fn follow(app: std::sync::Weak<App>) {
         let heard = async {
             app.keys.refresh(store).await?;
             routes::clock::follow(&app).await?;
+            if app.tokens.enter(&store.epoch().await?) {
+                tracing::warn!("a new epoch of the database has begun: lease tokens from before are refused");
+            }
             app.drained.refresh(store).await?;
             app.bound.refresh(store).await
         };
@@ -229,7 +232,8 @@ async fn say_that_it_lives(app: std::sync::Weak<App>) {
     }
 }
 
-/// Made once per database: a token must be good at every instance and after every restart.
+/// Made once per database: a token must be good at every instance and after every restart. What makes it void after a restore is the
+/// epoch.
 async fn lease_key(store: &dyn Store) -> Result<[u8; 32], StoreError> {
     let mut fresh = [0_u8; 32];
     getrandom::fill(&mut fresh).map_err(|error| StoreError::Unavailable(format!("no randomness: {error}")))?;

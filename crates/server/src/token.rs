@@ -5,14 +5,21 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use comeback_core::TaskId;
 use comeback_engine::LeaseRef;
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::RwLock;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Shared by all servers on one database, so that a worker may talk to any of them.
-#[derive(Clone)]
+/// Shared by all servers on one database, so that a worker may talk to any of them. Good in one epoch of the database: after a
+/// restore, task and number may be given out again, and a token from before must not pass for that.
 pub struct Tokens {
-    /// With the key taken in; each proof goes on from a copy.
+    key: [u8; 32],
+    current: RwLock<Current>,
+}
+
+struct Current {
+    epoch: String,
+    /// With the key of the epoch taken in; each proof goes on from a copy.
     begun: Hmac<Sha256>,
 }
 
@@ -20,11 +27,17 @@ pub struct Tokens {
 const LENGTH: usize = 16 + 4 + 16;
 
 impl Tokens {
-    pub fn new(key: [u8; 32]) -> Tokens {
-        // As long as a block, which is what a shorter key is filled up to.
-        let mut block = [0; 64];
-        block[..32].copy_from_slice(&key);
-        Tokens { begun: Hmac::<Sha256>::new(&block.into()) }
+    pub fn new(key: [u8; 32], epoch: &str) -> Tokens {
+        Tokens { key, current: RwLock::new(Current::new(&key, epoch)) }
+    }
+
+    /// Tokens of other epochs are good no more. Answers whether that is new.
+    pub fn enter(&self, epoch: &str) -> bool {
+        if self.current.read().epoch == epoch {
+            return false;
+        }
+        *self.current.write() = Current::new(&self.key, epoch);
+        true
     }
 
     /// Good in this namespace only.
@@ -53,13 +66,33 @@ impl Tokens {
     }
 
     fn proof(&self, about: &[u8], namespace: &str) -> [u8; 16] {
-        let mut mac = self.begun.clone();
+        let mut mac = self.current.read().begun.clone();
         mac.update(about);
         mac.update(namespace.as_bytes());
         let whole = mac.finalize().into_bytes();
         let mut half = [0; 16];
         half.copy_from_slice(&whole[..16]);
         half
+    }
+}
+
+/// As long as a block, which is what a shorter key is filled up to.
+fn keyed(key: &[u8; 32]) -> Hmac<Sha256> {
+    let mut block = [0; 64];
+    block[..32].copy_from_slice(key);
+    Hmac::<Sha256>::new(&block.into())
+}
+
+impl Current {
+    /// Each epoch has a key of its own. That of the first is the one in the database, as before there were epochs.
+    fn new(key: &[u8; 32], epoch: &str) -> Current {
+        let mut begun = keyed(key);
+        if !epoch.is_empty() {
+            begun.update(b"lease epoch ");
+            begun.update(epoch.as_bytes());
+            begun = keyed(&begun.finalize().into_bytes().into());
+        }
+        Current { epoch: epoch.to_owned(), begun }
     }
 }
 
@@ -70,16 +103,31 @@ mod tests {
     #[test]
     fn a_token_opens_for_the_key_that_sealed_it() {
         let lease = LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 };
-        let tokens = Tokens::new([1; 32]);
+        let tokens = Tokens::new([1; 32], "");
         let token = tokens.seal(lease, "a");
         assert_eq!(tokens.open(&token, "a"), Some(lease));
         assert_eq!(tokens.open(&token, "b"), None);
-        assert_eq!(Tokens::new([2; 32]).open(&token, "a"), None);
+        assert_eq!(Tokens::new([2; 32], "").open(&token, "a"), None);
+    }
+
+    #[test]
+    fn a_token_opens_in_its_epoch_only() {
+        let lease = LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 };
+        let tokens = Tokens::new([1; 32], "");
+        let first = tokens.seal(lease, "a");
+        assert!(!tokens.enter(""), "a restart");
+        assert_eq!(tokens.open(&first, "a"), Some(lease));
+        assert!(tokens.enter("x"), "a restore");
+        assert_eq!(tokens.open(&first, "a"), None);
+        let second = tokens.seal(lease, "a");
+        assert_ne!(first, second);
+        assert_eq!(Tokens::new([1; 32], "x").open(&second, "a"), Some(lease), "another instance");
+        assert_eq!(Tokens::new([1; 32], "y").open(&second, "a"), None, "another restore of the same backup");
     }
 
     #[test]
     fn a_token_that_was_touched_does_not_open() {
-        let tokens = Tokens::new([1; 32]);
+        let tokens = Tokens::new([1; 32], "");
         let token = tokens.seal(LeaseRef { task: TaskId(Uuid::from_u128(7)), number: 3 }, "a");
         for i in 0..token.len() {
             let mut touched: Vec<u8> = token.bytes().collect();

@@ -10,6 +10,7 @@ mod audit;
 mod check;
 mod dependencies;
 mod dictionary;
+mod epoch;
 mod events;
 mod operations;
 mod page;
@@ -44,6 +45,7 @@ pub use accounts::{Account, AccountChange, Closed, Unfunded};
 pub use audit::AuditQuery;
 pub use check::{CheckProgress, CheckReport, Finding, Part};
 pub use dependencies::Dependency;
+pub use epoch::begin_epoch;
 pub use operations::{Marked, Operation, Started};
 pub use page::{FeedCursor, ListCursor};
 pub use place::Place;
@@ -166,6 +168,12 @@ pub trait Store: Send + Sync {
     /// The cursor behind everything that can be read now: what happens later comes after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError>;
 
+    /// A cursor as this version writes it: one that an older version gave out may name the same place in other words.
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError>;
+
+    /// The epoch of the database, which is another one after every restore; empty in the first.
+    async fn epoch(&self) -> Result<String, StoreError>;
+
     /// Steps of an execution with their results, as far as they have one.
     async fn steps(&self, execution: ExecutionId, which: StepsOf<'_>) -> Result<Vec<StepView>, StoreError>;
 
@@ -214,6 +222,14 @@ pub trait Store: Send + Sync {
 
     /// Followers of all namespaces whose time has come, the longest overdue first.
     async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError>;
+
+    /// Followers of all namespaces that have a time at all, by namespace and name, behind the one that is named.
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError>;
 
     /// Stores a follower, if the version that it names is still the one there is (0 where there is none yet), together with
     /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.

@@ -14,7 +14,8 @@ pub struct ListCursor {
     pub id: Uuid,
 }
 
-/// A place in the feed: after this event of this row. Rows are ordered by transaction, then by number.
+/// A place in the feed: after this event of this row. SQLite numbers rows in the order of commits (`transaction` is 0), PostgreSQL
+/// gives them positions (`transaction` is [`FeedCursor::POSITIONS`]). Before it did, its cursors named a transaction and a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FeedCursor {
     pub transaction: u64,
@@ -24,6 +25,25 @@ pub struct FeedCursor {
 }
 
 impl FeedCursor {
+    /// Larger than the number of any transaction: an instance of an older version finds nothing after such a cursor, and leaves what
+    /// follows the feed to the newer ones.
+    pub const POSITIONS: u64 = 1 << 56;
+
+    /// Before everything that the row at a position holds.
+    pub fn at(position: u64) -> FeedCursor {
+        FeedCursor { transaction: FeedCursor::POSITIONS, row: position, item: 0, seq: 0 }
+    }
+
+    /// Behind everything that the row at a position holds.
+    pub fn end_of_position(position: u64) -> FeedCursor {
+        FeedCursor::end_of(FeedCursor::POSITIONS, position)
+    }
+
+    /// Whether it names a position.
+    pub fn is_position(&self) -> bool {
+        self.transaction >= FeedCursor::POSITIONS
+    }
+
     /// Behind everything a row holds.
     pub fn end_of(transaction: u64, row: u64) -> FeedCursor {
         FeedCursor { transaction, row, item: u32::MAX, seq: u32::MAX }

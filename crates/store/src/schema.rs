@@ -3,7 +3,7 @@
 use crate::StoreError;
 
 /// The newest schema this build knows.
-pub const SCHEMA_VERSION: i32 = 11;
+pub const SCHEMA_VERSION: i32 = 14;
 
 /// How far a database is behind this build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

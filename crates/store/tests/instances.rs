@@ -27,8 +27,8 @@ fn run<F: Future<Output = ()>>(story: impl FnOnce(Database) -> F) {
     runtime.expect("a runtime").block_on(async { story(Database::create().await).await });
 }
 
-/// R-I20: the feed is in the order of transactions' numbers, so an act under a key has none before it is its turn to write into
-/// the log of its execution.
+/// R-I20: an instance of an older version reads the feed in the order of transactions' numbers, so an act under a key has none before
+/// it is its turn to write into the log of its execution.
 #[test]
 fn an_act_under_a_key_waits_for_its_turn_without_a_number() {
     run(|database| async move {

@@ -236,6 +236,11 @@ pub enum DbCommand {
         #[command(flatten)]
         at: DatabaseArgs,
     },
+    /// Make every lease token void that was given out so far, after a restore that is not detected
+    Fence {
+        #[command(flatten)]
+        at: DatabaseArgs,
+    },
     /// Copy it while it is in use
     Backup {
         #[command(flatten)]

@@ -4,7 +4,7 @@ mod backup;
 mod check;
 pub mod progress;
 
-use comeback_engine::store::{Place, SCHEMA_VERSION};
+use comeback_engine::store::{Place, SCHEMA_VERSION, begin_epoch};
 use serde_json::json;
 
 use super::broken;
@@ -16,6 +16,7 @@ pub async fn run(out: &Output, command: DbCommand) -> Result<u8, Failure> {
     match command {
         DbCommand::Migrate { at, dry_run } => migrate(out, &Place::named(&at.db), dry_run).await,
         DbCommand::Check { at } => check::run(out, &existing(&at.db)?).await,
+        DbCommand::Fence { at } => fence(out, &existing(&at.db)?).await,
         DbCommand::Backup { at, to } => backup::run(out, &existing(&at.db)?, &to).await,
     }
 }
@@ -29,6 +30,16 @@ fn existing(db: &str) -> Result<Place, Failure> {
             .remedy("name it: --db FILE, or --db postgres://…")),
         _ => Ok(place),
     }
+}
+
+/// What runs now loses its lease and is retried as lost, as after a worker's crash.
+async fn fence(out: &Output, place: &Place) -> Result<u8, Failure> {
+    let wrong = |error| broken(place, &error);
+    let store = place.open().await.map_err(wrong)?;
+    let epoch = begin_epoch(&*store).await.map_err(wrong)?;
+    let mut view = View::new(json!({"db": place.to_string(), "epoch": epoch}));
+    view.line(format!("{place}: lease tokens from before are refused from now on"));
+    view.print(out)
 }
 
 async fn migrate(out: &Output, place: &Place, dry_run: bool) -> Result<u8, Failure> {

@@ -9,6 +9,7 @@ mod executors;
 mod harness;
 mod kills;
 mod postgres;
+mod restores;
 mod scripts;
 #[path = "../common/server.rs"]
 mod server;

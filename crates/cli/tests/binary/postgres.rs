@@ -26,6 +26,23 @@ impl Database {
         Database { name, url }
     }
 
+    /// What is in the other one, and nothing else. Nobody may be connected to either.
+    pub async fn become_a_copy_of(&self, other: &Database) {
+        let client = admin().await;
+        let sql = format!("drop database {} with (force)", self.name);
+        client.batch_execute(&sql).await.expect("dropped");
+        let end = "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1";
+        client.query(end, &[&other.name]).await.expect("others are sent away");
+        let sql = format!("create database {} template {}", self.name, other.name);
+        client.batch_execute(&sql).await.expect("copied");
+    }
+
+    pub async fn connect(&self) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.expect("a connection");
+        tokio::spawn(connection);
+        client
+    }
+
     pub async fn drop(self) {
         let dropped = admin().await.batch_execute(&format!("drop database {} with (force)", self.name)).await;
         dropped.expect("dropped");

@@ -1,6 +1,6 @@
 //! Look: what has happened since an alert last looked is counted, and what becomes of it is told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use comeback_core::alert::Change;
 use comeback_core::subscription::{AlertEvent, Message};
@@ -14,38 +14,46 @@ use crate::Core;
 use crate::loops::Progress;
 use crate::schedules::text;
 use crate::subscriptions::follow::{Pages, Tasks};
+use crate::subscriptions::turns::{self, Turns};
 use crate::subscriptions::{self, DELIVERY};
 
 /// Where nothing becomes of it, it is written down this often: a restart counts again no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(10);
+
+/// Subscriptions read at a time.
+const PAGE: u32 = 500;
 
 /// Whose count it is: a namespace and a name.
 type Key = (String, String);
 
 /// What was counted and is not written yet, by the version of the row. It may be lost at any moment.
 #[derive(Default)]
-pub(crate) struct Counted(Mutex<HashMap<Key, (u32, Standing)>>);
+pub(crate) struct Counted {
+    standings: Mutex<HashMap<Key, (u32, Standing)>>,
+    /// Whose alerts are looked at next.
+    turns: Turns,
+}
 
 impl Counted {
     fn get(&self, row: &Follower) -> Option<Standing> {
-        let all = self.0.lock();
+        let all = self.standings.lock();
         let found = all.get(&(row.namespace.clone(), row.name.clone()));
         found.filter(|(version, _)| *version == row.version).map(|(_, standing)| standing.clone())
     }
 
     fn keep(&self, row: &Follower, standing: Standing) {
-        self.0.lock().insert((row.namespace.clone(), row.name.clone()), (row.version, standing));
+        self.standings.lock().insert((row.namespace.clone(), row.name.clone()), (row.version, standing));
     }
 
     fn retain(&self, rows: &[Follower]) {
-        let is_there = |key: &Key| rows.iter().any(|row| row.namespace == key.0 && row.name == key.1);
-        self.0.lock().retain(|key, _| is_there(key));
+        let there: HashSet<_> = rows.iter().map(|row| (&row.namespace, &row.name)).collect();
+        self.standings.lock().retain(|(namespace, name), _| there.contains(&(namespace, name)));
     }
 }
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
-    let rows = core.store.due_followers(Following::Alerts, Timestamp::MAX, crate::loops::BATCH).await?;
+    let rows = turns::active(core, Following::Alerts).await?;
     core.looked.keep(Following::Alerts, &rows);
     core.counted.retain(&rows);
     // The store holds what a pause forbids; this spares the work.
@@ -53,7 +61,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
         return Ok(Progress::default());
     }
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
-    for row in rows {
+    for row in core.counted.turns.in_turn(rows) {
         if let Err(error) = look(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
             match error {
                 StoreError::Corrupt(_) | StoreError::Refused(_) => {
@@ -174,12 +182,19 @@ async fn tell(
             "note": spec.note,
         }),
     };
-    for it in core.store.followers(Following::Subscriptions, &row.namespace, "", 500).await? {
-        let (wants, standing) = subscriptions::read(&it)?;
-        let is_meant = if spec.tell.is_empty() { wants.types.want(word) } else { spec.tell.contains(&it.name) };
-        if is_meant && wants.due(&standing).is_some() {
-            start.tasks.push(core.message_to(&row.namespace, &it.name, &wants, &message, now));
+    let mut after = String::new();
+    loop {
+        let page = core.store.followers(Following::Subscriptions, &row.namespace, &after, PAGE).await?;
+        for it in &page {
+            let (wants, standing) = subscriptions::read(it)?;
+            let is_meant = if spec.tell.is_empty() { wants.types.want(word) } else { spec.tell.contains(&it.name) };
+            if is_meant && wants.due(&standing).is_some() {
+                start.tasks.push(core.message_to(&row.namespace, &it.name, &wants, &message, now));
+            }
+        }
+        match page.last() {
+            Some(last) if page.len() >= PAGE as usize => after.clone_from(&last.name),
+            _ => return Ok(()),
         }
     }
-    Ok(())
 }

@@ -2,7 +2,7 @@
 
 use comeback_core::alert::Count;
 use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Timestamp};
+use comeback_core::{Did, Quota, Timestamp};
 use comeback_store::{Applied, Follower, Following};
 use serde_json::Value;
 
@@ -12,8 +12,6 @@ use crate::{CommandError, Core, Engine};
 
 /// Somebody else may change the same row at the same moment; its loop does so whenever something is counted.
 const ROUNDS: u32 = 50;
-/// In one namespace.
-const MOST: usize = 200;
 
 impl Engine {
     /// In place of the one there is, or new; the answer says whether it is new. It counts from now on, unless only its words or those
@@ -103,9 +101,8 @@ impl Engine {
         }
         faults.or(())?;
         limits.check_act(act)?;
-        let there = self.core.store.followers(Following::Alerts, namespace, "", MOST as u32 + 1).await?;
-        if there.len() >= MOST && there.iter().all(|row| row.name != name) {
-            return Err(Invalid::one("name", format!("a namespace has {MOST} alerts at most")).into());
+        if self.core.store.follower(Following::Alerts, namespace, name).await?.is_none() {
+            self.core.check_follower_quota(Following::Alerts, Quota::Alerts, namespace).await?;
         }
         Ok(())
     }

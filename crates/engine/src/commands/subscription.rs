@@ -3,7 +3,7 @@
 use comeback_core::filter::{Compare, Filter, Pattern, Sort, StateTest, Term, Test, TextField, TimeField};
 use comeback_core::subscription::{Message, TEST};
 use comeback_core::transition::Act;
-use comeback_core::{Did, HOOK_QUEUE, Invalid, Millis, State, TaskId, Timestamp};
+use comeback_core::{Did, HOOK_QUEUE, Invalid, Millis, Quota, State, TaskId, Timestamp};
 use comeback_store::{Applied, FeedCursor, Follower, Following, ListQuery, Listing, StoreError, Submission};
 use serde_json::{Value, json};
 
@@ -14,8 +14,6 @@ use crate::{CommandError, Core, Engine, ManualRetry};
 
 /// Somebody else may change the same row at the same moment; its loop does so whenever something happens.
 const ROUNDS: u32 = 50;
-/// In one namespace.
-const MOST: usize = 500;
 /// How long the secret before the newest goes on signing.
 const OVERLAP: Millis = Millis::from_days(1);
 /// Deliveries that one request brings back.
@@ -52,9 +50,7 @@ impl Engine {
         let now = core.clock.now();
         self.check_subscription(namespace, id, &spec, act, now)?;
         let secret = secret.map_or_else(new_secret, Ok)?;
-        if core.store.followers(Following::Subscriptions, namespace, "", MOST as u32).await?.len() >= MOST {
-            return Err(Invalid::one("id", format!("a namespace has {MOST} subscriptions at most")).into());
-        }
+        core.check_follower_quota(Following::Subscriptions, Quota::Subscriptions, namespace).await?;
         core.ensure_share(namespace).await?;
         let standing = Standing {
             cursor: Some(core.store.feed_end().await?.to_string()),
@@ -243,6 +239,7 @@ impl Engine {
         place: &str,
     ) -> Result<Option<(String, String, Value)>, CommandError> {
         let Ok(cursor) = place.parse::<FeedCursor>() else { return Ok(None) };
+        let cursor = self.core.store.feed_cursor(cursor).await?;
         let before = FeedCursor { seq: cursor.seq.saturating_sub(1), ..cursor };
         let feed = self.core.store.feed(Some(before), 1).await?;
         let found = feed.events.into_iter().find(|it| it.cursor == cursor && it.namespace == namespace);
@@ -380,6 +377,18 @@ fn of_subscription(id: &str) -> Filter {
 }
 
 impl Core {
+    /// Refuses a new follower where the namespace has as many as it may have.
+    pub(crate) async fn check_follower_quota(
+        &self,
+        sort: Following,
+        quota: Quota,
+        namespace: &str,
+    ) -> Result<(), CommandError> {
+        let most = u32::try_from(self.config.quotas.get(quota)).unwrap_or(u32::MAX);
+        let used = self.store.followers(sort, namespace, "", most).await?.len() as u64;
+        Ok(self.config.quotas.check(quota, namespace, used)?)
+    }
+
     /// No database need be asked for what can be no name.
     pub(crate) fn may_be_named(&self, what: &'static str, name: &str) -> Result<(), CommandError> {
         let mut faults = Invalid::default();

@@ -16,6 +16,7 @@ use comeback_store::{
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use super::turns::{self, Turns};
 use super::{DELIVERY, OF, Standing, SubscriptionSpec, read};
 use crate::Core;
 use crate::changes::{Heard, unheard};
@@ -26,6 +27,10 @@ use crate::schedules::text;
 const PAGE: u32 = 500;
 /// Commits that are under way at once.
 const AT_ONCE: usize = 8;
+/// Subscriptions whose deliveries are in memory at once.
+const TOGETHER: usize = 64;
+/// Deliveries made before the turns begin anew, so that a namespace with many does not keep the others waiting.
+const MOST_MADE: usize = 5_000;
 /// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(60);
 
@@ -40,6 +45,8 @@ pub(crate) struct Looked {
     alerts: AtomicBool,
     places: Mutex<HashMap<Key, (u32, FeedCursor)>>,
     waiting: Mutex<HashMap<Key, Waiting>>,
+    /// Whose subscriptions are looked at next.
+    turns: Turns,
 }
 
 impl Looked {
@@ -187,28 +194,40 @@ fn holds(filter: &Filter, view: &TaskView, now: Timestamp) -> bool {
 
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
-    let rows = core.store.due_followers(Following::Subscriptions, now, crate::loops::BATCH).await?;
+    let rows = turns::active(core, Following::Subscriptions).await?;
     core.looked.keep(Following::Subscriptions, &rows);
     // The store holds what a pause forbids; this spares the work.
     if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
         return Ok(Progress::default());
     }
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
-    let mut steps = Vec::new();
-    for row in rows {
-        match follow(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
-            Ok(step) => steps.extend(step),
-            Err(error) => set_aside(&row, error)?,
-        }
-    }
-    // Side by side: none of them waits for the commit of another.
-    for some in steps.chunks(AT_ONCE) {
-        let stored = join_all(some.iter().map(|step| step.store(core, now))).await;
-        for (step, stored) in some.iter().zip(stored) {
-            match stored {
-                Ok(moved) => progress.moved += u32::from(moved),
-                Err(error) => set_aside(&step.moved, error)?,
+    let (rows, mut made) = (core.looked.turns.in_turn(rows), 0);
+    for some in rows.chunks(TOGETHER) {
+        let mut steps = Vec::new();
+        for row in some {
+            match follow(core, row, &mut pages, &mut tasks, &mut progress, now).await {
+                Ok(step) => steps.extend(step),
+                Err(error) => set_aside(row, error)?,
             }
+        }
+        // Side by side: none of them waits for the commit of another.
+        for few in steps.chunks(AT_ONCE) {
+            let stored = join_all(few.iter().map(|step| step.store(core, now))).await;
+            for (step, stored) in few.iter().zip(stored) {
+                match stored {
+                    Ok(true) => {
+                        progress.moved += 1;
+                        made += step.start.tasks.len();
+                    }
+                    Ok(false) => {}
+                    Err(error) => set_aside(&step.moved, error)?,
+                }
+            }
+        }
+        core.looked.turns.took(some);
+        if made >= MOST_MADE {
+            progress.more = true;
+            break;
         }
     }
     Ok(progress)

@@ -7,6 +7,7 @@
 pub(crate) mod deliver;
 pub(crate) mod follow;
 mod sign;
+pub(crate) mod turns;
 
 use std::sync::{Arc, LazyLock};
 

@@ -250,6 +250,23 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.feed_end()).await
     }
 
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
+        self.reads(self.truth.feed_cursor(cursor)).await
+    }
+
+    async fn epoch(&self) -> Result<String, StoreError> {
+        self.reads(self.truth.epoch()).await
+    }
+
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        self.reads(self.truth.active_followers(sort, after, limit)).await
+    }
+
     async fn apply_spawning(
         &self,
         commit: &Commit,

@@ -11,7 +11,7 @@ use comeback_engine::subscriptions::{DELIVERY, SubscriptionSpec};
 use comeback_engine::{CommandError, Engine, TaskSpec};
 
 use crate::stories;
-use crate::world::{everything_is_told, failed, lease_one, nobody, report, submit, succeeded};
+use crate::world::{failed, lease_one, nobody, report, submit, succeeded};
 
 const MINUTE: u64 = 60_000;
 
@@ -37,7 +37,6 @@ async fn put(engine: &Engine, name: &str, spec: AlertSpec) -> AlertView {
 
 /// Whatever was done is seen.
 pub async fn tick(engine: &Engine) {
-    everything_is_told(engine).await;
     engine.tick().await.expect("a tick");
 }
 
@@ -154,7 +153,6 @@ stories! {
             for _ in 0..3 {
                 end(&one, "k", false).await;
             }
-            everything_is_told(&one).await;
             let looks = [&one, &two, &one, &two].map(|engine| {
                 let engine = engine.clone();
                 tokio::spawn(async move { engine.tick_loop(Loop::Alerts).await.unwrap() })
@@ -190,7 +188,6 @@ stories! {
             at.push(place.now());
             place.pass(24 * 60 * MINUTE);
         }
-        everything_is_told(&engine).await;
         let test = engine.backtest_alert("default", &failures(3), Millis::from_days(7)).await.unwrap();
         assert!(test.complete);
         let fired: Vec<Timestamp> = test.changes.iter().filter(|it| it.what == AlertEvent::Fired).map(|it| it.at).collect();

@@ -153,6 +153,26 @@ cases! { "followers";
         assert_eq!(w.store.due_followers(Following::Schedules, now, 1).await.unwrap()[0].namespace, "other");
     }
 
+    /// M7: whoever reads page by page comes by everybody, whatever their times are.
+    fn the_active_are_read_page_by_page_in_every_namespace(w) {
+        let now = w.now();
+        for (namespace, name, due) in [("b", "2", 9), ("a", "2", 0), ("b", "1", 5), ("a", "Z", 7), ("c", "1", 0)] {
+            let sort = Following::Subscriptions;
+            put(&w, &Follower { sort, namespace: namespace.into(), ..named(&w, name, Some(now + Millis(due))) }).await;
+        }
+        put(&w, &Follower { sort: Following::Subscriptions, ..named(&w, "paused", None) }).await;
+        put(&w, &named(&w, "another sort", Some(now))).await;
+        let (mut told, mut last) = (Vec::new(), None::<(String, String)>);
+        loop {
+            let after = last.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+            let page = w.store.active_followers(Following::Subscriptions, after, 2).await.unwrap();
+            let Some(end) = page.last() else { break };
+            last = Some((end.namespace.clone(), end.name.clone()));
+            told.extend(page.iter().map(|row| format!("{}/{}", row.namespace, row.name)));
+        }
+        assert_eq!(told, ["a/2", "a/Z", "b/1", "b/2", "c/1"]);
+    }
+
     fn schedules_are_listed_by_name_in_their_namespace(w) {
         for name in ["b", "a/c", "a", "Z"] {
             put(&w, &named(&w, name, None)).await;

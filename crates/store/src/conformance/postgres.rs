@@ -83,17 +83,16 @@ async fn make_template(client: &Client) {
     client.execute("select pg_advisory_unlock($1)", &[&LOCK]).await.expect("unlocked");
 }
 
-/// Waits until nobody in the cluster is in the midst of what began before now: the feed tells no later what was stored by then. For
-/// tests that look once; where there is no cluster, nothing is waited for.
-pub async fn settled() {
-    if std::env::var("COMEBACK_TEST_POSTGRES").is_err() {
-        return;
-    }
-    let client = connect(&cluster()).await;
-    let mark: i64 = client.query_one("select pg_current_xact_id()::text::int8", &[]).await.expect("a number").get(0);
-    let passed = "select pg_snapshot_xmin(pg_current_snapshot())::text::int8 > $1";
-    while !client.query_one(passed, &[&mark]).await.expect("the cluster answers").get::<_, bool>(0) {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+/// A session of another program, in another database of the cluster, in the midst of a transaction that writes.
+pub struct ForeignTransaction {
+    _client: Client,
+}
+
+impl ForeignTransaction {
+    pub async fn begin() -> ForeignTransaction {
+        let client = connect(&cluster()).await;
+        client.batch_execute("begin; select pg_current_xact_id()").await.expect("it begins to write");
+        ForeignTransaction { _client: client }
     }
 }
 

@@ -9,6 +9,7 @@ use tokio_postgres::{Client, IsolationLevel, Transaction};
 use uuid::Uuid;
 
 use super::rows::{Reader, read_done, read_fixed, read_history, read_open};
+use super::sequence;
 use super::setup::{self, PostgresOptions};
 use crate::StoreError;
 use crate::check::{
@@ -113,12 +114,8 @@ impl Look for Snapshot<'_> {
                 found.push(format!("the index {name} finds {by_index} rows, and there are {by_table}"));
             }
         }
-        let foreign =
-            self.rows("select count(*) from feed where xid >= pg_snapshot_xmax(pg_current_snapshot())", &[]).await?;
-        if let Some(rows) = foreign.first().map(|row| row.get::<_, i64>(0)).filter(|rows| *rows > 0) {
-            found.push(format!(
-                "{rows} rows of the feed are from another cluster; `comeback db migrate` puts them right"
-            ));
+        if self.tx.query_one(sequence::IS_FOREIGN, &[]).await?.get(0) {
+            found.push("rows of the feed are from another cluster; `comeback db migrate` puts them right".into());
         }
         Ok(found)
     }
@@ -249,14 +246,23 @@ impl Look for Snapshot<'_> {
         Ok(pairs(&self.rows(sql::LOG, &[&execution]).await?))
     }
 
-    async fn feed(&mut self, (transaction, after): (i64, i64)) -> Result<FeedPage, StoreError> {
-        let rows = self
-            .rows(
-                "select xid::text::int8, id, ids, firsts, lasts from feed
-                 where (xid, id) > ($1::text::xid8, $2) order by xid, id limit 64",
-                &[&transaction.max(0).to_string(), &after],
-            )
-            .await?;
+    /// By position, and behind that what has none yet.
+    async fn feed(&mut self, (position, after): (i64, i64)) -> Result<FeedPage, StoreError> {
+        let by_position =
+            "select p.position, 0::int8, f.ids, f.firsts, f.lasts from feed_position p join feed f on f.id = p.feed_id
+                           where p.position > $1 order by p.position limit 64";
+        let mut rows = match position {
+            i64::MAX => Vec::new(),
+            position => self.rows(by_position, &[&position]).await?,
+        };
+        if rows.is_empty() {
+            let sql = format!(
+                "select {}::int8, id, ids, firsts, lasts from ({}) pending where id > $1 order by id limit 64",
+                i64::MAX,
+                sequence::pending_rows()
+            );
+            rows = self.rows(&sql, &[&after]).await?;
+        }
         let mut page = FeedPage { rows: rows.len() as u64, ..FeedPage::default() };
         for row in &rows {
             let (ids, firsts, lasts): (Vec<Uuid>, Vec<i32>, Vec<i32>) = (row.get(2), row.get(3), row.get(4));

@@ -71,6 +71,23 @@ pub async fn due(
     Ok(rows.iter().map(|row| read(sort, row)).collect())
 }
 
+pub async fn active(
+    store: &PostgresStore,
+    sort: Following,
+    after: Option<(&str, &str)>,
+    limit: u32,
+) -> Result<Vec<Follower>, StoreError> {
+    let (client, what) = (store.reader().await?, of(sort));
+    let sql = format!(
+        "{what} where s.due is not null and (n.name collate \"C\", s.name collate \"C\") > ($1, $2)
+         order by n.name collate \"C\", s.name collate \"C\" limit $3"
+    );
+    let statement = client.prepare_cached(&sql).await?;
+    let (namespace, name) = after.unwrap_or(("", ""));
+    let rows = client.query(&statement, &[&namespace, &name, &i64::from(limit)]).await?;
+    Ok(rows.iter().map(|row| read(sort, row)).collect())
+}
+
 /// Two who fire the same instant: the version lets one of them through.
 pub async fn put(
     store: &PostgresStore,

@@ -12,6 +12,7 @@ mod columns;
 mod dependencies;
 mod describe;
 mod documents;
+mod epoch;
 mod feed;
 mod flow;
 mod followers;
@@ -25,6 +26,9 @@ mod plans;
 mod read;
 mod rows;
 mod rules;
+mod sequence;
+#[cfg(test)]
+mod sequence_tests;
 pub(crate) mod setup;
 mod stats;
 mod submit;
@@ -61,13 +65,14 @@ use crate::types::*;
 use crate::{ListQuery, Store, StoreError};
 
 pub use check::check;
-pub use health::{Health, health};
+pub use health::{Health, Holder, HolderKind, health};
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {
     pools: setup::Pools,
     dictionary: Arc<Dictionary>,
     wake: wake::Wake,
+    sequencer: sequence::Sequencer,
     #[cfg(any(test, feature = "conformance"))]
     count_without_locks: bool,
 }
@@ -84,10 +89,12 @@ impl PostgresStore {
             tokio::spawn(setup::warm(pools.read.clone(), vec![&read::OPEN, read::NEXT_DUE]));
         }
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone());
+        let sequencer = sequence::Sequencer::new(pools.sequence.clone());
         Ok(PostgresStore {
             pools,
             dictionary,
             wake,
+            sequencer,
             #[cfg(any(test, feature = "conformance"))]
             count_without_locks: options.count_without_locks,
         })
@@ -265,6 +272,14 @@ impl Store for PostgresStore {
         feed::feed_end(self).await.map_err(StoreError::of_a_read)
     }
 
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
+        feed::translated(&self.reader().await?, cursor).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn epoch(&self) -> Result<String, StoreError> {
+        epoch::epoch(self).await
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         flow::execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
     }
@@ -329,6 +344,15 @@ impl Store for PostgresStore {
 
     async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
         followers::due(self, sort, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        followers::active(self, sort, after, limit).await.map_err(StoreError::of_a_read)
     }
 
     async fn put_follower(

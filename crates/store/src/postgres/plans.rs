@@ -149,7 +149,9 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, super::rules::BEST).await, &["open_ready"]);
             check(&plan(&client, &super::rules::in_use_statement()).await, &["open_ruled"]);
             check(&plan(&client, super::read::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
-            check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_order"]);
+            check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_position_pkey", "feed_pkey"]);
+            check(&plan(&client, super::sequence::PASS).await, &["feed_position_pkey", "feed_order"]);
+            check(&plan(&client, super::sequence::IS_NEEDED).await, &["feed_position_pkey", "feed_order"]);
             if rows > 10 {
                 check_pages(&database).await;
             }

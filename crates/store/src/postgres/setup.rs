@@ -8,7 +8,7 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::tls;
+use super::{sequence, tls};
 use crate::StoreError;
 use crate::check::created_by;
 use crate::schema::SchemaState;
@@ -77,6 +77,9 @@ pub const HOT: &str = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=o
     -c enable_mergejoin=off -c enable_bitmapscan=off -c enable_material=off -c jit=off \
     -c statement_timeout=15s -c lock_timeout=5s -c idle_in_transaction_session_timeout=5s";
 
+/// For a transaction that others wait for: it is over soon, or taken back.
+const BRIEF: &str = "-c lock_timeout=3s -c idle_in_transaction_session_timeout=3s";
+
 /// For everything that is read a page at a time: through indexes and by key, whatever a planner that has not counted yet would guess.
 const COLD: &str = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off \
     -c max_parallel_workers_per_gather=0 -c jit=off -c statement_timeout=10s -c lock_timeout=2s \
@@ -90,6 +93,8 @@ pub struct Pools {
     pub read: Pool,
     /// For looking up numbers in the middle of another read, which must not wait for a reader.
     pub learn: Pool,
+    /// For the sequencer of the feed, which writes on behalf of readers and must not wait for a writer.
+    pub sequence: Pool,
 }
 
 pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
@@ -98,6 +103,7 @@ pub async fn pools(options: &PostgresOptions) -> Result<Pools, StoreError> {
         write: pool(options.config(HOT)?, &tls, options.writers)?,
         read: pool(options.config(COLD)?, &tls, options.readers)?,
         learn: pool(options.config(COLD)?, &tls, 1)?,
+        sequence: pool(options.config(&format!("{HOT} {BRIEF}"))?, &tls, 1)?,
     })
 }
 
@@ -179,7 +185,7 @@ async fn migrate_locked(client: &mut Client, options: &PostgresOptions) -> Resul
         .run_async(client)
         .await
         .map_err(|error| StoreError::Schema(format!("the migration failed: {error}")))?;
-    take_over_feed(client).await
+    sequence::take_over(client).await
 }
 
 pub async fn schema(client: &Client) -> Result<SchemaState, StoreError> {
@@ -194,14 +200,4 @@ pub async fn schema(client: &Client) -> Result<SchemaState, StoreError> {
 /// The tables and indexes of the newest schema.
 pub fn created_names() -> Vec<String> {
     created_by(embedded::migrations::runner().get_migrations().iter().filter_map(|it| it.sql()))
-}
-
-/// A dump that was restored into a younger cluster brings numbers of transactions that have not happened here: the feed would
-/// stand still until they have. Everything in it is past, so it may all come first.
-async fn take_over_feed(client: &Client) -> Result<(), StoreError> {
-    let foreign = "select exists (select 1 from feed where xid >= pg_snapshot_xmax(pg_current_snapshot()))";
-    if client.query_one(foreign, &[]).await?.get(0) {
-        client.execute("update feed set xid = '3'", &[]).await?;
-    }
-    Ok(())
 }

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::feed::{FeedRow, ROWS, rows_from};
+use super::feed::{FeedRow, ROWS, rows_from, up_to_date};
 use super::read::snapshot;
 use super::rows::{Reader, read_history};
 use super::{PostgresStore, audit, learn};
@@ -25,12 +25,12 @@ use crate::stats::{
 
 pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, StoreError> {
     let mut client = store.reader().await?;
+    let from: String = client.query_one("select place from stat_fold", &[]).await?.get(0);
+    let start = up_to_date(store, &client, place(&from)?).await?;
     let tx = snapshot(&mut client).await?;
-    let from: String = tx.query_one("select place from stat_fold", &[]).await?.get(0);
-    let start = place(&from)?;
     let mut rows = rows_from(&tx, start).await?;
     let mut more = rows.len() as i64 >= ROWS;
-    rows.retain(|row| (row.transaction, row.row) > (start.transaction, start.row) || start == FeedCursor::default());
+    rows.retain(|row| row.position > start.row);
     let mut items = 0;
     let enough = rows.iter().position(|row| {
         items += row.ids.len();
@@ -40,7 +40,7 @@ pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, Stor
         more |= last + 1 < rows.len();
         rows.truncate(last + 1);
     }
-    let to = rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of(row.transaction, row.row).to_string());
+    let to = rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of_position(row.position).to_string());
     let facts = facts(store, &tx, &rows).await?;
     Ok(Stretch { from, to, facts, more })
 }

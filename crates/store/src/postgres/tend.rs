@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::learn;
 use super::rows::{Reader, read_open};
-use super::{PostgresStore, audit, operations};
+use super::{PostgresStore, audit, operations, sequence};
 use crate::StoreError;
 use crate::audit::pause_facts;
 use crate::check::PRUNED_BEFORE;
@@ -340,6 +340,8 @@ pub async fn prunable(store: &PostgresStore, before: Timestamp) -> Result<u64, S
 }
 
 pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Result<Pruned, StoreError> {
+    // What has no position yet would stay.
+    store.sequencer.run().await?;
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     let lone = tx
@@ -376,13 +378,7 @@ pub async fn prune(store: &PostgresStore, before: Timestamp, limit: u32) -> Resu
     tx.execute("delete from history where subject = any($1)", &[&ids]).await?;
     tx.execute("delete from task where id = any($1)", &[&ids]).await?;
     tx.execute("delete from task_payload where task_id = any($1)", &[&ids]).await?;
-    let told = tx
-        .execute(
-            "delete from feed where id = any(array(
-           select id from (select id, at from feed order by id limit $2) oldest where at < $1))",
-            &[&before.0, &i64::from(limit)],
-        )
-        .await?;
+    let told = sequence::prune(&tx, before.0, i64::from(limit)).await?;
     let keys = tx
         .execute(
             "delete from idempotency where (namespace, scope, key) in

@@ -10,6 +10,7 @@ use rusqlite::backup::{Backup, StepResult};
 
 use super::setup;
 use crate::StoreError;
+use crate::epoch::COPIED;
 
 /// Pages copied between two looks at the progress.
 const PAGES: i32 = 2_048;
@@ -72,6 +73,15 @@ impl Drop for Unfinished {
     }
 }
 
+/// Whoever opens the copy begins a new epoch: its leases are those of another moment.
+fn mark_as_copy(target: &Connection) -> Result<(), StoreError> {
+    let has_meta = "select exists (select 1 from sqlite_master where type = 'table' and name = 'meta')";
+    if target.query_row(has_meta, (), |row| row.get(0))? {
+        target.execute("insert into meta (key, value) values (?1, '1') on conflict do nothing", [COPIED])?;
+    }
+    Ok(())
+}
+
 fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(BackupProgress)) -> Result<(), StoreError> {
     let source = setup::connect_to_read(from)?;
     // A snapshot that stays: without it the copy would begin again with every commit of a server beside it.
@@ -94,6 +104,7 @@ fn copy(from: &Path, to: &Path, progress: &mut dyn FnMut(BackupProgress)) -> Res
     drop(source);
     // One file that can be carried away; whoever opens it next turns its log on again.
     target.query_row("pragma journal_mode = delete", (), |_| Ok(()))?;
+    mark_as_copy(&target)?;
     let verdict: String = target.query_row("pragma integrity_check(1)", (), |row| row.get(0))?;
     if verdict != "ok" {
         return Err(StoreError::Corrupt(format!("the copy is not whole: {verdict}")));

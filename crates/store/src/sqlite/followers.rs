@@ -67,6 +67,21 @@ pub fn due(connection: &Connection, sort: Following, now: Timestamp, limit: u32)
     Ok(found)
 }
 
+pub fn active(
+    connection: &Connection,
+    sort: Following,
+    after: (&str, &str),
+    limit: u32,
+) -> Result<Vec<Follower>, StoreError> {
+    let what = of(sort);
+    let sql =
+        format!("{what} where s.due is not null and (n.name, s.name) > (?1, ?2) order by n.name, s.name limit ?3");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found =
+        statement.query_map((after.0, after.1, limit), |row| read(sort, row))?.collect::<rusqlite::Result<_>>()?;
+    Ok(found)
+}
+
 pub fn put(
     tx: &mut Tx<'_>,
     follower: &Follower,

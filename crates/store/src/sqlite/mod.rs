@@ -12,6 +12,7 @@ mod claim;
 mod dependencies;
 mod describe;
 mod documents;
+mod fence;
 mod flow;
 mod followers;
 mod list;
@@ -83,6 +84,8 @@ pub struct SqliteStore {
     readers: Option<setup::Readers>,
     dictionary: Arc<Dictionary>,
     wakes: tokio::sync::watch::Sender<u64>,
+    /// Present where there is a file.
+    fence: Option<fence::Fence>,
 }
 
 impl SqliteStore {
@@ -90,6 +93,7 @@ impl SqliteStore {
         let lock = options.path.as_deref().map(setup::lock).transpose()?;
         let mut connection = setup::connect(options.path.as_deref())?;
         setup::migrate(&mut connection)?;
+        let fence = lock.as_ref().map(|lock| fence::Fence::open(lock, &mut connection)).transpose()?;
         let dictionary = Arc::new(Dictionary::default());
         setup::load_dictionary(&connection, &dictionary)?;
         let readers = match &options.path {
@@ -102,7 +106,7 @@ impl SqliteStore {
             Writer::spawn(connection, dictionary.clone(), options.path.clone(), lock)?
         };
         let (wakes, _) = tokio::sync::watch::channel(0);
-        Ok(SqliteStore { writer, readers, dictionary, wakes })
+        Ok(SqliteStore { writer, readers, dictionary, wakes, fence })
     }
 
     /// How far a file is behind this build; one that is not there has nothing yet.
@@ -313,6 +317,18 @@ impl Store for SqliteStore {
         self.read(|connection, _| read::feed_end(connection)).await
     }
 
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
+        Ok(cursor)
+    }
+
+    async fn epoch(&self) -> Result<String, StoreError> {
+        let (epoch, fed) = self.read(|connection, _| fence::epoch(connection)).await?;
+        if let Some(fence) = &self.fence {
+            fence.note(fed);
+        }
+        Ok(epoch)
+    }
+
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
         let namespace = namespace.to_owned();
         self.read(move |connection, dictionary| flow::execution_view(connection, dictionary, &namespace, id)).await
@@ -393,6 +409,17 @@ impl Store for SqliteStore {
 
     async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
         self.read(move |connection, _| followers::due(connection, sort, now, limit)).await
+    }
+
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        let (namespace, name) =
+            after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).unwrap_or_default();
+        self.read(move |connection, _| followers::active(connection, sort, (&namespace, &name), limit)).await
     }
 
     async fn put_follower(

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use comeback_engine::store::postgres::{Health, health};
+use comeback_engine::store::postgres::{Health, Holder, HolderKind, health};
 use comeback_engine::store::{Place, SCHEMA_VERSION};
 
 use super::Chart;
@@ -95,8 +95,34 @@ fn file(path: &Path, chart: &mut Chart) {
     }
 }
 
-/// Longer transactions keep dead rows from being swept up.
-const LONG_TRANSACTION_SECS: i64 = 300;
+/// What keeps VACUUM from removing dead rows is told one by one, up to so many.
+const MOST_HOLDERS: usize = 5;
+
+/// Who holds back VACUUM, and how to end that.
+fn held_by(holder: &Holder) -> (String, String) {
+    let Holder { kind, database, pid, name, secs } = holder;
+    let at = if database.is_empty() { "of the cluster".to_owned() } else { format!("in database {database}") };
+    let age = match secs {
+        Some(secs) => format!("has been open for {}", span(Millis::from_secs((*secs).max(0).cast_unsigned()))),
+        None => "has been open for long".to_owned(),
+    };
+    let why = "it keeps VACUUM from removing dead rows in every database";
+    match kind {
+        HolderKind::Transaction => {
+            let (pid, name) = (pid.unwrap_or_default(), if name.is_empty() { "without a name" } else { name });
+            let words = format!("a transaction {at} {age} (pid {pid}, application {name})");
+            (words, format!("end it: select pg_terminate_backend({pid}); {why}"))
+        }
+        HolderKind::Prepared => {
+            let words = format!("the prepared transaction '{name}' {at} {age}");
+            (words, format!("there: rollback prepared '{name}', or commit prepared '{name}'; {why}"))
+        }
+        HolderKind::Slot => {
+            let words = format!("the replication slot {name} {at} holds back old rows");
+            (words, format!("if nobody uses it: select pg_drop_replication_slot('{name}'); {why}"))
+        }
+    }
+}
 
 fn server(health: &Health, chart: &mut Chart) {
     let Health { version, version_number, .. } = health;
@@ -127,18 +153,18 @@ fn server(health: &Health, chart: &mut Chart) {
     let used = health.connections * 100 / health.max_connections.max(1);
     let words = format!("{} of {} connections are used", health.connections, health.max_connections);
     if used >= 80 {
-        chart.look("connections", words, "a larger max_connections; every instance uses up to 12");
+        chart.look("connections", words, "a larger max_connections; every instance uses up to 13");
     } else {
         chart.well("connections", words);
     }
-    if health.longest_transaction_secs > LONG_TRANSACTION_SECS {
-        let age = span(Millis::from_secs(health.longest_transaction_secs.cast_unsigned()));
-        let words = format!("a transaction has been open for {age}");
-        chart.look("vacuum", words, "find it in pg_stat_activity and end it: it keeps dead rows from being swept up");
-    } else if health.prepared_transactions > 0 {
-        let words = format!("{} prepared transactions wait", health.prepared_transactions);
-        chart.look("vacuum", words, "commit or roll back what is in pg_prepared_xacts");
-    } else if !health.autovacuum {
+    for holder in health.holders.iter().take(MOST_HOLDERS) {
+        let (words, remedy) = held_by(holder);
+        chart.look("vacuum", words, remedy);
+    }
+    if !health.holders.is_empty() {
+        return;
+    }
+    if !health.autovacuum {
         chart.look("vacuum", "autovacuum is off", "autovacuum = on");
     } else if health.dead_rows > 100_000 && health.dead_rows > 4 * health.live_rows {
         let dead = grouped(health.dead_rows.cast_unsigned());

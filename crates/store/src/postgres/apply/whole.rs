@@ -98,9 +98,10 @@ pub async fn apply(
 
 /// Waits for the turn of this transaction to write into these logs. It must come before anything is written or locked.
 ///
-/// The feed is in the order of transactions' numbers, and a transaction gets its number with the first row that it locks. If it
-/// then had to wait for a second execution, others could write into that log under higher numbers, and its own events, which
-/// come later, would be told first (R-I20). Turns give no number.
+/// The order of the feed does not need this: rows get their positions after they have committed (see `sequence`). But an instance of
+/// an older version may still run during an upgrade. It reads in the order of transactions' numbers, and a transaction gets its
+/// number with the first row that it locks. If it then had to wait for a second execution, others could write into that log under
+/// higher numbers, and its own events, which come later, would be told first (R-I20). Turns give no number.
 pub async fn take_turns(tx: &Transaction<'_>, executions: &[Uuid]) -> Result<(), StoreError> {
     let mut turns: Vec<i32> = executions.iter().map(turn).collect();
     turns.sort_unstable();
