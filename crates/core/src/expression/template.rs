@@ -220,7 +220,9 @@ fn code_of(source: &str) -> Vec<&str> {
     }
     let mut parts = Vec::new();
     let mut rest = source;
-    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).min() {
+    // Looks no further than the next opening: a long template has thousands.
+    let next = |text: &str| text.as_bytes().windows(2).position(|two| two == b"{{" || two == b"{%");
+    while let Some(start) = next(rest) {
         let close = if rest[start..].starts_with("{{") { "}}" } else { "%}" };
         let code = &rest[start + 2..];
         let end = end_of_code(code, close);
