@@ -111,7 +111,7 @@ pub fn gates(connection: &Connection, dictionary: &Dictionary, per_namespace: u3
             let rows: Vec<_> = statement.query_map((lane, left), read)?.collect::<rusqlite::Result<_>>()?;
             left -= u32::try_from(rows.len()).unwrap_or(left).min(left);
             for row in rows {
-                gates.push(stored_open(row, dictionary)?);
+                gates.push(stored_open(connection, row, dictionary)?);
             }
             if left == 0 {
                 break;

@@ -107,7 +107,7 @@ impl SqliteStore {
         let lock = options.path.as_deref().map(setup::lock).transpose()?;
         let mut connection = setup::connect(options.path.as_deref())?;
         setup::migrate(&mut connection)?;
-        let fence = lock.as_ref().map(|lock| fence::Fence::open(lock, &mut connection)).transpose()?;
+        let fence = lock.as_ref().map(|lock| fence::Fence::open(&lock.beside, &mut connection)).transpose()?;
         let dictionary = Arc::new(Dictionary::default());
         setup::load_dictionary(&connection, &dictionary)?;
         let readers = |count: usize| match &options.path {

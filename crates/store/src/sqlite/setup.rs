@@ -47,7 +47,8 @@ const BUSY: Duration = Duration::from_secs(5);
 /// file gives up all `fcntl` locks of the process on it: drop this after the last connection.
 #[derive(Debug)]
 pub struct Lock {
-    _beside: File,
+    /// The file beside it, which also says when it was opened last (`fence`).
+    pub beside: File,
     _database: File,
 }
 
@@ -65,7 +66,7 @@ pub fn lock(path: &Path) -> Result<Lock, StoreError> {
     create(path);
     let database = opened(path, File::options().read(true).open(path))?;
     take(&database, path, path)?;
-    Ok(Lock { _beside: beside, _database: database })
+    Ok(Lock { beside, _database: database })
 }
 
 fn take(file: &File, name: &Path, path: &Path) -> Result<(), StoreError> {
