@@ -254,13 +254,7 @@ impl Engine {
 }
 
 /// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
-async fn dispatch(
-    runner: Runner,
-    duty: Duty,
-    concurrency: usize,
-    slots: Arc<DutySlots>,
-    beat: Arc<Pulse>,
-) -> Finished {
+async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, slots: Arc<DutySlots>, beat: Arc<Pulse>) -> Finished {
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
     let mut served = String::new();
     let wanted = core.wake.prepare(&anywhere(&duty, concurrency));
