@@ -1535,6 +1535,65 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/secrets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Named secrets, without their values */
+        get: operations["listSecrets"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/secrets/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** A named secret, without its value */
+        get: operations["getSecret"];
+        /**
+         * Put a secret under a name
+         * @description Calls, commands and subscriptions of this namespace name it as `{"secret": NAME}`. The value is encrypted, used when a call is made, and shown to nobody.
+         */
+        put: operations["putSecret"];
+        post?: never;
+        /** Delete a named secret */
+        delete: operations["deleteSecret"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/secrets/reencrypt": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Encrypt all secrets with the newest key
+         * @description Of the keys that the server was started with the first encrypts and all of them decrypt. After this the others are needed no more.
+         */
+        post: operations["reencryptSecrets"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/stats": {
         parameters: {
             query?: never;
@@ -1779,7 +1838,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Workers that ask for work, by instance */
+        /**
+         * Workers that ask for work, by instance
+         * @description Those that were seen within an hour: the latest 1,000, and all that are drained.
+         */
         get: operations["listWorkers"];
         put?: never;
         post?: never;
@@ -1949,9 +2011,29 @@ export interface paths {
         put?: never;
         /**
          * Make a key
-         * @description Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one namespace makes keys for that one only.
+         * @description Once there is one, every request needs one; so the first must be an admin's, for `*`. An admin of one namespace makes keys for that one only. Active keys of a namespace have names of their own, and none is named like a key for `*`. A key of a worker or a submitter can be limited to queues and kinds; it then leases, submits and reads by id nothing else.
          */
         post: operations["createKey"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/keys/{id}/rotate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make a new key in place of one
+         * @description The new one has the same name, role and limits. The old one stays good until the overlap has passed; both are listed.
+         */
+        post: operations["rotateKey"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2547,13 +2629,15 @@ export interface components {
             /** @description Nothing where it concerns all of them. */
             namespace: string | null;
             /** @enum {string} */
-            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "worker.drain" | "worker.undrain";
+            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "key.rotate" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "secret.put" | "secret.delete" | "secret.reencrypt" | "worker.drain" | "worker.undrain";
             /** @description The id or the name of what it was done to. */
             subject: string;
             /** @description Who it was, as they say; else their key. */
             actor: string | null;
-            /** @description The key they came with. */
+            /** @description The name of the API key they came with, or its id where it has no name. */
             key: string | null;
+            /** @description The id of that key. Names may be given again, ids never are. */
+            key_id: string | null;
             note: string | null;
             /** @description The request that asked for it. */
             request_id: string | null;
@@ -2713,9 +2797,7 @@ export interface components {
             url: string;
             verb: components["schemas"]["BatchVerb"];
             body?: components["schemas"]["Json"];
-            headers?: {
-                [key: string]: string;
-            };
+            headers?: components["schemas"]["Headers"];
         };
         /** @enum {string} */
         BatchCondition: "always" | "on_success" | "on_failure";
@@ -2942,9 +3024,7 @@ export interface components {
              * @example https://example.com/charge
              */
             url: string;
-            headers?: {
-                [key: string]: string;
-            };
+            headers?: components["schemas"]["Headers"];
             body?: unknown;
             expect?: components["schemas"]["Expect"] | null;
         };
@@ -3535,9 +3615,7 @@ export interface components {
              * @example https://example.com/charge
              */
             url: string;
-            headers?: {
-                [key: string]: string;
-            };
+            headers?: components["schemas"]["Headers"];
             body?: unknown;
             expect?: components["schemas"]["Expect"] | null;
         } | {
@@ -3550,9 +3628,7 @@ export interface components {
             /** @constant */
             type: "command";
             run: string[];
-            env?: {
-                [key: string]: string;
-            };
+            env?: components["schemas"]["Headers"];
             cwd?: string | null;
             classify?: components["schemas"]["Classify"] | null;
         } | {
@@ -3599,6 +3675,9 @@ export interface components {
                 state: components["schemas"]["State"];
                 reason: components["schemas"]["Reason"];
             } | null;
+        };
+        Headers: {
+            [key: string]: string | components["schemas"]["SecretReference"];
         };
         HeartbeatRequest: {
             leases: string[];
@@ -3740,6 +3819,33 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             expires_at: components["schemas"]["Instant"] | null;
             revoked_at: components["schemas"]["Instant"] | null;
+            /** @description The queues it is limited to, exact or with a `*` at the end; none means all. */
+            queues: string[];
+            /** @description The same of kinds. */
+            kinds: string[];
+            /** @description The networks it may be used from; none means all. */
+            allowed_addresses: string[];
+            /** @description The key that it was made in place of. */
+            replaces: string | null;
+            /** @description The key that was made in its place. */
+            replaced_by: string | null;
+            /** @description Whether it ends within 14 days. */
+            expires_soon: boolean;
+        };
+        /** @description The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`. */
+        KeyExists: {
+            /** @constant */
+            type: "key-exists";
+            title: string;
+            /** @constant */
+            status: 409;
+            detail: string;
+            /** @description The id of the request. */
+            instance: string;
+            /** @constant */
+            error: "KEY_EXISTS";
+            /** @description The id of that key. */
+            id: string;
         };
         KeyRequest: {
             role: components["schemas"]["Role"];
@@ -3749,6 +3855,18 @@ export interface components {
              */
             namespace?: components["schemas"]["Name"] | null;
             name?: components["schemas"]["Name"] | null;
+            expires_in?: components["schemas"]["Duration"] | null;
+            /** @description Only these queues, for the key of a worker or a submitter: exact names, or the beginning of names followed by `*`. */
+            queues?: components["schemas"]["Name"][];
+            /** @description Only these kinds, in the same way. */
+            kinds?: components["schemas"]["Name"][];
+            /** @description Only from these networks: addresses, or networks such as `10.0.0.0/8`. */
+            allowed_addresses?: components["schemas"]["Name"][];
+        };
+        KeyRotation: {
+            /** @description How long the old key stays good: 24 hours where nothing is said, 90 days at most; `0s` ends it at once. */
+            overlap?: components["schemas"]["Duration"] | null;
+            /** @description How long the new key is valid; as long as the old one was where nothing is said. */
             expires_in?: components["schemas"]["Duration"] | null;
         };
         /** @description At most 32, each with at most 256 bytes in name and value. */
@@ -3827,10 +3945,10 @@ export interface components {
             period_ms: number | null;
             /** @description When it last looked, on the instance that answers. */
             looked_at: components["schemas"]["Instant"] | null;
-            /** @description What it has moved on that instance. */
-            moved_total: number;
-            /** @description How often it could not, there. */
-            failed_total: number;
+            /** @description What it has moved on that instance; for admins of all namespaces only. */
+            moved_total: number | null;
+            /** @description How often it could not, there; for them only. */
+            failed_total: number | null;
             paused: boolean;
             /** @description Nothing when somebody has to resume it. */
             resumes_at: components["schemas"]["Instant"] | null;
@@ -3967,6 +4085,18 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             expires_at: components["schemas"]["Instant"] | null;
             revoked_at: components["schemas"]["Instant"] | null;
+            /** @description The queues it is limited to, exact or with a `*` at the end; none means all. */
+            queues: string[];
+            /** @description The same of kinds. */
+            kinds: string[];
+            /** @description The networks it may be used from; none means all. */
+            allowed_addresses: string[];
+            /** @description The key that it was made in place of. */
+            replaces: string | null;
+            /** @description The key that was made in its place. */
+            replaced_by: string | null;
+            /** @description Whether it ends within 14 days. */
+            expires_soon: boolean;
             /** @description Shown this once; under the same idempotency key it is not shown again. */
             key?: string;
         };
@@ -4052,6 +4182,11 @@ export interface components {
             paused?: boolean;
             note?: components["schemas"]["Note"] | null;
         };
+        /** @description A value for a name. */
+        NewSecret: {
+            /** @description 16 KiB at most. */
+            value: string;
+        };
         /** @description Who is told, and of what. */
         NewSubscription: {
             /** @description A name of your own; one is made up where nothing is said. */
@@ -4070,9 +4205,11 @@ export interface components {
             format?: components["schemas"]["DeliveryFormat"] | null;
             /**
              * @description `whsec_` and 24 to 64 bytes in base64; one is made where nothing is said, and shown once. In place of another, both sign for
-             *     a day.
+             *     a day. A named secret signs with what is put under its name.
              */
-            secret?: string | null;
+            secret?: components["schemas"]["SigningSecret"] | null;
+            /** @description Sent with every delivery; a value may be a named secret. Those that are there stay where nothing is said. */
+            headers?: components["schemas"]["Headers"] | null;
             /** @description A policy in place of ours, which tries ten times over three days. */
             retry?: components["schemas"]["RetryPolicy"];
             /** @description Nothing is delivered while it is paused; then it goes on where it stopped. */
@@ -4090,6 +4227,10 @@ export interface components {
             types: string[];
             filter: string | null;
             format: components["schemas"]["DeliveryFormat"];
+            /** @description Sent with every delivery; the values of secrets are masked. */
+            headers: {
+                [key: string]: unknown;
+            };
             /** @description As it was given; nothing where ours is used. */
             retry: unknown;
             paused: boolean;
@@ -4103,7 +4244,7 @@ export interface components {
             created_at: components["schemas"]["Instant"];
             updated_at: components["schemas"]["Instant"];
             /** @description Shown where one was made. */
-            secret?: string;
+            secret?: components["schemas"]["SigningSecret"];
         };
         /** @description One task. Only its kind is needed. */
         NewTask: {
@@ -4530,6 +4671,21 @@ export interface components {
         };
         /** @enum {string} */
         QueueStatus: "queued" | "leased" | "completed" | "dead" | "paused" | "cancelled" | "skipped";
+        /** @description The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected. */
+        QuotaExceeded: {
+            /** @constant */
+            type: "quota-exceeded";
+            title: string;
+            /** @constant */
+            status: 429;
+            detail: string;
+            /** @description The id of the request. */
+            instance: string;
+            /** @constant */
+            error: "QUOTA_EXCEEDED";
+            quota: string;
+            limit: number;
+        };
         Rate: {
             /** @description Nothing where there was none. */
             rate: number | null;
@@ -4983,9 +5139,35 @@ export interface components {
             /** @description A single task, or the one that stands for the execution. */
             task_id: components["schemas"]["Id"] | null;
         };
+        /** @description A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        SearchTimeout: {
+            /** @constant */
+            type: "search-timeout";
+            title: string;
+            /** @constant */
+            status: 422;
+            detail: string;
+            /** @description The id of the request. */
+            instance: string;
+            /** @constant */
+            error: "SEARCH_TIMEOUT";
+        };
+        Secret: {
+            name: string;
+            created_at: components["schemas"]["Instant"];
+            updated_at: components["schemas"]["Instant"];
+            updated_by: string | null;
+            /** @description The key that it is encrypted with. */
+            key_id: string;
+        };
+        /** @description A named secret: its value is put in its place when the call is made, behind the prefix. */
+        SecretReference: {
+            secret: string;
+            prefix?: string;
+        };
         SecretRotation: {
             /** @description One is made where nothing is said. */
-            secret?: string | null;
+            secret?: components["schemas"]["SigningSecret"] | null;
         };
         SeedEvent: {
             event_id: string;
@@ -5068,6 +5250,9 @@ export interface components {
         };
         /** @enum {string} */
         SettleStatus: "succeeded" | "failed";
+        SigningSecret: string | {
+            secret: string;
+        };
         Simulation: {
             /** @description Nothing when more attempts follow than were asked for. */
             gives_up_at: components["schemas"]["Instant"] | null;
@@ -5162,6 +5347,10 @@ export interface components {
             types: string[];
             filter: string | null;
             format: components["schemas"]["DeliveryFormat"];
+            /** @description Sent with every delivery; the values of secrets are masked. */
+            headers: {
+                [key: string]: unknown;
+            };
             /** @description As it was given; nothing where ours is used. */
             retry: unknown;
             paused: boolean;
@@ -5352,7 +5541,7 @@ export interface components {
             /** @constant */
             error: "TOO_LARGE";
         };
-        /** @description This namespace has more requests under way than its share. Try again after `Retry-After` seconds, with fewer at once. */
+        /** @description Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key. */
         TooManyRequests: {
             /** @constant */
             type: "too-many-requests";
@@ -5405,6 +5594,13 @@ export interface components {
             error: "UNAVAILABLE";
             /** @enum {string} */
             outcome?: "unknown";
+            /**
+             * @description Why `/readyz` says no.
+             * @enum {string}
+             */
+            reason?: "shutting_down" | "stalled" | "database_not_writable" | "database_unreachable" | "database_slow";
+            /** @description Background tasks that do not turn. */
+            stalled?: string[];
         };
         /** @description A body is read only with `content-type: application/json`, so that no web page can send one unasked. */
         UnsupportedMediaType: {
@@ -5491,9 +5687,7 @@ export interface components {
                     url: unknown;
                     verb: components["schemas"]["BatchVerb"];
                     body?: unknown;
-                    headers?: {
-                        [key: string]: string;
-                    };
+                    headers?: components["schemas"]["Headers"];
                 };
             }[];
             last_updated: components["schemas"]["Instant"];
@@ -5882,8 +6076,33 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
-        BatchErrorTooLarge: {
+        /**
+         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         *
+         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         */
+        BatchErrorQuotaExceededOrTooManyRequests: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                "comeback-problem": components["headers"]["Problem"];
+                "retry-after": components["headers"]["RetryAfter"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": "text",
+                 *       "batch_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                 *       "details": [
+                 *         "text"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["BatchError"];
+            };
+        };
+        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        BatchErrorSearchTimeout: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
@@ -5902,12 +6121,11 @@ export interface components {
                 "application/json": components["schemas"]["BatchError"];
             };
         };
-        /** @description `too-many-requests`: This namespace has more requests under way than its share. Try again after `Retry-After` seconds, with fewer at once. */
-        BatchErrorTooManyRequests: {
+        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        BatchErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
-                "retry-after": components["headers"]["RetryAfter"];
                 [name: string]: unknown;
             };
             content: {
@@ -6122,6 +6340,56 @@ export interface components {
         /**
          * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
          *
+         *     `key-exists`: The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
+         */
+        IdempotencyMismatchOrKeyExists: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "idempotency-mismatch",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 409,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "IDEMPOTENCY_MISMATCH"
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["IdempotencyMismatch"] | components["schemas"]["KeyExists"];
+            };
+        };
+        /**
+         * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         *
+         *     `key-exists`: The same request made this key before, and the answer that had its secret is no longer remembered. The key is as it was; `id` names it. Rotate it for a new secret (`comeback key rotate ID`), revoke it, or send another `Idempotency-Key`.
+         *
+         *     `name-taken`: There is one of that name already. Choose another name, or put yours in its place with `PUT`.
+         */
+        IdempotencyMismatchOrKeyExistsOrNameTaken: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "idempotency-mismatch",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 409,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "IDEMPOTENCY_MISMATCH"
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["IdempotencyMismatch"] | components["schemas"]["KeyExists"] | components["schemas"]["NameTaken"];
+            };
+        };
+        /**
+         * @description `idempotency-mismatch`: The idempotency key was used before, for another request. Use a new key.
+         *
          *     `name-taken`: There is one of that name already. Choose another name, or put yours in its place with `PUT`.
          */
         IdempotencyMismatchOrNameTaken: {
@@ -6321,11 +6589,16 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
-        JobErrorTooLarge: {
+        /**
+         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         *
+         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         */
+        JobErrorQuotaExceededOrTooManyRequests: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
+                "retry-after": components["headers"]["RetryAfter"];
                 [name: string]: unknown;
             };
             content: {
@@ -6338,12 +6611,11 @@ export interface components {
                 "application/json": components["schemas"]["JobError"];
             };
         };
-        /** @description `too-many-requests`: This namespace has more requests under way than its share. Try again after `Retry-After` seconds, with fewer at once. */
-        JobErrorTooManyRequests: {
+        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        JobErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
-                "retry-after": components["headers"]["RetryAfter"];
                 [name: string]: unknown;
             };
             content: {
@@ -6493,6 +6765,53 @@ export interface components {
                 "application/problem+json": components["schemas"]["Overloaded"] | components["schemas"]["Unavailable"];
             };
         };
+        /**
+         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         *
+         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         */
+        QuotaExceededOrTooManyRequests: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                "retry-after": components["headers"]["RetryAfter"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "quota-exceeded",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 429,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "QUOTA_EXCEEDED",
+                 *       "quota": "text",
+                 *       "limit": 0
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["QuotaExceeded"] | components["schemas"]["TooManyRequests"];
+            };
+        };
+        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        SearchTimeout: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "type": "search-timeout",
+                 *       "title": "What sort of problem it is",
+                 *       "status": 422,
+                 *       "detail": "what it is about this time",
+                 *       "instance": "server-1",
+                 *       "error": "SEARCH_TIMEOUT"
+                 *     }
+                 */
+                "application/problem+json": components["schemas"]["SearchTimeout"];
+            };
+        };
         /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
         TooLarge: {
             headers: {
@@ -6511,27 +6830,6 @@ export interface components {
                  *     }
                  */
                 "application/problem+json": components["schemas"]["TooLarge"];
-            };
-        };
-        /** @description `too-many-requests`: This namespace has more requests under way than its share. Try again after `Retry-After` seconds, with fewer at once. */
-        TooManyRequests: {
-            headers: {
-                "x-request-id": components["headers"]["RequestId"];
-                "retry-after": components["headers"]["RetryAfter"];
-                [name: string]: unknown;
-            };
-            content: {
-                /**
-                 * @example {
-                 *       "type": "too-many-requests",
-                 *       "title": "What sort of problem it is",
-                 *       "status": 429,
-                 *       "detail": "what it is about this time",
-                 *       "instance": "server-1",
-                 *       "error": "TOO_MANY_REQUESTS"
-                 *     }
-                 */
-                "application/problem+json": components["schemas"]["TooManyRequests"];
             };
         };
         /** @description `too-slow`: The body did not arrive in time. Nothing was read. */
@@ -6718,8 +7016,36 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
-        WorkflowErrorTooLarge: {
+        /**
+         * @description `quota-exceeded`: The namespace has all it may have of one thing that namespaces share. `quota` names it, `limit` is its value; nothing was done, and other namespaces are not affected.
+         *
+         *     `too-many-requests`: Too many requests failed to authenticate, and their answers are still held back. Try again after `Retry-After` seconds, with a good key.
+         */
+        WorkflowErrorQuotaExceededOrTooManyRequests: {
+            headers: {
+                "x-request-id": components["headers"]["RequestId"];
+                "comeback-problem": components["headers"]["Problem"];
+                "retry-after": components["headers"]["RetryAfter"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "error": {
+                 *         "code": "text",
+                 *         "message": "Service Unavailable",
+                 *         "details": [
+                 *           {}
+                 *         ],
+                 *         "request_id": "text"
+                 *       }
+                 *     }
+                 */
+                "application/json": components["schemas"]["WorkflowError"];
+            };
+        };
+        /** @description `search-timeout`: A list, a search or a count looked at more tasks than it could within its time (5 s; `--limit search_timeout=…`) and was stopped. */
+        WorkflowErrorSearchTimeout: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
@@ -6741,12 +7067,11 @@ export interface components {
                 "application/json": components["schemas"]["WorkflowError"];
             };
         };
-        /** @description `too-many-requests`: This namespace has more requests under way than its share. Try again after `Retry-After` seconds, with fewer at once. */
-        WorkflowErrorTooManyRequests: {
+        /** @description `too-large`: The body is larger than this route takes. Send less in one request. */
+        WorkflowErrorTooLarge: {
             headers: {
                 "x-request-id": components["headers"]["RequestId"];
                 "comeback-problem": components["headers"]["Problem"];
-                "retry-after": components["headers"]["RetryAfter"];
                 [name: string]: unknown;
             };
             content: {
@@ -6858,7 +7183,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -6891,7 +7216,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -6928,7 +7253,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -6962,7 +7287,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -6999,7 +7324,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7025,7 +7350,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -7051,7 +7376,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -7082,7 +7407,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7195,7 +7521,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7251,7 +7578,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7359,7 +7686,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7477,7 +7805,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7558,7 +7886,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7619,7 +7948,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7680,7 +8010,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7733,7 +8064,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7789,7 +8121,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -7929,7 +8262,7 @@ export interface operations {
             409: components["responses"]["ConflictOrDedupeKeyTakenOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8049,7 +8382,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8169,7 +8502,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8289,7 +8622,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8409,7 +8742,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8529,7 +8862,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8590,7 +8923,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8638,7 +8971,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8689,7 +9022,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8756,7 +9089,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8811,7 +9145,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8856,7 +9190,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -8919,7 +9254,8 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9063,7 +9399,8 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9117,7 +9454,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9167,7 +9505,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9221,7 +9560,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9255,7 +9594,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9308,7 +9647,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9360,7 +9700,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9446,7 +9787,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9501,7 +9842,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9555,7 +9897,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9610,7 +9953,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9637,7 +9981,7 @@ export interface operations {
             };
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             503: components["responses"]["Overloaded"];
         };
     };
@@ -9688,7 +10032,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9740,7 +10084,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9792,7 +10136,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9844,7 +10188,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9904,7 +10248,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -9984,7 +10328,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10034,7 +10379,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10127,7 +10472,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10188,7 +10534,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10235,7 +10582,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10310,7 +10658,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10385,7 +10733,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10460,7 +10808,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10535,7 +10883,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10630,7 +10978,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10720,7 +11069,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatchOrNameTaken"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10806,7 +11155,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10957,7 +11307,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -10991,7 +11341,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11085,7 +11435,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11179,7 +11529,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11232,7 +11582,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11295,7 +11645,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11356,7 +11707,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11421,7 +11773,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11455,7 +11807,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11518,7 +11870,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11572,7 +11925,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11630,7 +11984,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11665,7 +12019,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             409: components["responses"]["AccountInUse"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11746,7 +12100,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11818,7 +12173,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11895,7 +12251,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -11929,7 +12285,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12007,7 +12363,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12085,7 +12441,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12163,7 +12519,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12241,7 +12597,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12432,7 +12788,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12523,7 +12880,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12728,7 +13086,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12809,7 +13168,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -12993,7 +13352,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13101,7 +13460,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13204,7 +13564,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13315,7 +13676,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13426,7 +13787,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13467,6 +13828,7 @@ export interface operations {
                      *           ],
                      *           "filter": "text",
                      *           "format": "webhook",
+                     *           "headers": {},
                      *           "retry": null,
                      *           "paused": false,
                      *           "note": "text",
@@ -13492,7 +13854,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13532,6 +13895,7 @@ export interface operations {
                      *       ],
                      *       "filter": "text",
                      *       "format": "webhook",
+                     *       "headers": {},
                      *       "retry": null,
                      *       "paused": false,
                      *       "note": "text",
@@ -13553,7 +13917,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatchOrNameTaken"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13590,6 +13954,7 @@ export interface operations {
                      *       ],
                      *       "filter": "text",
                      *       "format": "webhook",
+                     *       "headers": {},
                      *       "retry": null,
                      *       "paused": false,
                      *       "note": "text",
@@ -13610,7 +13975,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13651,6 +14017,7 @@ export interface operations {
                      *       ],
                      *       "filter": "text",
                      *       "format": "webhook",
+                     *       "headers": {},
                      *       "retry": null,
                      *       "paused": false,
                      *       "note": "text",
@@ -13682,6 +14049,7 @@ export interface operations {
                      *       ],
                      *       "filter": "text",
                      *       "format": "webhook",
+                     *       "headers": {},
                      *       "retry": null,
                      *       "paused": false,
                      *       "note": "text",
@@ -13703,7 +14071,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13737,7 +14105,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13780,6 +14148,7 @@ export interface operations {
                      *       ],
                      *       "filter": "text",
                      *       "format": "webhook",
+                     *       "headers": {},
                      *       "retry": null,
                      *       "paused": false,
                      *       "note": "text",
@@ -13802,7 +14171,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13853,7 +14222,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13909,7 +14278,7 @@ export interface operations {
             409: components["responses"]["ConflictOrIdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -13972,7 +14341,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14049,7 +14419,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14117,7 +14488,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14232,7 +14604,7 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14266,7 +14638,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14321,7 +14693,271 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listSecrets: {
+        parameters: {
+            query?: {
+                /** @description How many at most; 50 where nothing is said. */
+                limit?: number;
+                /** @description Where to go on: `next_cursor` of the page before. */
+                cursor?: string;
+            };
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Named secrets, without their values */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "created_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_at": "2026-11-15T13:39:18.932Z",
+                     *           "updated_by": "text",
+                     *           "key_id": "text"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: components["schemas"]["Secret"][];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getSecret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a secret. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A named secret, without its value */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_by": "text",
+                     *       "key_id": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Secret"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    putSecret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a secret. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSecret"];
+            };
+        };
+        responses: {
+            /** @description Put a secret under a name */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_by": "text",
+                     *       "key_id": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Secret"];
+                };
+            };
+            /** @description Put a secret under a name */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "name": "text",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_at": "2026-11-15T13:39:18.932Z",
+                     *       "updated_by": "text",
+                     *       "key_id": "text"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Secret"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    deleteSecret: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The name of a secret. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Delete a named secret */
+            204: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    reencryptSecrets: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description Encrypt all secrets with the newest key */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "key_id": "text",
+                     *       "reencrypted": 0,
+                     *       "unchanged": 0,
+                     *       "unreadable": [
+                     *         {
+                     *           "namespace": "default",
+                     *           "name": "text"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        /** @description The key that everything is encrypted with now. */
+                        key_id: string;
+                        reencrypted: number;
+                        unchanged: number;
+                        /** @description Secrets that no key of this server can read. */
+                        unreadable: {
+                            namespace: string;
+                            name: string;
+                        }[];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14383,7 +15019,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14452,7 +15089,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14494,7 +15132,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14543,7 +15182,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14596,7 +15235,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14661,7 +15301,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14722,7 +15362,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14787,7 +15428,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14848,7 +15489,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14909,7 +15550,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -14970,7 +15611,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15036,7 +15678,8 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15106,7 +15749,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15179,7 +15822,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15212,9 +15855,11 @@ export interface operations {
                      *           "queues": [
                      *             "default"
                      *           ],
+                     *           "more_queues": 0,
                      *           "kinds": [
                      *             "email.send"
                      *           ],
+                     *           "more_kinds": 0,
                      *           "leased_total": 0,
                      *           "last_seen_at": "2026-11-15T13:39:18.932Z",
                      *           "draining": false,
@@ -15231,8 +15876,14 @@ export interface operations {
                             name: string;
                             /** @description Nothing where one that is drained has not asked for an hour. */
                             instance: string | null;
+                            /** @description The first 20 that it names. */
                             queues: string[];
+                            /** @description How many more it names. */
+                            more_queues: number;
+                            /** @description The first 20 that it names. */
                             kinds: string[];
+                            /** @description How many more it names. */
+                            more_kinds: number;
                             leased_total: number;
                             last_seen_at: components["schemas"]["Instant"] | null;
                             /** @description Whether it is given nothing more. */
@@ -15250,7 +15901,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15310,7 +15962,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15370,7 +16022,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15410,6 +16062,7 @@ export interface operations {
                      */
                     "application/json": {
                         items: {
+                            /** @description Its name; another one that tells nothing for callers who may not administer all namespaces. */
                             id: string;
                             /** @description Whether it is the one that answers. */
                             self: boolean;
@@ -15426,7 +16079,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15482,7 +16136,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15490,7 +16144,7 @@ export interface operations {
     listActs: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said or by that of their key. */
+                /** @description Who it was, by the name they said, or by the name or id of their key. */
                 actor?: string;
                 /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
                 act?: string;
@@ -15534,6 +16188,7 @@ export interface operations {
                      *           "subject": "text",
                      *           "actor": "text",
                      *           "key": "cbk_5f0c1d2e3a4b_secret",
+                     *           "key_id": "text",
                      *           "note": "text",
                      *           "request_id": "text",
                      *           "before": null,
@@ -15554,7 +16209,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15562,7 +16218,7 @@ export interface operations {
     exportActs: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said or by that of their key. */
+                /** @description Who it was, by the name they said, or by the name or id of their key. */
                 actor?: string;
                 /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
                 act?: string;
@@ -15600,7 +16256,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15608,7 +16265,7 @@ export interface operations {
     exportActsAsCsv: {
         parameters: {
             query?: {
-                /** @description Who it was, by the name they said or by that of their key. */
+                /** @description Who it was, by the name they said, or by the name or id of their key. */
                 actor?: string;
                 /** @description Only these, with commas between them: `task.retry`, or `task` for everything done to tasks. */
                 act?: string;
@@ -15645,7 +16302,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15692,7 +16350,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15726,7 +16385,19 @@ export interface operations {
                      *           "namespace": "default",
                      *           "created_at": "2026-11-15T13:39:18.932Z",
                      *           "expires_at": "2026-11-15T13:39:18.932Z",
-                     *           "revoked_at": "2026-11-15T13:39:18.932Z"
+                     *           "revoked_at": "2026-11-15T13:39:18.932Z",
+                     *           "queues": [
+                     *             "default"
+                     *           ],
+                     *           "kinds": [
+                     *             "email.send"
+                     *           ],
+                     *           "allowed_addresses": [
+                     *             "text"
+                     *           ],
+                     *           "replaces": "text",
+                     *           "replaced_by": "text",
+                     *           "expires_soon": false
                      *         }
                      *       ],
                      *       "next_cursor": "text"
@@ -15743,7 +16414,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15781,7 +16453,19 @@ export interface operations {
                      *       "namespace": "default",
                      *       "created_at": "2026-11-15T13:39:18.932Z",
                      *       "expires_at": "2026-11-15T13:39:18.932Z",
-                     *       "revoked_at": "2026-11-15T13:39:18.932Z"
+                     *       "revoked_at": "2026-11-15T13:39:18.932Z",
+                     *       "queues": [
+                     *         "default"
+                     *       ],
+                     *       "kinds": [
+                     *         "email.send"
+                     *       ],
+                     *       "allowed_addresses": [
+                     *         "text"
+                     *       ],
+                     *       "replaces": "text",
+                     *       "replaced_by": "text",
+                     *       "expires_soon": false
                      *     }
                      */
                     "application/json": components["schemas"]["NewKey"];
@@ -15791,10 +16475,77 @@ export interface operations {
             401: components["responses"]["Unauthorized"];
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
-            409: components["responses"]["IdempotencyMismatch"];
+            409: components["responses"]["IdempotencyMismatchOrKeyExistsOrNameTaken"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    rotateKey: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path: {
+                /** @description The id of a key: the part of it between the underscores. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["KeyRotation"];
+            };
+        };
+        responses: {
+            /** @description Make a new key in place of one */
+            201: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "text",
+                     *       "name": "text",
+                     *       "role": "viewer",
+                     *       "namespace": "default",
+                     *       "created_at": "2026-11-15T13:39:18.932Z",
+                     *       "expires_at": "2026-11-15T13:39:18.932Z",
+                     *       "revoked_at": "2026-11-15T13:39:18.932Z",
+                     *       "queues": [
+                     *         "default"
+                     *       ],
+                     *       "kinds": [
+                     *         "email.send"
+                     *       ],
+                     *       "allowed_addresses": [
+                     *         "text"
+                     *       ],
+                     *       "replaces": "text",
+                     *       "replaced_by": "text",
+                     *       "expires_soon": false
+                     *     }
+                     */
+                    "application/json": components["schemas"]["NewKey"];
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatchOrKeyExists"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15828,7 +16579,7 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -15894,7 +16645,8 @@ export interface operations {
             403: components["responses"]["BatchErrorForbidden"];
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            422: components["responses"]["BatchErrorSearchTimeout"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -15965,7 +16717,7 @@ export interface operations {
             409: components["responses"]["BatchErrorIdempotencyMismatch"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16054,7 +16806,8 @@ export interface operations {
             404: components["responses"]["BatchErrorNotFound"];
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            422: components["responses"]["BatchErrorSearchTimeout"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16112,7 +16865,7 @@ export interface operations {
             409: components["responses"]["BatchErrorLeaseLost"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16202,7 +16955,7 @@ export interface operations {
             408: components["responses"]["BatchErrorTooSlow"];
             409: components["responses"]["BatchErrorConflict"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16302,7 +17055,7 @@ export interface operations {
             409: components["responses"]["BatchErrorConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16397,7 +17150,7 @@ export interface operations {
             409: components["responses"]["BatchErrorConflict"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16492,7 +17245,7 @@ export interface operations {
             409: components["responses"]["BatchErrorConflict"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16554,7 +17307,8 @@ export interface operations {
             403: components["responses"]["BatchErrorForbidden"];
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            422: components["responses"]["BatchErrorSearchTimeout"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16611,7 +17365,8 @@ export interface operations {
             404: components["responses"]["BatchErrorNotFound"];
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            422: components["responses"]["BatchErrorSearchTimeout"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16660,7 +17415,7 @@ export interface operations {
             408: components["responses"]["BatchErrorTooSlow"];
             409: components["responses"]["BatchErrorConflict"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16712,7 +17467,7 @@ export interface operations {
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
             415: components["responses"]["BatchErrorUnsupportedMediaType"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16779,7 +17534,8 @@ export interface operations {
             404: components["responses"]["BatchErrorNotFound"];
             408: components["responses"]["BatchErrorTooSlow"];
             413: components["responses"]["BatchErrorTooLarge"];
-            429: components["responses"]["BatchErrorTooManyRequests"];
+            422: components["responses"]["BatchErrorSearchTimeout"];
+            429: components["responses"]["BatchErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["BatchErrorInternal"];
             503: components["responses"]["BatchErrorOverloadedOrUnavailable"];
         };
@@ -16826,7 +17582,7 @@ export interface operations {
             409: components["responses"]["IdempotencyMismatch"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -16887,7 +17643,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -16938,7 +17694,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -16989,7 +17745,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17038,7 +17794,7 @@ export interface operations {
             409: components["responses"]["LeaseLost"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17099,7 +17855,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17147,7 +17903,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17195,7 +17951,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17241,7 +17997,7 @@ export interface operations {
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17310,7 +18066,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17352,7 +18109,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17434,7 +18192,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17482,7 +18241,7 @@ export interface operations {
             409: components["responses"]["ConflictOrLeaseLostOrTaskCanceled"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17575,7 +18334,8 @@ export interface operations {
             404: components["responses"]["WorkflowErrorNotFound"];
             408: components["responses"]["WorkflowErrorTooSlow"];
             413: components["responses"]["WorkflowErrorTooLarge"];
-            429: components["responses"]["WorkflowErrorTooManyRequests"];
+            422: components["responses"]["WorkflowErrorSearchTimeout"];
+            429: components["responses"]["WorkflowErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["WorkflowErrorInternal"];
             503: components["responses"]["WorkflowErrorOverloadedOrUnavailable"];
         };
@@ -17668,7 +18428,8 @@ export interface operations {
             404: components["responses"]["NotFound"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17708,7 +18469,8 @@ export interface operations {
             403: components["responses"]["WorkflowErrorForbidden"];
             408: components["responses"]["WorkflowErrorTooSlow"];
             413: components["responses"]["WorkflowErrorTooLarge"];
-            429: components["responses"]["WorkflowErrorTooManyRequests"];
+            422: components["responses"]["WorkflowErrorSearchTimeout"];
+            429: components["responses"]["WorkflowErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["WorkflowErrorInternal"];
             503: components["responses"]["WorkflowErrorOverloadedOrUnavailable"];
         };
@@ -17748,7 +18510,8 @@ export interface operations {
             403: components["responses"]["Forbidden"];
             408: components["responses"]["TooSlow"];
             413: components["responses"]["TooLarge"];
-            429: components["responses"]["TooManyRequests"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
             500: components["responses"]["Internal"];
             503: components["responses"]["OverloadedOrUnavailable"];
         };
@@ -17804,7 +18567,7 @@ export interface operations {
             409: components["responses"]["JobErrorConflictOrDedupeKeyTakenOrIdempotencyMismatch"];
             413: components["responses"]["JobErrorTooLarge"];
             415: components["responses"]["JobErrorUnsupportedMediaType"];
-            429: components["responses"]["JobErrorTooManyRequests"];
+            429: components["responses"]["JobErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["JobErrorInternal"];
             503: components["responses"]["JobErrorOverloadedOrUnavailable"];
         };
@@ -17860,7 +18623,7 @@ export interface operations {
             409: components["responses"]["JobErrorConflictOrDedupeKeyTakenOrIdempotencyMismatch"];
             413: components["responses"]["JobErrorTooLarge"];
             415: components["responses"]["JobErrorUnsupportedMediaType"];
-            429: components["responses"]["JobErrorTooManyRequests"];
+            429: components["responses"]["JobErrorQuotaExceededOrTooManyRequests"];
             500: components["responses"]["JobErrorInternal"];
             503: components["responses"]["JobErrorOverloadedOrUnavailable"];
         };
