@@ -475,6 +475,7 @@ mod tests {
         check("label.:x", 0);
         check("fingerprint:zz", 12);
         check(&"a".repeat(5_000), 4_096);
-        check(&"a ".repeat(60), 100);
+        check(&"a ".repeat(60), 32);
+        check(&"kind:a ".repeat(60), 350);
     }
 }

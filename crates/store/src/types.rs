@@ -256,6 +256,7 @@ impl ClaimRequest {
             && self.queues == other.queues
             && self.kinds == other.kinds
             && self.without_calls == other.without_calls
+            && self.only_kinds == other.only_kinds
     }
 }
 

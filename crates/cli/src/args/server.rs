@@ -31,7 +31,7 @@ pub struct DaemonArgs {
     /// Kinds, their commands and policies, the database and the address, in TOML
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
-    /// system, virtual (moved by POST /clock/advance), or x60 and the like
+    /// system, virtual (moved by POST /clock/advance; virtual@TIME starts there), or x60 and the like
     #[arg(long, env = "COMEBACK_CLOCK", hide_env_values = true, default_value = "system")]
     pub clock: String,
     /// Names this process among others
@@ -66,7 +66,7 @@ pub struct ServeArgs {
         hide_env_values = true
     )]
     pub db: String,
-    /// system, virtual (moved by POST /clock/advance), or x60 and the like
+    /// system, virtual (moved by POST /clock/advance; virtual@TIME starts there), or x60 and the like
     #[arg(long, env = "COMEBACK_CLOCK", hide_env_values = true, default_value = "system")]
     pub clock: String,
     /// Names this process among others

@@ -275,7 +275,16 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
         return Ok((SystemClock::new(), None));
     }
     let now = SystemClock::new().now();
-    if word == "virtual" {
+    let start = word.strip_prefix("virtual@").map(Timestamp::parse_rfc3339);
+    if word == "virtual" || start.is_some() {
+        let now = match start {
+            Some(start) => start.map_err(|error| {
+                Failure::new(code::USAGE, format!("`{word}` is no clock"))
+                    .why(error.to_string())
+                    .remedy("--clock virtual@2026-01-31T12:00:00Z")
+            })?,
+            None => now,
+        };
         let kept = store.meta(comeback_server::VIRTUAL_CLOCK).await.map_err(|error| broken(place, &error))?;
         let kept = kept.and_then(|text| text.parse().ok()).map_or(now, Timestamp);
         let clock = VirtualClock::new(now.max(kept));
@@ -327,7 +336,7 @@ fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {
     tell!("  Data        {data}");
     tell!("  Auth        {auth}");
     if args.clock != "system" {
-        tell!("  Clock       {}", args.clock);
+        tell!("  Clock       {}", args.clock.split('@').next().unwrap_or_default());
     }
 }
 

@@ -45,6 +45,7 @@ static PLAIN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (regex(r#""bytes": \d+"#), r#""bytes": <size>"#),
         (regex(r"[0-9,]+ open files"), "<n> open files"),
         (regex(r"whsec_[A-Za-z0-9+/=]{20,}"), "whsec_<secret>"),
+        (regex(r#""id":"c[A-Za-z0-9_-]{40,}""#), r#""id":"<cursor>""#),
     ]
 });
 

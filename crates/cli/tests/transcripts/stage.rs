@@ -127,10 +127,11 @@ impl Stage {
 
     fn start(&mut self, what: &str, more: &str) -> Result<String, String> {
         self.server = None;
+        let clock = format!("virtual@{}", full_minute());
         let mut child = Command::new(env!("CARGO_BIN_EXE_comeback"))
             .args(what.split_whitespace())
             .args(more.split_whitespace())
-            .args(["--clock", "virtual", "--instance", "test"])
+            .args(["--clock", &clock, "--instance", "test"])
             .current_dir(self.folder.path())
             .env("RUST_LOG", "off")
             .stdout(Stdio::piped())
@@ -155,25 +156,10 @@ impl Stage {
         self.variables.insert("COMEBACK_SERVER".into(), url.clone());
         self.server = Some(Server { child, url });
         if self.begun.is_none() {
-            if what.starts_with("serve") {
-                self.begin_at_a_full_minute()?;
-            }
             let clock = self.get("/api/v1/clock")?;
             self.begun = clock["now"].as_str().map(str::to_owned);
         }
         Ok(said)
-    }
-
-    /// What is counted by the minute must not depend on the second at which the test was started.
-    fn begin_at_a_full_minute(&self) -> Result<(), String> {
-        const MINUTE: i64 = 60_000;
-        let clock = self.get("/api/v1/clock")?;
-        let now =
-            Timestamp::parse_rfc3339(clock["now"].as_str().unwrap_or_default()).map_err(|error| error.to_string())?;
-        let left = MINUTE - now.0.rem_euclid(MINUTE);
-        // Where a key is needed and none is at hand, nothing that is counted follows.
-        let _ = self.post("/api/v1/clock/advance", json!({"by": format!("{left}ms")}));
-        Ok(())
     }
 
     fn client(&self) -> Result<Client, String> {
@@ -198,6 +184,14 @@ impl Stage {
             None => Ok(String::new()),
         }
     }
+}
+
+/// The next one. What is counted by the minute must not depend on the second at which the test was started.
+fn full_minute() -> String {
+    const MINUTE: i64 = 60_000;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(since.as_millis()).unwrap_or_default();
+    Timestamp((now / MINUTE + 1) * MINUTE).to_rfc3339()
 }
 
 fn chmod(path: &Path, mode: u32) -> Result<String, String> {

@@ -251,7 +251,9 @@ impl Index {
         let anywhere = request.namespace == ClaimRequest::ANY_NAMESPACE;
         let kinds: HashSet<&str> = request.kinds.iter().map(String::as_str).collect();
         let is_wanted = |lane: &Lane| {
-            (kinds.is_empty() || kinds.contains(lane.kind.as_str())) && !(request.without_calls && lane.is_call())
+            (kinds.is_empty() || kinds.contains(lane.kind.as_str()))
+                && !(request.without_calls && lane.is_call())
+                && request.only_kinds.as_ref().is_none_or(|patterns| patterns.allows(&lane.kind))
         };
         let mut found = Vec::new();
         let mut take = |lanes: &BTreeMap<i32, Arc<Lane>>| {
