@@ -54,14 +54,10 @@ words! {
         NamedPolicies = 20 "named_policies",
         /// Named secrets.
         Secrets = 21 "secrets",
-        /// Schedules.
-        Schedules = 22 "schedules",
-        /// Workflows in the catalog.
-        Workflows = 23 "workflows",
-        /// Admission rules and dependencies.
-        Rules = 24 "rules",
+        /// Rules of admission; as many again that tasks bring along.
+        Rules = 22 "rules",
         /// Bytes that unread event streams may hold in memory.
-        StreamBytes = 25 "stream_bytes",
+        StreamBytes = 23 "stream_bytes",
     }
 }
 
@@ -86,7 +82,6 @@ impl Quota {
             Quota::RuleKeys => 100_000,
             Quota::Keys | Quota::Subscriptions | Quota::NamedPolicies | Quota::Secrets | Quota::Rules => 1_000,
             Quota::Alerts => 500,
-            Quota::Schedules | Quota::Workflows => 10_000,
             Quota::StreamBytes => 32 << 20,
         }
     }

@@ -135,6 +135,18 @@ fn every_test_that_is_named_exists() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
+/// What docs/security.md promises names a test for each promise.
+#[test]
+fn every_promise_of_security_is_proved() {
+    let page = std::fs::read_to_string(root().join("docs/security.md")).expect("the page");
+    let promised = page.lines().filter_map(|line| line.strip_suffix("` |")?.rsplit_once("| `"));
+    let promised: Vec<&str> = promised.map(|(_, citation)| citation).filter(|it| it.contains("::")).collect();
+    assert!(promised.len() > 25, "{}", promised.len());
+    let faults: Vec<String> =
+        promised.iter().filter_map(|citation| Some(format!("{citation}: {}", fault(citation)?))).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
 #[test]
 fn every_point_is_proved_or_a_known_gap() {
     let points = points();

@@ -2,13 +2,11 @@
 
 use comeback_core::admission::{self, Admission, Rule};
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Lane, State, Task, Timestamp};
+use comeback_core::{Audit, Did, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp};
 use serde_json::json;
 
 use crate::{CommandError, Core, Engine};
 
-/// In one namespace; as many again may be brought along.
-const MOST_RULES: usize = 1_000;
 /// The first letter of rules that tasks bring along. Nobody else may use it.
 pub const CARRIED: char = '~';
 
@@ -74,7 +72,8 @@ impl Engine {
         if !self.has_room_for(namespace, &rules).await? {
             self.forget_carried_rules(namespace).await?;
             if !self.has_room_for(namespace, &rules).await? {
-                return Err(Invalid::one("name", format!("a namespace has {MOST_RULES} rules at most")).into());
+                let most = self.config().quotas.get(Quota::Rules);
+                return Err(QuotaExceeded { quota: Quota::Rules, namespace: namespace.to_owned(), most }.into());
             }
         }
         for rule in &rules {
@@ -86,10 +85,11 @@ impl Engine {
 
     async fn has_room_for(&self, namespace: &str, rules: &[Rule]) -> Result<bool, CommandError> {
         let known = self.core.store.rules(namespace).await?;
+        let most = usize::try_from(self.config().quotas.get(Quota::Rules)).unwrap_or(usize::MAX);
         let has_room = |carried: bool| {
             let sort = |rule: &&Rule| rule.carried == carried && !rule.is_guard();
             let is_new = |rule: &&Rule| known.iter().all(|other| other.name != rule.name);
-            known.iter().filter(sort).count() + rules.iter().filter(sort).filter(is_new).count() <= MOST_RULES
+            known.iter().filter(sort).count() + rules.iter().filter(sort).filter(is_new).count() <= most
         };
         Ok(has_room(false) && has_room(true))
     }
