@@ -151,7 +151,7 @@ mod tests {
         for (place, quota) in Quota::ALL.iter().enumerate() {
             assert_eq!(*quota as usize, place, "{quota}: the numbers have no gaps");
             assert!(quota.default_value() > 0);
-            quotas.set(quota.word(), "7").expect(quota.word());
+            quotas.set(quota.word(), "7").expect("a number");
             assert_eq!(quotas.get(*quota), 7);
         }
         assert!(quotas.set("lanes", "0").is_err());

@@ -156,7 +156,7 @@ mod tests {
     fn small_bodies_get_in_when_several_namespaces_have_taken_the_rest() {
         let budget = budget(16 << 20, 7 << 20);
         let held = [budget.take("red", 7 << 20).expect("its part"), budget.take("pink", 7 << 20).expect("its part")];
-        assert_eq!(budget.take("blue", 2 << 20).err().expect("no room").status.as_u16(), 503);
+        assert_eq!(budget.take("blue", 2 << 20).expect_err("no room").status.as_u16(), 503);
         assert!(budget.take("blue", 1 << 20).is_ok(), "the reserve is for small ones");
         drop(held);
     }

@@ -194,7 +194,7 @@ async fn streams_have_a_quota_per_namespace() {
         for _ in 0..3 {
             red.push(stream(&router, "red", "?after=latest").await.expect("its quota"));
         }
-        let refused = stream(&router, "red", "").await.err().expect("more than its quota");
+        let refused = stream(&router, "red", "").await.expect_err("more than its quota");
         assert_eq!((refused.status.as_u16(), refused.json()["quota"].as_str()), (429, Some("streams")));
         let mut blue = stream(&router, "blue", "?after=latest").await.expect("blue has its own");
         // Everybody hears of their own, and idle streams are woken.

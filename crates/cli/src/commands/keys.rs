@@ -50,7 +50,7 @@ pub async fn run(context: impl Fn() -> Result<Context, Failure>, command: KeyCom
             }
             show_new(&context.out, &context.client.post(&format!("/api/v1/keys/{id}/rotate"), &body).await?);
             if !context.out.is_json() {
-                eprintln!("{id} stays good for {overlap}, or until it expires.");
+                output::aside!("{id} stays good for {overlap}, or until it expires.");
             }
             Ok(code::OK)
         }

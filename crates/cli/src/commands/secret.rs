@@ -66,7 +66,7 @@ fn value(file: Option<&Path>) -> Result<String, Failure> {
         }
         None => {
             if std::io::stdin().is_terminal() {
-                eprintln!("type the value, then Enter and Ctrl-D:");
+                crate::output::aside!("type the value, then Enter and Ctrl-D:");
             }
             let mut text = String::new();
             std::io::stdin()

@@ -9,6 +9,8 @@ use super::value::{
     Kind, Num, UNDEFINED, Val, append, fields, order, put, room_for, room_for_fields, same, undefined, write,
 };
 
+type IsLetter = fn(char) -> bool;
+
 pub(super) const FILTERS: [&str; 41] = [
     "abs",
     "attr",
@@ -801,7 +803,7 @@ pub(super) fn test<'a>(name: &str, value: &Val<'a>, mut args: Args<'a>, meter: &
             None => false,
             Some(text) => {
                 meter.look(text.len())?;
-                let (wanted, other): (fn(char) -> bool, fn(char) -> bool) = if name == "lower" {
+                let (wanted, other): (IsLetter, IsLetter) = if name == "lower" {
                     (char::is_lowercase, char::is_uppercase)
                 } else {
                     (char::is_uppercase, char::is_lowercase)

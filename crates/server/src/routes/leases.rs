@@ -130,12 +130,11 @@ pub async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem
     Ok(())
 }
 
+/// Queues, kinds, and patterns that kinds must match beside those.
+type Scoped = (Vec<String>, Vec<String>, Option<Arc<NamePatterns>>);
+
 /// The queues and kinds that a request is for: those that it names, if its key is good for them, or those of the key.
-fn within_scope(
-    caller: &Caller,
-    queues: Option<Vec<String>>,
-    kinds: Vec<String>,
-) -> Result<(Vec<String>, Vec<String>, Option<Arc<NamePatterns>>), Problem> {
+fn within_scope(caller: &Caller, queues: Option<Vec<String>>, kinds: Vec<String>) -> Result<Scoped, Problem> {
     let usual = || vec!["default".to_owned()];
     let Some(scope) = caller.scope() else { return Ok((queues.unwrap_or_else(usual), kinds, None)) };
     let refused = |what: &str, name: &str| Problem::forbidden(format!("this key is not good for the {what} `{name}`"));

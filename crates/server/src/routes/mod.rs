@@ -146,8 +146,7 @@ pub fn router(app: &Arc<App>) -> Router {
         let size = route.most_bytes(app.gate.options());
         let class = Class::of(&route.method, route.path, route.need);
         // Documents hold no secrets, workers are given tasks as they are, and the answer to a submit has ids only.
-        let masks =
-            !matches!(route.need, Need::Nothing | Need::Work) && !(route.large && route.path == "/api/v1/tasks");
+        let masks = !(matches!(route.need, Need::Nothing | Need::Work) || route.large && route.path == "/api/v1/tasks");
         let door = Door { app: app.clone(), path: route.path, need: route.need, class, size, masks };
         let takes_none = route.need != Need::Nothing && route.doc.as_ref().is_some_and(|doc| doc.query.is_empty());
         let answer = if takes_none { answer.route_layer(middleware::from_fn(no_parameters)) } else { answer };

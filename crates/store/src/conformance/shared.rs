@@ -50,7 +50,7 @@ cases! { "shared";
         let full = ApiKey { expires_at: Some(w.now() + Millis(5)), ..key(&w, "k1", "red", Some("ci")) };
         let before = w.store.change_numbers().await.unwrap().keys;
         assert_eq!(w.store.create_key(&full, 10, Some(&entry(&w, 1, Did::KeyCreate, "k1")), w.now()).await.unwrap(), KeyPut::Done);
-        assert_eq!(w.store.api_keys(before.last).await.unwrap(), [full.clone()]);
+        assert_eq!(w.store.api_keys(before.last).await.unwrap(), std::slice::from_ref(&full));
         let after = w.store.change_numbers().await.unwrap().keys;
         assert!(after.last > before.last && after.removed == before.removed, "{before:?} {after:?}");
         assert_eq!(w.store.api_keys(after.last).await.unwrap(), [], "nothing has changed since");
