@@ -258,7 +258,8 @@ mod tests {
             let refused = MessagePattern::parse(pattern);
             assert!(refused.is_err(), "{}", &pattern[..pattern.len().min(40)]);
         }
-        assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+        // Milliseconds; compiled, they would take minutes. Wide enough for a busy machine.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 
     #[test]
