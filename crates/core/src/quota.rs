@@ -58,6 +58,8 @@ words! {
         Rules = 22 "rules",
         /// Bytes that unread event streams may hold in memory.
         StreamBytes = 23 "stream_bytes",
+        /// Submits and acts with a body of more than 32 KiB that are worked on at once; others wait in turn.
+        LargeRequests = 24 "large_requests",
     }
 }
 
@@ -69,8 +71,8 @@ impl Quota {
             Quota::Reads => 16,
             Quota::Reports => 1_024,
             Quota::LongPolls => 4_096,
-            Quota::BodyBytes => 96 << 20,
-            Quota::ReportBytes => 64 << 20,
+            Quota::BodyBytes => 64 << 20,
+            Quota::ReportBytes => 48 << 20,
             Quota::Streams => 250,
             Quota::Calls => 22,
             Quota::Deliveries => 22,
@@ -83,6 +85,7 @@ impl Quota {
             Quota::Keys | Quota::Subscriptions | Quota::NamedPolicies | Quota::Secrets | Quota::Rules => 1_000,
             Quota::Alerts => 500,
             Quota::StreamBytes => 32 << 20,
+            Quota::LargeRequests => 2,
         }
     }
 }

@@ -30,7 +30,7 @@ pub fn large(response: &Response) -> Option<u64> {
 
 /// Lets a large answer keep memory until the connection has taken it.
 pub fn hold(response: Response, memory: Memory) -> Response {
-    response.map(|body| Body::new(Held { body, piece: Bytes::new(), memory }))
+    response.map(|body| Body::new(Held { body, piece: Bytes::new(), memory, yielded: true }))
 }
 
 /// A body in pieces, so that what the connection has not taken yet stays here.
@@ -38,6 +38,8 @@ struct Held {
     body: Body,
     piece: Bytes,
     memory: Memory,
+    /// Whether other connections of this thread had their turn since the last piece.
+    yielded: bool,
 }
 
 impl HttpBody for Held {
@@ -47,6 +49,11 @@ impl HttpBody for Held {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         loop {
             if self.piece.has_remaining() {
+                self.yielded = !self.yielded;
+                if self.yielded {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 let size = self.piece.len().min(PIECE);
                 let taken = self.piece.split_to(size);
                 let left = self.size_hint().lower();

@@ -83,6 +83,8 @@ pub struct GateOptions {
     pub lease: Room,
     pub write: Room,
     pub look: Room,
+    /// Submits and acts with a large body; each has a place among the writes besides.
+    pub large: Room,
     /// The largest body where many tasks or reports come at once, and elsewhere.
     pub large_body: usize,
     pub small_body: usize,
@@ -100,6 +102,7 @@ impl Default for GateOptions {
             lease: Room { places: 8_192, queue: 0, patience: seconds(0) },
             write: Room { places: 512, queue: 2_048, patience: seconds(5) },
             look: Room { places: 32, queue: 256, patience: seconds(2) },
+            large: Room { places: 8, queue: 1_024, patience: seconds(30) },
             large_body: 32 << 20,
             small_body: 1 << 20,
             body_bytes: 256 << 20,
@@ -175,6 +178,7 @@ struct Guest {
 /// Admits requests and reads their bodies.
 pub struct Gate {
     halls: [Arc<Hall>; 4],
+    large: Arc<Hall>,
     /// Memory for bodies of reports and heartbeats, and of all others: one never takes from the other.
     report_bytes: Arc<Budget>,
     bytes: Arc<Budget>,
@@ -199,7 +203,7 @@ impl Drop for Place {
 pub struct Admitted(Arc<Holds>);
 
 struct Holds {
-    _place: Place,
+    _places: (Place, Option<Place>),
     memory: Mutex<Option<Memory>>,
 }
 
@@ -219,8 +223,8 @@ impl Admitted {
         ADMITTED.scope(self, answer).await
     }
 
-    pub fn new(place: Place, memory: Option<Memory>) -> Admitted {
-        Admitted(Arc::new(Holds { _place: place, memory: Mutex::new(memory) }))
+    pub fn new(places: (Place, Option<Place>), memory: Option<Memory>) -> Admitted {
+        Admitted(Arc::new(Holds { _places: places, memory: Mutex::new(memory) }))
     }
 
     /// Gives back body memory beyond `bytes`: the body was parsed, and only so much of it is kept.
@@ -238,6 +242,7 @@ impl Gate {
         let budget = |quota| Budget::new(quota, options.body_bytes as u64, quotas);
         Gate {
             halls: Class::ALL.map(hall),
+            large: Arc::new(Hall::new(Quota::LargeRequests, options.large, quotas)),
             report_bytes: budget(Quota::ReportBytes),
             bytes: budget(Quota::BodyBytes),
             options,
@@ -268,6 +273,11 @@ impl Gate {
         hall.enter(namespace).await.inspect_err(|_| hall.count_refusal())
     }
 
+    /// Waits for a place among the writes with a large body.
+    pub async fn enter_large(&self, namespace: &str) -> Result<Place, Problem> {
+        self.large.enter(namespace).await.inspect_err(|_| self.hall(Class::Write).count_refusal())
+    }
+
     /// The whole body, if there is memory for it and it comes in time. The memory is taken as long as the caller keeps it.
     pub async fn read(
         &self,
@@ -284,7 +294,7 @@ impl Gate {
         let budget = if class == Class::Vital { &self.report_bytes } else { &self.bytes };
         let collected = async {
             let memory = budget.take(namespace, PIECE)?;
-            collect(body, memory, most, length(&parts.headers)).await
+            collect(body, memory, most).await
         };
         let whole = tokio::time::timeout(self.options.body_timeout, collected).await;
         let whole = whole.map_err(|_| Problem::too_slow(self.options.body_timeout))?;
@@ -319,28 +329,32 @@ fn length(headers: &HeaderMap) -> Option<usize> {
 
 /// Bytes by which the memory of a body grows.
 const PIECE: u64 = 1024;
+/// A body is gathered in segments of this size, which are joined when it is whole: one that never is takes what was sent of it.
+const SEGMENT: usize = 256 << 10;
 
 /// Takes memory as the body grows: a sender that only announces a large body takes none from the others.
-async fn collect(
-    mut body: Body,
-    mut memory: Memory,
-    most: usize,
-    length: Option<usize>,
-) -> Result<(Bytes, Memory), Problem> {
-    let mut whole = BytesMut::new();
+async fn collect(mut body: Body, mut memory: Memory, most: usize) -> Result<(Bytes, Memory), Problem> {
+    let (mut full, mut last, mut size) = (Vec::new(), BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::bad_request("the body broke off"))?;
-        let Ok(piece) = frame.into_data() else { continue };
-        let size = whole.len() + piece.len();
+        let Ok(mut piece) = frame.into_data() else { continue };
+        size += piece.len();
         if size > most {
             return Err(Problem::too_large(most));
         }
         memory.grow_to((size as u64 / PIECE + 1) * PIECE)?;
-        // Once half of it is there the rest is reserved exactly, instead of twice as much.
-        if let Some(length) = length.filter(|length| size <= *length && size * 2 >= *length) {
-            whole.reserve(length - whole.len());
+        while last.len() + piece.len() > SEGMENT {
+            last.extend_from_slice(&piece.split_to(SEGMENT - last.len()));
+            full.push(std::mem::replace(&mut last, BytesMut::with_capacity(SEGMENT)));
         }
-        whole.extend_from_slice(&piece);
+        last.extend_from_slice(&piece);
+    }
+    if full.is_empty() {
+        return Ok((last.freeze(), memory));
+    }
+    let mut whole = BytesMut::with_capacity(size);
+    for segment in full.drain(..).chain([last]) {
+        whole.extend_from_slice(&segment);
     }
     Ok((whole.freeze(), memory))
 }

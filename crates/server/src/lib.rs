@@ -11,6 +11,7 @@ mod connections;
 mod counted;
 mod drained;
 mod gate;
+mod heavy;
 mod keys;
 mod kind_policies;
 mod mask;

@@ -68,7 +68,8 @@ pub struct Subscription {
 
 impl Streams {
     pub fn new(engine: Engine, quotas: &Quotas) -> Arc<Streams> {
-        let each = quotas.get(Quota::StreamBytes) / quotas.get(Quota::Streams).max(1);
+        // What is sent and what was read for after that.
+        let each = quotas.get(Quota::StreamBytes) / quotas.get(Quota::Streams).max(1) / 2;
         Arc::new(Streams {
             engine,
             open: Shares::of(Quota::Streams, quotas),

@@ -375,7 +375,7 @@ async fn unread_streams(red: Arc<Red>) {
         while writer.goes_on() {
             let task =
                 json!({"kind": "stream", "queue": "never", "delay": "1d", "payload": {"text": "x".repeat(10 << 10)}});
-            let tasks: Vec<&Value> = (0..100).map(|_| &task).collect();
+            let tasks: Vec<&Value> = (0..10).map(|_| &task).collect();
             writer.try_to("POST", "tasks", &writer.keys.red_submitter, Some(json!({"tasks": tasks}))).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -515,20 +515,45 @@ async fn large_pages(red: Arc<Red>) {
 
 /// M13.
 async fn rule_keys(red: Arc<Red>) {
-    let rule = json!({"match": {"queue": "users"}, "per": ["user"], "max_running": 1});
+    let rule = json!({"match": {"queue": USERS}, "per": ["user"], "max_running": 1});
     red.try_to("PUT", "rules/users", &red.keys.red_operator, Some(rule)).await;
     let worker = red.clone();
     tokio::spawn(async move {
-        let ask = json!({"worker": "users", "queues": ["users"], "limit": 10, "wait": "1s"});
+        let ask = json!({"worker": "users", "queues": [USERS], "limit": 10, "wait": "1s"});
         while worker.goes_on() {
             worker.try_to("POST", "leases", &worker.keys.red_worker, Some(ask.clone())).await;
         }
     });
+    // Many small requests, so that what is felt is the number of keys and not the size of a transaction.
+    red.together(4, |red, _| async move {
+        while red.goes_on() {
+            let user = || json!({"kind": "u", "queue": USERS, "labels": {"user": red.name("user")}});
+            let tasks: Vec<Value> = (0..50).map(|_| user()).collect();
+            red.try_to("POST", "tasks", &red.keys.red_submitter, Some(json!({"tasks": tasks}))).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// The queue of the tasks that each have a key of their own.
+const USERS: &str = "users";
+
+/// What an operator does when the attacks are over: cancels the tasks with the many keys. The rest of RED's work stays.
+pub async fn clean_up(keys: &Keys) -> Result<()> {
+    let red = red(keys.clone(), Duration::from_secs(600))?;
+    let cancel = json!({"action": "cancel", "filter": format!("queue:{USERS}")});
+    let (status, text) = red.send("POST", "tasks/bulk", &keys.red_operator, Some(cancel)).await?;
+    anyhow::ensure!(status < 300, "{status}: {text}");
+    let id = serde_json::from_str::<Value>(&text)?["id"].as_str().context("an operation")?.to_owned();
     while red.goes_on() {
-        let tasks: Vec<Value> =
-            (0..2_000).map(|_| json!({"kind": "u", "queue": "users", "labels": {"user": red.name("user")}})).collect();
-        red.try_to("POST", "tasks", &red.keys.red_submitter, Some(json!({"tasks": tasks}))).await;
+        let (_, text) = red.send("GET", &format!("operations/{id}"), &keys.red_viewer, None).await?;
+        if serde_json::from_str::<Value>(&text)?["state"] != "running" {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
+    anyhow::bail!("RED's tasks were not canceled within ten minutes")
 }
 
 /// H6, keys.

@@ -98,6 +98,11 @@ async fn measure(arguments: &Arguments) -> Result<ExitCode> {
     if names.len() > 1 {
         rows.push(attack(arguments, &mut server, &blue, "all at once", &names).await?);
     }
+    if names.contains(&"rule-keys") {
+        say("canceling RED's tasks with the many keys");
+        attacks::clean_up(&server.keys).await?;
+        tokio::time::sleep(Duration::from_secs(90)).await;
+    }
     say("waiting for the server to calm down");
     tokio::time::sleep(Duration::from_secs(30)).await;
     blue.take();
@@ -142,12 +147,12 @@ async fn measure(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Lets RED attack for a while, from a process that yields to everybody else.
+/// Lets RED attack for a while, from a process that yields to everybody else: an attacker brings processors of its own.
 async fn attack(arguments: &Arguments, server: &mut Server, blue: &Blue, name: &str, attacks: &[&str]) -> Result<Row> {
     let itself = std::env::current_exe()?;
     let seconds = arguments.seconds.to_string();
-    let mut red = tokio::process::Command::new("nice")
-        .args(["-n", "10"])
+    let mut red = tokio::process::Command::new("chrt")
+        .args(["--idle", "0"])
         .arg(itself)
         .args([
             "--attack",

@@ -199,7 +199,7 @@ async fn memory_of_a_parsed_body_is_given_back_while_the_request_waits() {
     for _ in 0..100 {
         let padded = of(Body::from(vec![b' '; 12 << 10]));
         let (_, memory) = gate.read(padded, Class::Lease, 1 << 20, "red").await.expect("room");
-        let admitted = Admitted::new(gate.enter(Class::Lease, "red").await.expect("room"), memory);
+        let admitted = Admitted::new((gate.enter(Class::Lease, "red").await.expect("room"), None), memory);
         admitted.keep_memory(100);
         polls.push(admitted);
     }

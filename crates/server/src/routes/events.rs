@@ -14,22 +14,23 @@ use bytes::Bytes;
 use comeback_core::dependency::Change;
 use comeback_core::{EventKind, Invalid, Timestamp};
 use comeback_engine::schedules::{Came, OutsideEvent, Run};
-use comeback_engine::store::{FeedCursor, FeedEvent, Running, panic_point};
+use comeback_engine::store::{FeedCursor, FeedEvent, Interactive, interactive, panic_point};
 use comeback_engine::{Cursors, DependencyChange, Share};
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::{LIMIT, Line, Query, header_text, line};
-use crate::App;
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
 use crate::problem::Problem;
 use crate::streams::{News, Subscription};
 use crate::wire::{self, Page, event};
+use crate::{App, heavy};
 
 pub fn lines() -> Vec<Line> {
     let last = Param::new("Last-Event-ID", "Where a reader stopped that comes back; it beats `after`.", schema::text);
@@ -216,7 +217,7 @@ pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<Feed
 /// How often a stream that waits asks whether its key is still good and the server still serves.
 const STILL_GOOD: Duration = Duration::from_millis(250);
 
-/// An open stream. It reads the feed only when its reader has taken what was read before.
+/// An open stream. It reads the feed only when its reader has taken what was read before, on a thread for heavy requests.
 struct Following {
     subscription: Subscription,
     app: Arc<App>,
@@ -228,8 +229,6 @@ struct Following {
     held: Option<Share>,
     /// Older changes of dependencies are not told.
     since: Timestamp,
-    /// The request that opened it, for a panic to name.
-    running: Option<Running>,
     /// Events to read next: few where they are large.
     stretch: u32,
 }
@@ -321,13 +320,25 @@ async fn follow(
     };
     let subscription = app.streams.open(&caller.namespace)?;
     let since = app.engine.now();
-    let (ready, running, stretch) = (VecDeque::new(), Running::here(), FIRST_STRETCH);
-    let start = Following { subscription, app, caller, wanted, cursor, ready, held: None, since, running, stretch };
-    let events = stream::unfold(start, |mut it| async move {
-        let told = match it.running.clone() {
-            Some(running) => running.scope(next(&mut it)).await?,
-            None => next(&mut it).await?,
-        };
+    let (batches, received) = mpsc::channel(1);
+    let reader = Reader { app: app.clone(), caller: caller.clone(), received, batch: Batch::default() };
+    let ready = VecDeque::new();
+    let start =
+        Following { subscription, app, caller, wanted, cursor, ready, held: None, since, stretch: FIRST_STRETCH };
+    // Reads like any other of its namespace, for as long as somebody is there.
+    let read = async move {
+        let is_read = batches.clone();
+        tokio::select! {
+            () = is_read.closed() => {}
+            () = produce(start, batches) => {}
+        }
+    };
+    match Interactive::current() {
+        Some(reads) => heavy::spawn(interactive(reads, read)),
+        None => heavy::spawn(read),
+    }
+    let events = stream::unfold(reader, |mut it| async move {
+        let told = it.next().await?;
         Some((Ok::<_, Infallible>(told.into_event()), it))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
@@ -336,9 +347,53 @@ async fn follow(
     Ok(response)
 }
 
-/// The next one that is wanted; nothing when the server stops or the store is away, and the reader comes back by its cursor.
-/// Nothing either once its key is good no more.
-async fn next(it: &mut Following) -> Option<Told> {
+/// Events that were read together, with the bytes that the quota counts for them.
+#[derive(Default)]
+struct Batch {
+    ready: VecDeque<Told>,
+    held: Option<Share>,
+}
+
+/// The end of a stream that the connection reads from.
+struct Reader {
+    app: Arc<App>,
+    caller: Caller,
+    received: mpsc::Receiver<Batch>,
+    batch: Batch,
+}
+
+impl Reader {
+    /// The next event; nothing when the stream has ended, or once its key is good no more.
+    async fn next(&mut self) -> Option<Told> {
+        loop {
+            if !self.caller.still_may(&self.app) {
+                return None;
+            }
+            if let Some(told) = self.batch.ready.pop_front() {
+                if let Some(held) = &mut self.batch.held {
+                    held.shrink(told.bytes());
+                }
+                return Some(told);
+            }
+            self.batch = Batch::default();
+            self.batch = self.received.recv().await?;
+        }
+    }
+}
+
+/// Reads what is wanted and hands it over. Ends when the server stops, when the store is away (the reader comes back by its cursor), and
+/// once its key is good no more.
+async fn produce(mut it: Following, batches: mpsc::Sender<Batch>) {
+    while let Ok(permit) = batches.reserve().await {
+        match next(&mut it).await {
+            Some(batch) => permit.send(batch),
+            None => return,
+        }
+    }
+}
+
+/// What is to be told next.
+async fn next(it: &mut Following) -> Option<Batch> {
     loop {
         if !it.caller.still_may(&it.app) {
             return None;
@@ -346,11 +401,8 @@ async fn next(it: &mut Following) -> Option<Told> {
         while let Some(change) = it.subscription.change() {
             it.hear(&change);
         }
-        if let Some(told) = it.ready.pop_front() {
-            if let Some(held) = &mut it.held {
-                held.shrink(told.bytes());
-            }
-            return Some(told);
+        if !it.ready.is_empty() {
+            return Some(Batch { ready: std::mem::take(&mut it.ready), held: it.held.take() });
         }
         it.held = None;
         if it.app.is_draining() {

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -49,7 +49,7 @@ use crate::connections::Connection;
 use crate::gate::{Admitted, Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
-use crate::{App, Asked, answer, mask, ui};
+use crate::{App, Asked, answer, heavy, mask, ui};
 
 /// One line of the table.
 #[derive(Clone, Debug)]
@@ -178,11 +178,8 @@ struct Door {
 struct At(&'static str);
 
 async fn enter(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let (path, masks) = (door.path, door.masks);
+    let path = door.path;
     let mut response = pass(door, request, next).await.unwrap_or_else(Problem::into_response);
-    if masks {
-        response = mask::answer(response).await;
-    }
     response.extensions_mut().insert(At(path));
     response
 }
@@ -217,12 +214,21 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
         _ => door.app.gate.read(request, door.class, door.size, &namespace).await?,
     };
     let place = door.app.gate.enter(door.class, &namespace).await?;
-    let admitted = Admitted::new(place, memory);
+    let is_large = request.body().size_hint().lower() > heavy::LARGE as u64;
+    let large = match door.class {
+        Class::Write if is_large => Some(door.app.gate.enter_large(&namespace).await?),
+        _ => None,
+    };
+    let admitted = Admitted::new((place, large), memory);
     let reads = (door.class == Class::Look).then(|| door.app.engine.interactive(&caller.namespace));
     request.extensions_mut().insert(caller);
-    let answer = admitted.clone().during(next.run(request));
+    let answer = admitted.clone().during(async move {
+        let response = next.run(request).await;
+        if door.masks { mask::answer(response).await } else { response }
+    });
     let mut response = match reads {
-        Some(reads) => interactive(reads, answer).await,
+        Some(reads) => heavy::run(interactive(reads, answer)).await,
+        None if is_large => heavy::run(answer).await,
         None => answer.await,
     };
     if let Some(value) = key_ends_at.and_then(|at| HeaderValue::from_str(&at.to_rfc3339()).ok()) {

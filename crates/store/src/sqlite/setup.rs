@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use comeback_core::{Executor, Lane};
@@ -28,8 +29,12 @@ mod embedded {
 /// Below this a bug of SQLite could damage the log when two connections reset it.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// A log longer than this is folded back by the writer itself, whatever the readers do.
+/// A log longer than this is begun anew by the writer once all but a little of it is in the file.
 const LONGEST_LOG: u64 = 64 << 20;
+/// What the writer copies itself before that, and makes others wait for.
+const LITTLE: u64 = 1 << 20;
+/// A log longer than this is folded back by the writer, however long that takes.
+const LOG_TOO_LONG: u64 = 256 << 20;
 /// A log longer than this is worth folding back in passing.
 const LOG_WORTH_FOLDING: u64 = 8 << 20;
 
@@ -125,7 +130,7 @@ pub fn connect_to_read(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
-    connection.execute_batch("pragma cache_size = -16384; pragma temp_store = memory;")?;
+    connection.execute_batch("pragma cache_size = -4096; pragma temp_store = memory;")?;
     Ok(connection)
 }
 
@@ -300,7 +305,33 @@ pub struct Checkpoints {
     commits: u32,
     passing: Option<std::sync::mpsc::SyncSender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
+    found: Arc<LogState>,
 }
+
+/// The log as the last checkpoint found it.
+#[derive(Default)]
+struct LogState {
+    bytes: AtomicU64,
+    /// How much of it was not in the file yet.
+    behind: AtomicU64,
+}
+
+impl LogState {
+    /// Folds back what can be, in the words of SQLite, and takes note of what was found.
+    fn checkpoint(&self, connection: &Connection, mode: &str) {
+        let row = connection.query_row(&format!("pragma wal_checkpoint({mode})"), (), |row| {
+            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        });
+        if let Ok((frames, folded)) = row {
+            let bytes = |frames: i64| u64::try_from(frames).unwrap_or(0) * FRAME;
+            self.bytes.store(bytes(frames), Ordering::Relaxed);
+            self.behind.store(bytes(frames - folded), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes of a page in the log, with its head.
+const FRAME: u64 = 8_192 + 24;
 
 impl Drop for Checkpoints {
     /// Returns when its connection is closed.
@@ -315,7 +346,9 @@ impl Drop for Checkpoints {
 impl Checkpoints {
     pub fn new(path: Option<PathBuf>, background: &Background) -> Checkpoints {
         let (mut passing, mut thread) = (None, None);
+        let found = Arc::new(LogState::default());
         if let Some(path) = path.clone() {
+            let found = found.clone();
             let (sender, receiver) = std::sync::mpsc::sync_channel(1);
             let registered = background.register("sqlite/checkpoint", CHECKPOINT_PERIOD);
             let fold = move || {
@@ -331,7 +364,7 @@ impl Checkpoints {
                 while receiver.recv().is_ok() {
                     beat.turn();
                     panic_point!("sqlite-checkpoint");
-                    let _ = connection.query_row("pragma wal_checkpoint(passive)", (), |_| Ok(()));
+                    found.checkpoint(&connection, "passive");
                     beat.idle();
                 }
             };
@@ -343,7 +376,7 @@ impl Checkpoints {
             name.push("-wal");
             PathBuf::from(name)
         });
-        Checkpoints { log, commits: 0, passing, thread }
+        Checkpoints { log, commits: 0, passing, thread, found }
     }
 
     pub fn after_commit(&mut self, connection: &Connection) {
@@ -353,11 +386,15 @@ impl Checkpoints {
         }
         self.commits = 0;
         let Some(length) = self.log.as_ref().and_then(|log| log.metadata().ok()).map(|it| it.len()) else { return };
-        if length > LONGEST_LOG {
+        let (bytes, behind) = (self.found.bytes.load(Ordering::Relaxed), self.found.behind.load(Ordering::Relaxed));
+        if (bytes > LONGEST_LOG && behind < LITTLE) || bytes > LOG_TOO_LONG || self.passing.is_none() {
             // A reader that stays, such as a backup, is not waited for: the log grows until it is gone.
             let _ = connection.busy_timeout(Duration::ZERO);
-            let _ = connection.query_row("pragma wal_checkpoint(truncate)", (), |_| Ok(()));
+            self.found.checkpoint(connection, "restart");
             let _ = connection.busy_timeout(BUSY);
+            if self.found.behind.load(Ordering::Relaxed) == 0 {
+                self.found.bytes.store(0, Ordering::Relaxed);
+            }
         } else if length > LOG_WORTH_FOLDING
             && let Some(passing) = &self.passing
         {

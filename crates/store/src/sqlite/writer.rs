@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comeback_core::Record;
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +24,8 @@ const MAX_BATCH: usize = 256;
 const MAX_WAITING: usize = 1_024;
 /// A transaction that takes ten times as long holds up everybody.
 const PERIOD: Duration = Duration::from_secs(3);
+/// A transaction that takes longer is logged: everybody who writes has waited for it.
+const SLOW_MS: u128 = 1_000;
 /// How long the last checkpoint waits for readers.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(2);
 
@@ -227,6 +229,7 @@ fn write_until_closed(
             break;
         }
         beat.turn();
+        let (began, commands) = (Instant::now(), batch.len());
         let mut taken = std::mem::take(&mut batch);
         let transacted = catch_unwind(AssertUnwindSafe(|| {
             panic_point!("sqlite-writer-before-transaction");
@@ -255,7 +258,12 @@ fn write_until_closed(
             }
             return Ended::Broken;
         }
+        let transaction_ms = began.elapsed().as_millis();
         checkpoints.after_commit(&connection);
+        let total_ms = began.elapsed().as_millis();
+        if total_ms >= SLOW_MS {
+            tracing::warn!(commands, transaction_ms, checkpoint_ms = total_ms - transaction_ms, "slow transaction");
+        }
     }
     // Whoever copies the file after a clean stop copies everything.
     drop(checkpoints);
