@@ -15,7 +15,7 @@ use comeback_store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore,
 use serde_json::{Value, json};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[derive(Parser)]
 struct Arguments {

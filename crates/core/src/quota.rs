@@ -68,11 +68,11 @@ impl Quota {
     pub const fn default_value(self) -> u64 {
         match self {
             Quota::Writes => 256,
-            Quota::Reads => 16,
+            Quota::Reads => 8,
             Quota::Reports => 1_024,
             Quota::LongPolls => 4_096,
-            Quota::BodyBytes => 64 << 20,
-            Quota::ReportBytes => 48 << 20,
+            Quota::BodyBytes => 40 << 20,
+            Quota::ReportBytes => 36 << 20,
             Quota::Streams => 250,
             Quota::Calls => 22,
             Quota::Deliveries => 22,
@@ -84,7 +84,7 @@ impl Quota {
             Quota::RuleKeys => 100_000,
             Quota::Keys | Quota::Subscriptions | Quota::NamedPolicies | Quota::Secrets | Quota::Rules => 1_000,
             Quota::Alerts => 500,
-            Quota::StreamBytes => 32 << 20,
+            Quota::StreamBytes => 16 << 20,
             Quota::LargeRequests => 2,
         }
     }

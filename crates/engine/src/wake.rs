@@ -307,6 +307,16 @@ impl Wake {
     }
 }
 
+/// Entries that a map may have room for, however few it holds.
+const KEPT_ROOM: usize = 4_096;
+
+/// Gives back the room of a map that was much larger than it is: a million names that waited once are not paid for ever after.
+fn give_back<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
+    if map.capacity() > KEPT_ROOM.max(map.len() * 8) {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
 impl Queue {
     fn add(&mut self, wanted: &Arc<Wanted>, waiter: &Arc<Waiter>) -> u64 {
         let number = self.next;
@@ -341,6 +351,8 @@ impl Queue {
                 }
             }
             self.sorts.remove(&sort);
+            give_back(&mut self.index);
+            give_back(&mut self.sorts);
         }
         if let Some(namespace) = self.namespaces.get_mut(&wanted.namespace) {
             namespace.waiters -= 1;
@@ -495,6 +507,18 @@ mod tests {
         wake.work(&lane("a"), 3);
         assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, true, false, false]);
         assert!(!is_told(&other));
+    }
+
+    #[test]
+    fn names_that_nobody_waits_for_any_more_take_no_room() {
+        let wake = Arc::new(Wake::default());
+        let kinds = |n: usize| (0..1_000).map(|i| format!("{n}-{i}")).collect();
+        let places: Vec<Place> =
+            (0..50).map(|n| wake.wait(&ClaimRequest { kinds: kinds(n), ..request("a", 1) })).collect();
+        assert!(wake.queue.lock().index.capacity() >= 50_000);
+        drop(places);
+        let queue = wake.queue.lock();
+        assert!(queue.index.capacity() <= KEPT_ROOM && queue.sorts.capacity() <= KEPT_ROOM);
     }
 
     #[test]

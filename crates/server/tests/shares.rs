@@ -257,7 +257,7 @@ async fn a_stream_that_may_hold_little_tells_everything_in_order() {
 }
 
 /// The most bytes of a page, and a little for what is around its items.
-const PAGE: usize = (4 << 20) + (64 << 10);
+const PAGE: usize = (2 << 20) + (64 << 10);
 
 /// All items of a list, page by page, none of which is too large.
 async fn pages(router: &Router, path: &str) -> Vec<Value> {

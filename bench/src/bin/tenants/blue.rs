@@ -33,9 +33,14 @@ impl Felt {
         [&self.submit, &self.start, &self.heartbeat, &self.report].map(|all| percentile(all, 0.99))
     }
 
-    /// By which factor the worst p99 is larger than it was.
+    /// The p99 of everything that BLUE waited for.
+    pub fn overall_p99(&self) -> f64 {
+        percentile(&[&*self.submit, &*self.start, &*self.heartbeat, &*self.report].concat(), 0.99)
+    }
+
+    /// By which factor that is larger than it was.
     pub fn ratio(&self, quiet: &Felt) -> f64 {
-        self.p99().iter().zip(quiet.p99()).map(|(now, before)| now / before.max(0.1)).fold(0.0, f64::max)
+        self.overall_p99() / quiet.overall_p99().max(0.1)
     }
 }
 

@@ -294,7 +294,7 @@ impl<T> Page<T> {
 }
 
 /// Bytes that a page may have; it has one item at least.
-pub const MOST_PAGE_BYTES: usize = 4 << 20;
+pub const MOST_PAGE_BYTES: usize = 2 << 20;
 
 /// Counts the bytes of a page.
 #[derive(Default)]
