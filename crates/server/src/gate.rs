@@ -227,11 +227,18 @@ impl Admitted {
         Admitted(Arc::new(Holds { _places: places, memory: Mutex::new(memory) }))
     }
 
-    /// Gives back body memory beyond `bytes`: the body was parsed, and only so much of it is kept.
-    pub fn keep_memory(&self, bytes: usize) {
-        if let Some(memory) = self.0.memory.lock().as_mut() {
-            memory.shrink_to(bytes as u64);
-        }
+    /// Counts the body no more.
+    pub fn release_memory(&self) {
+        self.0.memory.lock().take();
+    }
+
+    /// Counts `bytes` in place of the body: it was parsed, and so much is kept of it. That may be more than the body was.
+    pub fn keep_memory(&self, bytes: usize) -> Result<(), Problem> {
+        let bytes = bytes as u64;
+        self.0.memory.lock().as_mut().map_or(Ok(()), |memory| {
+            memory.shrink_to(bytes);
+            memory.grow_to(bytes)
+        })
     }
 }
 

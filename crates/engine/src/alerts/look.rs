@@ -88,15 +88,15 @@ async fn look(
     let mut standing = core.counted.get(row).unwrap_or(stored);
     let place = standing.place();
     let feed = pages.after(core, place).await?;
-    let mut changes = count(core, &row.namespace, &spec, &mut standing, &feed.events, tasks, now).await?;
-    if feed.next == place {
+    let mut changes = count(core, &row.namespace, &spec, &mut standing, feed.events(), tasks, now).await?;
+    if feed.next() == place {
         changes.extend(standing.count.pass(&spec.watch, now));
         if changes.is_empty() && spec.due(&standing.count) == row.due {
             return Ok(());
         }
     } else {
         progress.more = true;
-        standing.cursor = feed.next.map(|cursor| cursor.to_string());
+        standing.cursor = feed.next().map(|cursor| cursor.to_string());
     }
     let due = spec.due(&standing.count);
     if changes.is_empty() && due == row.due && now.since(row.updated_at) < WRITTEN_EVERY {

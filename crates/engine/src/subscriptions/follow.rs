@@ -34,6 +34,10 @@ const MOST_MADE: usize = 5_000;
 /// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(60);
 
+/// Stretches of the feed, and tasks that they are about, that are in memory at once.
+const MOST_PAGES: usize = 8;
+const MOST_TASKS: usize = 10_000;
+
 /// Whose place it is: a sort, a namespace and a name.
 type Key = (Following, String, String);
 
@@ -102,13 +106,29 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub async fn after(&mut self, core: &Core, place: Option<FeedCursor>) -> Result<Arc<Feed>, StoreError> {
-        if let Some(feed) = self.feeds.get(&place) {
-            return Ok(feed.clone());
+    pub async fn after(&mut self, core: &Core, place: Option<FeedCursor>) -> Result<Stretch, StoreError> {
+        if let Some(known) = self.known(place) {
+            return Ok(known);
         }
         let feed = Arc::new(core.store.feed(place, PAGE).await?);
+        if self.feeds.len() >= MOST_PAGES {
+            self.feeds.clear();
+        }
         self.feeds.insert(place, feed.clone());
-        Ok(feed)
+        Ok(Stretch { feed, from: 0 })
+    }
+
+    /// What was read from this place or from one before it, so that those who stand near each other come together.
+    fn known(&self, place: Option<FeedCursor>) -> Option<Stretch> {
+        let (start, feed) = self.feeds.range(..=place).next_back()?;
+        if *start == place {
+            return Some(Stretch { feed: feed.clone(), from: 0 });
+        }
+        let (start, place, next) = ((*start)?, place?, feed.next?);
+        // Cursors of older versions are in another order.
+        let is_comparable = start.transaction == place.transaction && place.transaction == next.transaction;
+        let from = feed.events.partition_point(|it| it.cursor <= place);
+        (is_comparable && place < next).then(|| Stretch { feed: feed.clone(), from })
     }
 
     /// What became of dependencies that this one has not heard of. A filter is about tasks and says nothing of them.
@@ -133,6 +153,22 @@ impl Pages {
     }
 }
 
+/// Events after a place, and where to go on.
+pub(crate) struct Stretch {
+    feed: Arc<Feed>,
+    from: usize,
+}
+
+impl Stretch {
+    pub fn events(&self) -> &[FeedEvent] {
+        self.feed.events.get(self.from..).unwrap_or_default()
+    }
+
+    pub fn next(&self) -> Option<FeedCursor> {
+        self.feed.next
+    }
+}
+
 /// Tasks that events are about, each looked up once in a round: all of a stretch together, and whole only where a filter asks.
 #[derive(Default)]
 pub(crate) struct Tasks {
@@ -143,6 +179,9 @@ pub(crate) struct Tasks {
 impl Tasks {
     /// Looks up what is not known yet.
     pub async fn learn(&mut self, core: &Core, ids: impl Iterator<Item = TaskId>) -> Result<(), StoreError> {
+        if self.known.len() > MOST_TASKS {
+            *self = Tasks::default();
+        }
         let new: BTreeSet<TaskId> = ids.filter(|id| !self.known.contains_key(id)).collect();
         let new: Vec<TaskId> = new.into_iter().collect();
         if !new.is_empty() {
@@ -285,7 +324,7 @@ async fn follow(
     let place = core.looked.place(row, standing.place());
     let feed = pages.after(core, place).await?;
     let (changes, heard) = pages.changes(core, row, &spec, &standing.heard).await?;
-    if feed.next == place && changes.is_empty() {
+    if feed.next() == place && changes.is_empty() {
         return Ok(None);
     }
     let full_since = core.full_since(row, &standing, now).await?;
@@ -296,11 +335,11 @@ async fn follow(
         let news = (standing.full_since != full_since).then_some(Standing { full_since, ..standing });
         return Ok(news.and_then(|standing| step(standing, Submission::in_namespace(&row.namespace))));
     }
-    progress.more |= feed.next != place;
-    let mut messages = wanted(core, row, &spec, &feed.events, tasks, now).await?;
+    progress.more |= feed.next() != place;
+    let mut messages = wanted(core, row, &spec, feed.events(), tasks, now).await?;
     messages.extend(changes);
     if messages.is_empty() && standing.full_since.is_none() && now.since(row.updated_at) < WRITTEN_EVERY {
-        core.looked.note(row, feed.next);
+        core.looked.note(row, feed.next());
         progress.moved += 1;
         return Ok(None);
     }
@@ -308,7 +347,7 @@ async fn follow(
     for message in &messages {
         start.tasks.push(core.message_to(&row.namespace, &row.name, &spec, message, now));
     }
-    let (cursor, made) = (feed.next.map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
+    let (cursor, made) = (feed.next().map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
     Ok(step(Standing { cursor, made, heard, full_since, ..standing }, start))
 }
 

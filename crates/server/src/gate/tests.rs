@@ -200,8 +200,23 @@ async fn memory_of_a_parsed_body_is_given_back_while_the_request_waits() {
         let padded = of(Body::from(vec![b' '; 12 << 10]));
         let (_, memory) = gate.read(padded, Class::Lease, 1 << 20, "red").await.expect("room");
         let admitted = Admitted::new((gate.enter(Class::Lease, "red").await.expect("room"), None), memory);
-        admitted.keep_memory(100);
+        admitted.keep_memory(100).expect("less than before");
         polls.push(admitted);
     }
     assert_eq!(gate.busy(Class::Lease), 100);
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_body_counts_even_where_it_is_more_than_the_body_was() {
+    let gate = Gate::new(GateOptions { body_bytes: 64 << 10, ..GateOptions::default() }, &Quotas::default());
+    let mut polls = Vec::new();
+    let refused = loop {
+        let (_, memory) = gate.read(of(Body::from("[]")), Class::Lease, 1 << 20, "red").await.expect("room");
+        let admitted = Admitted::new((gate.enter(Class::Lease, "red").await.expect("room"), None), memory);
+        match admitted.keep_memory(10 << 10) {
+            Ok(()) => polls.push(admitted),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((polls.len(), refused.quota), (3, Some(Quota::BodyBytes)), "half of 64 KiB is its part");
 }

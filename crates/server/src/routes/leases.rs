@@ -77,7 +77,7 @@ async fn lease(State(app): Shared, Extension(caller): Extension<Caller>, body: B
     let names = given.queues.iter().flatten().chain(&given.kinds);
     let kept: usize = names.map(|name| name.len() * 2 + BYTES_OF_A_NAME).sum();
     if let Some(admitted) = gate::admitted() {
-        admitted.keep_memory(kept);
+        admitted.keep_memory(kept)?;
     }
     let wait = given.wait.map_or(comeback_core::Millis::ZERO, |Span(span)| span.min(LONGEST_WAIT));
     let (namespace, worker) = (caller.namespace.clone(), given.worker.clone());

@@ -235,7 +235,7 @@ async fn pass(door: Door, request: Request, next: Next) -> Result<Response, Prob
         response.headers_mut().insert(KEY_EXPIRES, value);
     }
     // The body was worked on; a large answer counts until it was sent.
-    admitted.keep_memory(0);
+    admitted.release_memory();
     match answer::large(&response) {
         Some(size) => Ok(answer::hold(response, door.app.gate.answer(door.class, &namespace, size)?)),
         None => Ok(response),
