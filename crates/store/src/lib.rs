@@ -72,6 +72,10 @@ pub use types::*;
 /// transaction, and only if something was written.
 #[async_trait]
 pub trait Store: SharedStore {
+    /// Gives numbers to the lanes and policies that a submission is the first to name, as [`Store::submit`] does: whoever brings new ones
+    /// waits for that alone, and nobody in the same batch with them.
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError>;
+
     /// Creates tasks. Each submission is all or nothing; its idempotency key and its dedupe keys are honoured.
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError>;
 

@@ -28,6 +28,7 @@ impl Engine {
         let answer = if submission.tasks.len() >= BULK {
             core.submit_batch(std::slice::from_ref(&submission)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {
+            core.store.learn(&submission).await?;
             self.combiners.submits.ask(submission).await?
         };
         match answer? {

@@ -132,6 +132,10 @@ fn any_done(applied: &[Applied]) -> bool {
 
 #[async_trait]
 impl<H: Hand> Store for Between<H> {
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError> {
+        self.truth.learn(submission).await
+    }
+
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
         let created = |answers: &Vec<Submitted>| answers.iter().any(|it| matches!(it, Submitted::Created(_)));
         self.writes(self.hand.submit(&*self.truth, submissions, now), created).await

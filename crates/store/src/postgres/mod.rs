@@ -176,6 +176,11 @@ fn hot_statements() -> Vec<&'static str> {
 
 #[async_trait]
 impl Store for PostgresStore {
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError> {
+        let placed = self.dictionary.rules().place(std::slice::from_ref(submission));
+        learn::learn(self, self.dictionary.news(&placed)).await
+    }
+
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
         submit::submit(self, submissions, now).await
     }

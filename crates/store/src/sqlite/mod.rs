@@ -179,6 +179,11 @@ impl SqliteStore {
 
 #[async_trait]
 impl Store for SqliteStore {
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError> {
+        let news = self.dictionary.news(&self.dictionary.rules().place(std::slice::from_ref(submission)));
+        submit::learn(self, news).await
+    }
+
     async fn submit(&self, submissions: &[Submission], now: Timestamp) -> Result<Vec<Submitted>, StoreError> {
         loop {
             let book = self.dictionary.rules();
