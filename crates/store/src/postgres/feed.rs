@@ -23,6 +23,9 @@ pub const ROWS: i64 = 32;
 pub struct FeedRow {
     pub position: u64,
     pub namespace: i32,
+    /// Items before those that were read, and whether there are some behind them.
+    skipped: u32,
+    is_cut: bool,
     pub ids: Vec<Uuid>,
     pub firsts: Vec<i32>,
     pub lasts: Vec<i32>,
@@ -42,8 +45,8 @@ pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) 
     let start = up_to_date(store, &client, after.unwrap_or_default()).await?;
     let tx = snapshot(&mut client).await?;
     let mut feed = Feed { events: Vec::new(), next: after };
-    let mut rows = rows_from(&tx, start).await?;
-    rows.truncate(enough(&rows, start, limit));
+    let mut rows = rows_from(&tx, start, Some(limit)).await?;
+    rows.truncate(enough(&rows, limit));
     let sources = sources(store, &tx, &rows).await?;
     for row in rows {
         if store.dictionary.namespace_name(row.namespace).is_none() {
@@ -52,7 +55,8 @@ pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) 
         let namespace =
             store.dictionary.namespace_name(row.namespace).ok_or_else(|| corrupt("a namespace in the feed"))?;
         for item in 0..row.ids.len() {
-            let place = FeedCursor { item: u32::try_from(item).unwrap_or(u32::MAX), ..FeedCursor::at(row.position) };
+            let number = row.skipped.saturating_add(u32::try_from(item).unwrap_or(u32::MAX));
+            let place = FeedCursor { item: number, ..FeedCursor::at(row.position) };
             if (FeedCursor { seq: u32::MAX, ..place }) <= start {
                 continue;
             }
@@ -68,6 +72,12 @@ pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) 
                 feed.next = Some(cursor);
                 feed.events.push(FeedEvent { cursor, namespace: namespace.to_string(), event });
             }
+        }
+        if row.is_cut {
+            let last = row.skipped.saturating_add(u32::try_from(row.ids.len()).unwrap_or(u32::MAX)).saturating_sub(1);
+            let end = FeedCursor { item: last, seq: u32::MAX, ..FeedCursor::at(row.position) };
+            feed.next = feed.next.max(Some(end));
+            return Ok(feed);
         }
         // A cursor at the end of this row that was given out before it had a position is as good.
         if FeedCursor::end_of_position(row.position) > start {
@@ -115,33 +125,50 @@ pub fn translation(cursor: FeedCursor, found: Option<&tokio_postgres::Row>) -> F
     }
 }
 
-/// How many rows fill a page: every item is an event at least.
-fn enough(rows: &[FeedRow], start: FeedCursor, limit: u32) -> usize {
+/// How many rows fill a page: every item is an event at least, but for the one that a page before began with.
+fn enough(rows: &[FeedRow], limit: u32) -> usize {
     let mut items = 0;
     let is_full = |row: &FeedRow| {
-        let told = if row.position == start.row { start.item as usize } else { 0 };
-        items += row.ids.len().saturating_sub(told);
-        items >= limit as usize
+        items += row.ids.len();
+        items > limit as usize
     };
     rows.iter().position(is_full).map_or(rows.len(), |last| last + 1)
 }
 
-/// From a position on.
-pub const ROWS_FROM: &str = "select p.position, f.namespace, f.ids, f.firsts, f.lasts
+/// From a position on: of each row so many items, of the first those from one of them on. A row may have ten thousand, and whoever reads
+/// them by fifty must not read all of them each time.
+pub const ROWS_FROM: &str = "select p.position, f.namespace, w.skip, cardinality(f.ids) > w.skip + $4,
+               f.ids[w.skip + 1 : w.skip + $4], f.firsts[w.skip + 1 : w.skip + $4], f.lasts[w.skip + 1 : w.skip + $4]
              from feed_position p join feed f on f.id = p.feed_id
+             cross join lateral (select case when p.position = $1 then $3::int4 else 0 end as skip) w
              where p.position >= $1 order by p.position limit $2";
 
-pub async fn rows_from(tx: &Transaction<'_>, start: FeedCursor) -> Result<Vec<FeedRow>, StoreError> {
+/// More items than a row has.
+const ALL_ITEMS: i32 = 1 << 30;
+
+/// Rows from a position on, whole or with as many items as a page of `limit` events can need.
+pub async fn rows_from(
+    tx: &Transaction<'_>,
+    start: FeedCursor,
+    limit: Option<u32>,
+) -> Result<Vec<FeedRow>, StoreError> {
+    let number = |items: u32| i32::try_from(items).unwrap_or(ALL_ITEMS).min(ALL_ITEMS - 1);
+    let (skip, most) = match limit {
+        Some(limit) => (number(start.item), number(limit.saturating_add(1))),
+        None => (0, ALL_ITEMS),
+    };
     let statement = tx.prepare_cached(ROWS_FROM).await?;
-    let rows = tx.query(&statement, &[&start.row.cast_signed(), &ROWS]).await?;
+    let rows = tx.query(&statement, &[&start.row.cast_signed(), &ROWS, &skip, &most]).await?;
     Ok(rows
         .iter()
         .map(|row| FeedRow {
             position: row.get::<_, i64>(0).cast_unsigned(),
             namespace: row.get(1),
-            ids: row.get(2),
-            firsts: row.get(3),
-            lasts: row.get(4),
+            skipped: row.get::<_, i32>(2).cast_unsigned(),
+            is_cut: row.get(3),
+            ids: row.get(4),
+            firsts: row.get(5),
+            lasts: row.get(6),
         })
         .collect())
 }

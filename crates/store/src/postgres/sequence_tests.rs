@@ -101,7 +101,7 @@ async fn rows_after(store: &PostgresStore, after: FeedCursor) -> Vec<(u64, Vec<(
     let mut client = store.reader().await.expect("a reader");
     let start = up_to_date(store, &client, after).await.expect("a place");
     let tx = snapshot(&mut client).await.expect("a snapshot");
-    let rows = rows_from(&tx, start).await.expect("rows");
+    let rows = rows_from(&tx, start, None).await.expect("rows");
     let behind = rows.into_iter().filter(|row| FeedCursor::end_of_position(row.position) > start);
     behind.map(|row| (row.position, row.ids.into_iter().zip(row.firsts).collect())).collect()
 }

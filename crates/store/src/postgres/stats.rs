@@ -28,7 +28,7 @@ pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, Stor
     let from: String = client.query_one("select place from stat_fold", &[]).await?.get(0);
     let start = up_to_date(store, &client, place(&from)?).await?;
     let tx = snapshot(&mut client).await?;
-    let mut rows = rows_from(&tx, start).await?;
+    let mut rows = rows_from(&tx, start, None).await?;
     let mut more = rows.len() as i64 >= ROWS;
     rows.retain(|row| row.position > start.row);
     let mut items = 0;
