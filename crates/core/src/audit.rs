@@ -20,6 +20,8 @@ words! {
         TaskResume = 3 "task.resume",
         TaskSnooze = 4 "task.snooze",
         TaskReschedule = 5 "task.reschedule",
+        /// What stands for an execution that somebody mends waits for it again, and not for its retry.
+        TaskTakeUp = 6 "task.take_up",
         TaskDescribe = 9 "task.describe",
         ExecutionCancel = 10 "execution.cancel",
         ExecutionPause = 11 "execution.pause",

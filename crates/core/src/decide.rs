@@ -228,6 +228,10 @@ impl<'a> Bad<'a> {
     }
 
     fn failed(mut self) -> Result<Transition, Rejection> {
+        // Before 3: each round had its own retries, and the loop has none beside them.
+        if self.failure.is_of_rounds() {
+            return self.refuse(Reason::Rounds);
+        }
         let Some(policy) = self.snapshot.policy.as_deref() else { return self.refuse(Reason::NoPolicy) }; // 3
         if let Some(class) = self.reclassified() {
             self.class = class; // before 4: what a person said of such errors stands above the policy

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::id::ExecutionId;
+use crate::id::{ExecutionId, TaskId};
 use crate::time::Timestamp;
 use crate::transition::Rejection;
 use crate::words::words;
@@ -29,6 +29,8 @@ impl ExecutionState {
 pub struct Execution {
     pub id: ExecutionId,
     pub namespace: Arc<str>,
+    /// The task that stands for it, and the run of that task that it is.
+    pub parent: Option<(TaskId, u32)>,
     pub state: ExecutionState,
     pub version: u32,
     /// Tasks in all, tasks that are not over, and failures that no edge handled.
@@ -50,6 +52,7 @@ impl Execution {
         Execution {
             id,
             namespace,
+            parent: None,
             state: ExecutionState::Pending,
             version: 1,
             total,

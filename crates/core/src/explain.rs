@@ -1,7 +1,7 @@
 //! Policies and verdicts in words. The same words in the API, the CLI and the dashboard, because they are made here.
 
 use crate::backoff;
-use crate::event::Record;
+use crate::event::{EventKind, Record};
 use crate::policy::{Backoff, DeadlineKind, Jitter, OnExhausted, OnLost, Policy, PolicyLimits, Strategy};
 use crate::reason::{Decision, Reason, Verdict};
 use crate::task::{State, Task};
@@ -119,6 +119,21 @@ pub fn standing(task: &Task, last: Option<&Record>) -> String {
     }
 }
 
+/// The same for what stands for an execution that somebody mended since, which `mended` tells.
+pub fn mended(task: &Task, mended: &Record, last: Option<&Record>) -> String {
+    let who = mended.actor.as_deref().unwrap_or("somebody");
+    let id = mended.data.as_ref().and_then(|data| data["mended"].as_str()).unwrap_or_default();
+    let anew = if mended.events.contains(&EventKind::AttemptStarted) { "mended" } else { "began anew" };
+    let retry = last.and_then(|last| last.decision.as_ref()).and_then(|decision| decision.next_retry_at);
+    let superseded = retry.map(|at| format!(", in place of the retry at {}", at.to_rfc3339())).unwrap_or_default();
+    let ended = match task.state {
+        State::Succeeded => format!("run {} succeeded; before that, ", task.run),
+        _ => String::new(),
+    };
+    let before = last.map(|last| format!("; before that, {}", verdict(last))).unwrap_or_default();
+    format!("{ended}{who} {anew} execution {id}, which it stands for{superseded}{before}")
+}
+
 fn cancellation(reason: Reason) -> &'static str {
     match reason {
         Reason::Canceled => "somebody canceled it",
@@ -206,6 +221,7 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::Reclassified => "somebody said that such errors are final",
         Reason::OnLostFail => "a lost run fails this task",
         Reason::UpstreamFailed => "a task it needs failed",
+        Reason::Rounds => "a round of it failed",
         _ => "it was not to be",
     }
 }

@@ -97,9 +97,22 @@ pub struct Failure {
     pub result: Option<serde_json::Value>,
 }
 
+/// The type of the failure of a loop.
+const ROUNDS: &str = "foreach";
+
 impl Failure {
     pub fn new(trigger: Trigger, message: impl Into<String>) -> Failure {
         Failure { trigger, message: message.into(), ..Failure::default() }
+    }
+
+    /// Of a loop, because rounds of it failed.
+    pub fn of_rounds(message: impl Into<String>) -> Failure {
+        let error_type = Some(ROUNDS.into());
+        Failure { class: Some(Class::Final), error_type, ..Failure::new(Trigger::Upstream, message) }
+    }
+
+    pub fn is_of_rounds(&self) -> bool {
+        self.trigger == Trigger::Upstream && self.error_type.as_deref() == Some(ROUNDS)
     }
 
     /// The class, and whether it was stated by the reporter rather than inferred here.

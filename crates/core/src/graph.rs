@@ -14,7 +14,7 @@ use crate::id::TaskId;
 use crate::operation::Mark;
 use crate::payload::NewPayload;
 use crate::reason::Reason;
-use crate::task::{State, Task};
+use crate::task::{Executor, State, Task};
 use crate::time::Timestamp;
 use crate::transition::{self, Act, Rejection, Transition};
 use crate::words::words;
@@ -73,7 +73,8 @@ pub struct ExecutionWrite {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Commit {
     pub writes: Vec<Write>,
-    pub execution: Option<ExecutionWrite>,
+    /// Mostly one, or none where it is about a lone task; a repair by hand may reach through several.
+    pub executions: Vec<ExecutionWrite>,
     /// In the order in which it happened.
     pub records: Vec<Record>,
     /// Who did it, where somebody did.
@@ -86,6 +87,20 @@ pub struct Commit {
     pub bookings: Vec<Booking>,
     /// Steps of bulk operations that it takes; each is taken once.
     pub marks: Vec<Mark>,
+}
+
+impl Commit {
+    /// Both, or neither.
+    pub fn join(&mut self, other: Commit) {
+        self.writes.extend(other.writes);
+        self.executions.extend(other.executions);
+        self.records.extend(other.records);
+        self.audit.extend(other.audit);
+        self.payloads.extend(other.payloads);
+        self.charges.extend(other.charges);
+        self.bookings.extend(other.bookings);
+        self.marks.extend(other.marks);
+    }
 }
 
 impl From<Transition> for Commit {
@@ -276,60 +291,153 @@ impl Working {
     }
 
     /// E7: a task that failed is tried again; what was given up only because of it waits again. It waits itself where one of
-    /// its needs is open again, and is refused where one can never be met.
+    /// its needs is open again, and is refused where one can never be met. A loop is tried again by its rounds that failed.
     ///
     /// The whole execution must be loaded. `retried` is T19 on the task itself.
     pub fn reopen(&mut self, retried: Transition, now: Timestamp) -> Result<(), Halt> {
         let act = Act { by: retried.record().actor.clone(), ..Act::default() };
-        let roots = BTreeSet::from([retried.after().id]);
-        let revived = self.given_up_for(&roots);
+        let id = retried.after().id;
         let was_over = retried.from().is_terminal();
+        if self.is_being_gathered(id) {
+            return Err(Rejection::NotDue.into());
+        }
+        let rounds = self.failed_rounds(id);
+        let roots: BTreeSet<TaskId> = rounds.iter().copied().chain([id]).collect();
+        let revived = self.given_up_for(&roots);
         if was_over && roots.iter().any(|id| self.is_hopeless(*id, &roots, &revived)) {
-            return Err(Rejection::WrongState { state: retried.from(), verb: "retried" }.into());
+            let verb = "retried: what it needs can never be met";
+            return Err(Rejection::WrongState { state: retried.from(), verb }.into());
         }
         let waiting: BTreeSet<TaskId> =
             roots.iter().copied().filter(|id| was_over && self.waits_again(*id, &roots, &revived)).collect();
         self.reopen_execution(&act, retried.from(), now)?;
-        let retried = if waiting.is_empty() { vec![retried] } else { Vec::new() };
-        self.bring_back(retried, &waiting, &revived, &act, now)
+        let mut again = self.retried(rounds.difference(&waiting), &act, now)?;
+        again.extend(Some(retried).filter(|_| !waiting.contains(&id)));
+        self.bring_back(again, &waiting, &revived, &act, now)
+    }
+
+    /// E7 for what stands for an execution that a person mends: it goes on as it is, whatever it came after. `taken_up` is T30.
+    ///
+    /// The whole execution must be loaded.
+    pub fn take_up(&mut self, taken_up: Transition, act: &Act, now: Timestamp) -> Result<(), Halt> {
+        let roots = BTreeSet::from([taken_up.after().id]);
+        if self.is_being_gathered(taken_up.after().id) {
+            return Err(Rejection::NotDue.into());
+        }
+        let revived = self.given_up_for(&roots);
+        self.reopen_execution(act, taken_up.from(), now)?;
+        self.bring_back(vec![taken_up], &BTreeSet::new(), &revived, act, now)
+    }
+
+    /// What stands for it from now on.
+    pub fn set_parent(&mut self, parent: Option<(TaskId, u32)>) {
+        self.execution.parent = parent;
+        self.execution.version = self.execution_version + 1;
+    }
+
+    /// Whether the loop that it is a round of is about to look at what its rounds left: what that comes to is to be known first.
+    fn is_being_gathered(&self, id: TaskId) -> bool {
+        let loops =
+            self.out_edges(id).iter().filter(|edge| self.is_of_round(edge)).filter_map(|edge| self.task(edge.to));
+        loops
+            .filter(|task| task.lane.executor == Executor::Flow)
+            .any(|task| matches!(task.paused_from.unwrap_or(task.state), State::Pending | State::Claimed))
+    }
+
+    /// The edge of a round to its loop: it is in the lane of the loop, but for who runs it.
+    fn is_of_round(&self, edge: &Edge) -> bool {
+        let lanes = self.task(edge.from).zip(self.task(edge.to)).map(|(round, it)| (&round.lane, &it.lane));
+        edge.when == When::Always && lanes.is_some_and(|(a, b)| (&a.kind, &a.queue) == (&b.kind, &b.queue))
+    }
+
+    /// The rounds for which a loop failed; none where this is no such loop.
+    fn failed_rounds(&self, id: TaskId) -> BTreeSet<TaskId> {
+        if self.task(id).is_none_or(|task| task.reason != Some(Reason::Rounds)) {
+            return BTreeSet::new();
+        }
+        let failed = |edge: &&Edge| self.task(edge.from).is_some_and(Task::failed_itself);
+        let edges = self.in_edges(id).iter().filter(|edge| self.is_of_round(edge)).filter(failed);
+        edges.map(|edge| edge.from).collect()
+    }
+
+    /// T19 on each of them.
+    fn retried<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a TaskId>,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<Vec<Transition>, Rejection> {
+        ids.filter_map(|id| self.task(*id)).map(|task| transition::manual_retry(task, false, act, now)).collect()
     }
 
     /// E7 for the whole: every task that failed by itself is tried again. One that had come after a task that is not over
     /// any more, a failure's handler say, waits for that task first; one of whose needs can never be met stays as it is.
-    /// Where none failed by itself nothing changes.
+    /// Where none failed by itself nothing changes. Those in `taken_up` stand for executions that are mended with it (T30).
     ///
     /// The whole execution must be loaded.
-    pub fn retry_failed(&mut self, act: &Act, now: Timestamp) -> Result<(), Halt> {
-        let failed_itself = |task: &&Task| {
-            matches!(task.state, State::Failed | State::Dead) && task.reason != Some(Reason::UpstreamFailed)
-        };
-        let mut failed: BTreeSet<TaskId> = self.tasks().filter(failed_itself).map(|task| task.id).collect();
-        let mut revived = self.given_up_for(&failed);
-        while let Some(hopeless) = failed.iter().copied().find(|id| self.is_hopeless(*id, &failed, &revived)) {
-            failed.remove(&hopeless);
-            revived = self.given_up_for(&failed);
-        }
+    pub fn retry_failed(
+        &mut self,
+        mut taken_up: BTreeMap<TaskId, Transition>,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<(), Halt> {
+        let (failed, revived, waiting) = self.to_retry();
         // Canceled by hand, it has nothing to try again.
         if failed.is_empty() {
             return Ok(());
         }
         self.reopen_execution(act, State::Failed, now)?;
-        let waiting: BTreeSet<TaskId> =
-            failed.iter().copied().filter(|id| self.waits_again(*id, &failed, &revived)).collect();
-        let retried = failed
-            .difference(&waiting)
-            .filter_map(|id| self.task(*id))
-            .map(|task| transition::manual_retry(task, false, act, now))
-            .collect::<Result<Vec<_>, _>>()?;
-        self.bring_back(retried, &waiting, &revived, act, now)
+        let mut again = Vec::with_capacity(failed.len());
+        for id in failed.difference(&waiting) {
+            again.extend(match (taken_up.remove(id), self.task(*id)) {
+                (Some(taken_up), _) => Some(taken_up),
+                (None, Some(task)) => Some(transition::manual_retry(task, false, act, now)?),
+                (None, None) => None,
+            });
+        }
+        self.bring_back(again, &waiting, &revived, act, now)
+    }
+
+    /// The tasks that stand for executions and would be tried again at once with the whole.
+    pub fn calls_to_retry(&self) -> Vec<&Task> {
+        let (failed, _, waiting) = self.to_retry();
+        let tasks = failed.difference(&waiting).filter_map(|id| self.task(*id));
+        tasks.filter(|task| task.lane.executor == Executor::Flow).collect()
+    }
+
+    /// What failed by itself and may be tried again, what comes back with it, and what of the first waits for others.
+    fn to_retry(&self) -> (BTreeSet<TaskId>, BTreeSet<TaskId>, BTreeSet<TaskId>) {
+        let mut failed: BTreeSet<TaskId> =
+            self.tasks().filter(|task| task.failed_itself()).map(|task| task.id).collect();
+        let mut revived = self.given_up_for(&failed);
+        while let Some(hopeless) = failed.iter().copied().find(|id| self.is_hopeless(*id, &failed, &revived)) {
+            failed.remove(&hopeless);
+            revived = self.given_up_for(&failed);
+        }
+        let waiting = failed.iter().copied().filter(|id| self.waits_again(*id, &failed, &revived)).collect();
+        (failed, revived, waiting)
+    }
+
+    /// Of an execution that failed: the first task that did so by itself and for which nobody was waiting in case it did.
+    pub fn first_failure(&self) -> Option<&Task> {
+        let for_another =
+            |task: &&Task| matches!(task.reason, Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd));
+        let bad = self.tasks().filter(|task| task.state.is_failure() && !self.is_handled(task.id, task.state));
+        bad.min_by_key(|task| (for_another(task), task.ended_at, task.id))
     }
 
     fn reopen_execution(&mut self, act: &Act, from: State, now: Timestamp) -> Result<(), Halt> {
         if !self.execution.state.is_terminal() {
             return Ok(());
         }
-        self.execution =
-            self.execution.reopen(now).map_err(|_| Rejection::WrongState { state: from, verb: "retried" })?;
+        let over = |state: ExecutionState| match state {
+            ExecutionState::Canceled => "retried: its execution was canceled",
+            _ => "retried: its execution has succeeded, since its failure was dealt with",
+        };
+        self.execution = self
+            .execution
+            .reopen(now)
+            .map_err(|rejected| Rejection::WrongState { state: from, verb: over(rejected.state) })?;
         let mut data = serde_json::json!({"reopened": true});
         if let Some(note) = &act.note {
             data["note"] = note.as_str().into();
@@ -399,8 +507,10 @@ impl Working {
         Commit {
             charges: charges(&writes),
             writes,
-            execution: Some(ExecutionWrite { expected_version: self.execution_version, after })
-                .filter(|_| execution_changed || !self.changed.is_empty()),
+            executions: Some(ExecutionWrite { expected_version: self.execution_version, after })
+                .filter(|_| execution_changed || !self.changed.is_empty())
+                .into_iter()
+                .collect(),
             records: self.records,
             ..Commit::default()
         }
@@ -601,8 +711,8 @@ impl Working {
             let task = self.task(id).filter(|task| task.state.is_terminal() && !roots.contains(&id));
             task.and_then(|task| task.reason).is_some_and(|reason| reasons.contains(&reason))
         };
-        const NO_CHANCE: [Reason; 4] =
-            [Reason::UpstreamFailed, Reason::UpstreamUnmet, Reason::FailFast, Reason::DeadEnd];
+        const NO_CHANCE: [Reason; 5] =
+            [Reason::UpstreamFailed, Reason::UpstreamUnmet, Reason::FailFast, Reason::DeadEnd, Reason::Rounds];
         let mut found: BTreeSet<TaskId> = BTreeSet::new();
         let mut queue: VecDeque<TaskId> = roots.iter().copied().collect();
         if !self.another_failure_stays(roots) {
@@ -633,7 +743,10 @@ impl Working {
     /// Whether a failure that nobody handled stands beside these: then failing fast would take everything along again.
     fn another_failure_stays(&self, roots: &BTreeSet<TaskId>) -> bool {
         self.tasks().any(|task| {
-            let for_another = matches!(task.reason, Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd));
+            let for_another = matches!(
+                task.reason,
+                Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd | Reason::Rounds)
+            );
             task.state.is_failure()
                 && !for_another
                 && !roots.contains(&task.id)

@@ -43,6 +43,7 @@ pub mod replay;
 pub mod schedule;
 pub mod scope;
 pub mod spreadsheet;
+pub mod standing;
 pub mod stats;
 pub mod subscription;
 pub mod task;

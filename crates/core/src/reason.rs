@@ -38,6 +38,8 @@ words! {
         Expression = 21 "expression",
         /// A person said of such errors what they are.
         Reclassified = 22 "reclassified",
+        /// A loop of which a round failed.
+        Rounds = 23 "rounds",
         Attempts = 30 "attempts",
         Expired = 31 "expired",
         Lost = 32 "lost",

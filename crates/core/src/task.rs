@@ -323,6 +323,12 @@ impl Task {
         self.execution.is_none() && self.lane.executor == Executor::Flow
     }
 
+    /// Whether it failed by itself, and not because of what it needs or stands for.
+    pub fn failed_itself(&self) -> bool {
+        matches!(self.state, State::Failed | State::Dead)
+            && !matches!(self.reason, Some(Reason::UpstreamFailed | Reason::Rounds))
+    }
+
     /// A task as it is created: everything zero, `submitted_at` now.
     pub fn new(id: TaskId, lane: Arc<Lane>, now: Timestamp) -> Task {
         Task {

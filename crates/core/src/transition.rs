@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::event::{AttemptOutcome, EventKind, Record};
+use crate::id::ExecutionId;
 use crate::operation::Was;
 use crate::reason::Reason;
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
@@ -18,12 +19,13 @@ use crate::time::{Millis, Timestamp};
 #[rustfmt::skip]
 pub enum Line {
     T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18, T19, T20, T22, T23, T24, T25, T26,
-    T27, T28, T29,
+    T27, T28, T29, T30,
 }
 
 impl Line {
     /// From which states this line leads to which. T1, T2 and T26 create, T21 says that there is no way, T28 changes nothing.
-    /// T29 is not in the model: it takes back what T19 did and nobody has started (docs/decisions/0004).
+    /// T29 is not in the model: it takes back what T19 did and nobody has started (docs/decisions/0004). Nor is T30: what
+    /// stands for an execution takes it up again when a person mends that (`standing.rs`).
     ///
     /// `paused` stands beside the active states where a run that was under way when its task was paused may still end
     /// (model §3.1, notes); the task then stays paused unless it is over.
@@ -55,6 +57,7 @@ impl Line {
             Line::T27 => (&[Waiting, Pending, RetryPending, Claimed, Running, Paused], &[Dead]),
             Line::T28 => (&[Canceled], &[Canceled]),
             Line::T29 => (&[Pending, RetryPending], &[Failed, Dead, RetryPending]),
+            Line::T30 => (&[Pending, RetryPending, Failed, Dead, Paused], &[Claimed, Running, Paused]),
         };
         froms.contains(&from) && tos.contains(&to)
     }
@@ -611,6 +614,60 @@ pub fn manual_retry_with(task: &Task, again: Again, act: &Act, now: Timestamp) -
     }
     act.mark(&mut change, data);
     change.finish(Line::T19, if later.is_some() { State::RetryPending } else { State::Pending }, "retried")
+}
+
+/// T30: a person mends the execution that the last run of this task failed with, or has it begun anew. The retry that was
+/// to come is superseded: the task begins a new cycle and waits for `execution` again, in its next run. Where that one is still
+/// `to_begin` the task is claimed for it, as any that begins an execution.
+///
+/// `stands` in `standing.rs` says when.
+pub fn take_up(
+    task: &Task,
+    execution: ExecutionId,
+    to_begin: Option<Millis>,
+    worker: &Arc<str>,
+    act: &Act,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
+    let now = task.time(now);
+    let mut change = Change::of(task, now);
+    change.new_cycle(false);
+    // Who paused it said when it may begin; what is mended has begun already.
+    let stays_paused = task.state == State::Paused && !task.parked && to_begin.is_none();
+    let after = &mut change.after;
+    (after.start_at, after.next_retry_at, after.hold) = (None, None, None);
+    (after.reason, after.class, after.fingerprint) = (None, None, None);
+    (after.started_at, after.ended_at, after.paused_from, after.parked) = (None, None, None, false);
+    after.lease_number += 1;
+    let expires_at = to_begin.map(|span| now + span);
+    after.lease = Some(Lease { number: after.lease_number, worker: worker.clone(), acquired_at: now, expires_at });
+    after.state = if to_begin.is_some() { State::Claimed } else { State::Running };
+    if to_begin.is_none() {
+        after.run += 1;
+        after.started_at = Some(now);
+        after.timeout_at = run_limit(after, now);
+    }
+    change.record.run = change.after.run;
+    change.record.lease_number = change.after.lease_number;
+    change.record.worker = Some(worker.clone());
+    change.record.started_at = change.after.started_at;
+    change.record.ready_at = change.record.ready_at.or(Some(now));
+    change.event(EventKind::TaskManualRetry);
+    change.event(EventKind::TaskReady);
+    change.event(EventKind::TaskClaimed);
+    if to_begin.is_none() {
+        change.event(EventKind::AttemptStarted);
+    }
+    let (cycle, from) = (change.after.cycle, task.state.word());
+    act.mark(&mut change, json!({"cycle": cycle, "from": from, "mended": execution.to_string()}));
+    if stays_paused {
+        change.event(EventKind::TaskPaused);
+        change.after.paused_from = Some(change.after.state);
+        change.after.timeout_at = attempt_limit(&change.after);
+        return change.finish(Line::T30, State::Paused, "taken up");
+    }
+    let to = change.after.state;
+    change.finish(Line::T30, to, "taken up")
 }
 
 /// T29: a retry by hand that has not started is taken back, and the task is what it was before.

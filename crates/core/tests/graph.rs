@@ -1,6 +1,6 @@
 //! Neighbours: what one task's end does to the others, and what it must never do.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::common::*;
@@ -288,7 +288,7 @@ fn an_execution_tells_who_acted_and_why() {
     world.work.cancel(Reason::ExecutionCanceled, &Act { note: None, ..act.clone() }, T0).expect("loaded");
     let mut failed = World::new(&["a"], &[]);
     failed.fail("a");
-    failed.work.retry_failed(&act, T0).expect("reopens");
+    failed.work.retry_failed(BTreeMap::new(), &act, T0).expect("reopens");
     let commits = [world.work.into_commit(), failed.work.into_commit()];
     let events = commits.iter().flat_map(|commit| &commit.records).flat_map(Record::expand);
     let told: Vec<_> = events
@@ -347,7 +347,7 @@ fn a_manual_retry_reopens_what_failed_because_of_it() {
 #[test]
 fn a_reopening_brings_back_what_failing_fast_took_along() {
     let fast = |execution| Execution { fail_fast: true, ..execution };
-    let whole = |world: &mut World| world.work.retry_failed(&Act::default(), T0).expect("reopens");
+    let whole = |world: &mut World| world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("reopens");
     let one = |world: &mut World| {
         let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
         world.work.reopen(retried, T0).expect("reopens");
@@ -383,7 +383,7 @@ fn a_reopening_beside_a_failure_that_stays_brings_back_no_siblings() {
     let retried = transition::manual_retry(&world.task("a"), false, &Act::default(), T0).expect("failed");
     world.work.reopen(retried, T0).expect("reopens");
     assert_eq!(world.state("c"), State::Canceled, "b still stands");
-    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
     assert_eq!((world.state("b"), world.state("c")), (State::Pending, State::Pending));
 }
 
@@ -411,7 +411,7 @@ fn a_reopening_without_a_failure_changes_nothing() {
     world.cancel("a");
     assert_eq!(world.execution(), ExecutionState::Failed);
     let before = world.work.execution().clone();
-    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
     assert_eq!((world.work.execution(), world.state("a")), (&before, State::Canceled));
 }
 
@@ -424,7 +424,10 @@ fn a_failed_handler_waits_for_the_task_it_handles() {
         world.settle("handler", End::Failed(error("x")), policy);
         world.fail("late");
         assert_eq!(world.execution(), ExecutionState::Failed);
-        world.work.retry_failed(&Act { by: Some("ana".into()), ..Act::default() }, T0).expect("reopens");
+        world
+            .work
+            .retry_failed(BTreeMap::new(), &Act { by: Some("ana".into()), ..Act::default() }, T0)
+            .expect("reopens");
         world
     };
     let mut world = failed(Some(native(json!({"max_retries": 0}))));
@@ -503,7 +506,7 @@ fn a_commit_tells_its_events_in_order() {
     let kinds: Vec<&str> = commit.records.iter().flat_map(|record| &record.events).map(|kind| kind.word()).collect();
     assert_eq!(kinds, ["attempt.succeeded", "task.succeeded", "task.ready"]);
     assert_eq!(commit.writes.len(), 2);
-    assert!(commit.execution.is_some_and(|write| write.after.open == 1));
+    assert!(commit.executions.first().is_some_and(|write| write.after.open == 1));
 }
 
 /// E7: a task whose needs are open again waits for them, whoever asks for its retry.
@@ -541,13 +544,66 @@ fn a_retry_is_refused_where_a_need_can_never_be_met() {
     expire(&mut world, "b");
     world.cancel("a");
     world.fail("c");
-    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
     let states = ["a", "b", "c"].map(|name| world.state(name));
     assert_eq!(states, [State::Canceled, State::Dead, State::Pending]);
 
     let mut world = World::new(&["a", "b"], &["a>b"]);
     expire(&mut world, "b");
     world.cancel("a");
-    world.work.retry_failed(&Act::default(), T0).expect("loaded");
+    world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded");
     assert_eq!((world.state("b"), world.execution()), (State::Dead, ExecutionState::Failed));
+}
+
+/// A loop that had failed for its rounds, and a step behind it that was skipped.
+fn failed_loop(failed: &[&str]) -> World {
+    let mut world =
+        World::new(&["list", "r0", "r1", "loop", "after"], &["list>loop", "r0*loop", "r1*loop", "loop>after"]);
+    world.succeed("list");
+    for round in ["r0", "r1"] {
+        if failed.contains(&round) { world.fail(round) } else { world.succeed(round) }
+    }
+    world.settle("loop", End::Failed(Failure::of_rounds("a round failed")), Some(native(json!({"max_retries": 5}))));
+    assert_eq!((world.state("loop"), world.task("loop").reason), (State::Failed, Some(Reason::Rounds)));
+    assert_eq!((world.state("after"), world.execution()), (State::Skipped, ExecutionState::Failed));
+    world
+}
+
+#[test]
+fn a_loop_is_mended_by_its_round_by_itself_or_by_the_whole() {
+    let retried = |world: &World, name: &str| {
+        transition::manual_retry(&world.task(name), false, &Act::default(), T0).expect("it failed")
+    };
+    for way in ["r1", "loop", "whole"] {
+        let mut world = failed_loop(&["r1"]);
+        match way {
+            "whole" => world.work.retry_failed(BTreeMap::new(), &Act::default(), T0).expect("loaded"),
+            name => world.work.reopen(retried(&world, name), T0).expect("reopens"),
+        }
+        assert_eq!((world.state("r0"), world.state("r1")), (State::Succeeded, State::Pending), "{way}");
+        assert_eq!((world.state("loop"), world.state("after")), (State::Waiting, State::Waiting), "{way}");
+        world.succeed("r1");
+        assert_eq!(world.state("loop"), State::Pending, "{way}");
+        world.succeed("loop");
+        assert_eq!(world.state("after"), State::Pending, "{way}");
+    }
+    let mut both = failed_loop(&["r0", "r1"]);
+    both.work.reopen(retried(&both, "r0"), T0).expect("reopens");
+    assert_eq!(
+        (both.state("r0"), both.state("r1"), both.state("loop")),
+        (State::Pending, State::Failed, State::Waiting)
+    );
+}
+
+#[test]
+fn what_stands_for_an_execution_is_taken_up_with_all_that_was_given_up_for_it() {
+    let mut world = World::new(&["call", "after"], &["call>after"]);
+    world.fail("call");
+    let mended = ExecutionId(Uuid::from_u128(7));
+    let change =
+        transition::take_up(&world.task("call"), mended, None, &"one".into(), &Act::default(), T0).expect("it failed");
+    world.work.take_up(change, &Act::default(), T0).expect("loaded");
+    assert_eq!((world.state("call"), world.state("after")), (State::Running, State::Waiting));
+    assert_eq!((world.task("call").run, world.task("call").cycle), (2, 1));
+    assert_eq!((world.execution(), world.work.execution().open), (ExecutionState::Running, 2));
 }

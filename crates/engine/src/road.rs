@@ -26,6 +26,7 @@ use comeback_store::{
 
 use crate::budgets::Budgets;
 use crate::commands::audit::log_retries;
+use crate::flow::above::{Above, Over};
 use crate::{Core, Query};
 
 /// How often a verdict is taken again at once on facts that moved, and for how long it is with pauses in between. In a wide
@@ -522,7 +523,7 @@ impl Core {
     async fn plan_shared(
         &self,
         execution: ExecutionId,
-        wishes: Vec<(usize, Wish)>,
+        mut wishes: Vec<(usize, Wish)>,
         only_as_seen: bool,
         budgets: &mut Budgets,
         now: Timestamp,
@@ -536,6 +537,7 @@ impl Core {
             let Some(graph) = graph else {
                 return Ok(Plan::nothing(wishes, answers, || Met::NotFound));
             };
+            let was = graph.execution.clone();
             let (mut working, stored) = open_graph(graph);
             let mut rejected: HashMap<usize, Met> = HashMap::new();
             let mut reasons: HashMap<usize, Option<Reason>> = HashMap::new();
@@ -612,9 +614,30 @@ impl Core {
                     return Err(StoreError::Corrupt(format!("execution {execution} needs {named}, not to be found")));
                 }
                 None => {
+                    let mut above = Commit::default();
+                    // What was over goes on by hand: so does what stands for it.
+                    if was.state.is_terminal() && !working.execution().state.is_terminal() {
+                        let is_retry = |wish: &Wish| matches!(wish.verb, Verb::Retry { .. });
+                        let act = wishes.iter().find(|(index, wish)| is_retry(wish) && !rejected.contains_key(index));
+                        let act = act.and_then(|(_, wish)| wish.verb.act()).cloned().unwrap_or_default();
+                        let over = Over { id: was.id, state: was.state, parent: was.parent, to_begin: None };
+                        match self.above(over, &act, now).await? {
+                            Above::With(more, parent) => {
+                                working.set_parent(parent);
+                                above = more;
+                            }
+                            Above::Refused(verb) => {
+                                for (index, wish) in wishes.extract_if(.., |(_, wish)| is_retry(wish)) {
+                                    let state = stored.get(&wish.task).map_or(State::Failed, |it| it.task.state);
+                                    let refused = Met::Rejected(Rejection::WrongState { state, verb });
+                                    answers[index] = Some(rejected.remove(&index).unwrap_or(refused));
+                                }
+                                continue;
+                            }
+                        }
+                    }
                     let mut plan = Plan::shared(working, wishes, rejected, &reasons, answers);
-                    (plan.commit.audit, plan.commit.payloads) = (noted, payloads);
-                    (plan.commit.bookings, plan.commit.marks) = (bookings, marks);
+                    plan.commit.join(Commit { audit: noted, payloads, bookings, marks, ..above });
                     *budgets = tried;
                     return Ok(Plan { spawn, ..plan });
                 }
@@ -629,7 +652,7 @@ impl Core {
         log_retries(&commit.audit);
         self.config.watching.stored(commit);
         self.tell_outside();
-        if commit.execution.as_ref().is_some_and(|write| write.after.state.is_terminal()) {
+        if commit.executions.iter().any(|write| write.after.state.is_terminal()) {
             self.ring(Loop::Flow);
         }
         for write in &commit.writes {

@@ -333,6 +333,7 @@ impl Submit {
         let execution = Execution {
             fail_fast: spec.fail_fast,
             dead_end_cancel: spec.dead_end_cancel,
+            parent: spec.origin.parent,
             ..Execution::new(id, self.namespace.as_str().into(), total, now)
         };
         Submission {

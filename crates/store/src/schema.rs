@@ -3,7 +3,7 @@
 use crate::StoreError;
 
 /// The newest schema this build knows.
-pub const SCHEMA_VERSION: i32 = 16;
+pub const SCHEMA_VERSION: i32 = 17;
 
 /// How far a database is behind this build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -117,8 +117,11 @@ pub struct Origin {
     pub input: Option<Arc<str>>,
     /// A task that stands for it, and the run of that task that it is.
     pub parent: Option<(TaskId, u32)>,
-    /// The one that is done again from its start.
+    /// The one that is done again from its start, by hand or by its policy.
     pub retry_of: Option<ExecutionId>,
+    /// The first of those that were done again one after the other, and which retry of that it is, from 1.
+    pub retry_root: Option<ExecutionId>,
+    pub retry_number: u32,
     /// The schedule that started it.
     pub firing: Option<Firing>,
 }

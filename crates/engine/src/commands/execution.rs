@@ -4,10 +4,12 @@ use std::time::Instant;
 
 use comeback_core::audit;
 use comeback_core::execution::ExecutionRejection;
+use comeback_core::transition::Act;
 use comeback_core::{Audit, Commit, Did, Execution, ExecutionId, ExecutionState, Invalid, Reason, Timestamp, Working};
 use comeback_store::{Applied, Behalf, Subject, Submission, Used};
 use serde_json::json;
 
+use crate::flow::above::{Above, Over};
 use crate::flow::{Start, Started};
 use crate::road::open_graph;
 use crate::{CommandError, Core, Deed, Engine, Query};
@@ -48,15 +50,9 @@ impl Engine {
         id: ExecutionId,
         deed: Deed,
         did: Did,
-        change: fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>,
+        change: Pausing,
     ) -> Result<ExecutionState, CommandError> {
-        self.core
-            .change_execution(namespace, id, &deed, Some(did), |working, now| {
-                let after = change(working.execution(), now).map_err(CommandError::WrongExecutionState)?;
-                working.set_paused(after, &deed.act, now);
-                Ok(())
-            })
-            .await
+        self.core.change_execution(namespace, id, &deed, Some(did), Change::Paused(change)).await
     }
 
     /// E7: every task that failed is tried again, and what was given up because of them goes on. Results are kept.
@@ -67,15 +63,11 @@ impl Engine {
         deed: impl Into<Deed>,
     ) -> Result<ExecutionState, CommandError> {
         let deed = deed.into();
-        self.core
-            .change_execution(namespace, id, &deed, Some(Did::ExecutionRetry), |working, now| {
-                working.execution().may_be_retried().map_err(CommandError::WrongExecutionState)?;
-                working.retry_failed(&deed.act, now).map_err(|_| CommandError::Conflict)
-            })
-            .await
+        self.core.change_execution(namespace, id, &deed, Some(Did::ExecutionRetry), Change::Retry).await
     }
 
-    /// A new execution of the same version of the same workflow, with the same input.
+    /// A new execution of the same version of the same workflow, with the same input. What stood for one that is over stands for the
+    /// new one.
     pub async fn restart_execution(
         &self,
         namespace: &str,
@@ -85,6 +77,9 @@ impl Engine {
         let Deed { act, once } = deed.into();
         self.core.config.limits.check_act(&act)?;
         let view = self.core.store.execution(namespace, id).await?.ok_or(CommandError::NotFound("execution"))?;
+        if let Some(started) = self.core.begin_in_place(namespace, id, &act, once.as_ref()).await? {
+            return Ok(started);
+        }
         let Some((workflow, version)) = view.origin.workflow else {
             return Err(
                 Invalid::one("from", "it came from no workflow, so it can only be retried from `failed`").into()
@@ -99,7 +94,7 @@ impl Engine {
             name: view.name,
             labels: view.labels,
             external_id: view.external_id,
-            // What stood for it goes on standing for that one.
+            // Nothing stands for it any more, or that one goes on as well.
             retry: Some(None),
             retry_of: Some(id),
             firing: view.origin.firing,
@@ -140,11 +135,17 @@ pub(crate) async fn cancel_execution(
     deed: Deed,
     did: Option<Did>,
 ) -> Result<ExecutionState, CommandError> {
-    core.change_execution(namespace, id, &deed, did, |working, now| {
-        working.execution().may_be_canceled().map_err(CommandError::WrongExecutionState)?;
-        working.cancel(Reason::ExecutionCanceled, &deed.act, now).map_err(|_| CommandError::Conflict)
-    })
-    .await
+    core.change_execution(namespace, id, &deed, did, Change::Cancel).await
+}
+
+type Pausing = fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>;
+
+/// What is to happen to an execution as a whole.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    Cancel,
+    Paused(Pausing),
+    Retry,
 }
 
 impl Core {
@@ -155,7 +156,7 @@ impl Core {
         id: ExecutionId,
         deed: &Deed,
         did: Option<Did>,
-        change: impl Fn(&mut Working, Timestamp) -> Result<(), CommandError>,
+        change: Change,
     ) -> Result<ExecutionState, CommandError> {
         self.config.limits.check_act(&deed.act)?;
         let started = Instant::now();
@@ -176,9 +177,10 @@ impl Core {
             let now = self.clock.now();
             let (mut working, _) = open_graph(graph);
             let before = audit::execution_facts(working.execution());
-            change(&mut working, now)?;
+            let more = self.changed(&mut working, change, &deed.act, now).await?;
             let (state, after) = (working.execution().state, audit::execution_facts(working.execution()));
             let mut commit: Commit = working.into_commit();
+            commit.join(more);
             commit.audit.extend(did.map(|did| {
                 let entry = Audit::new(self.ids.act(now), now, did, id.to_string(), &deed.act).within(namespace);
                 entry.changed(Some(before), Some(after))
@@ -200,6 +202,45 @@ impl Core {
             }
         }
         Err(CommandError::Conflict)
+    }
+
+    /// Changes the whole; the answer is what that means for executions above and below.
+    async fn changed(
+        &self,
+        working: &mut Working,
+        change: Change,
+        act: &Act,
+        now: Timestamp,
+    ) -> Result<Commit, CommandError> {
+        let refused = CommandError::WrongExecutionState;
+        let was = working.execution().clone();
+        match change {
+            Change::Cancel => {
+                was.may_be_canceled().map_err(refused)?;
+                working.cancel(Reason::ExecutionCanceled, act, now).map_err(|_| CommandError::Conflict)?;
+                Ok(Commit::default())
+            }
+            Change::Paused(change) => {
+                working.set_paused(change(&was, now).map_err(refused)?, act, now);
+                Ok(Commit::default())
+            }
+            Change::Retry => {
+                was.may_be_retried().map_err(refused)?;
+                let (mut commit, calls) = self.below_failed(working, act, now).await?;
+                working.retry_failed(calls, act, now).map_err(|_| CommandError::Conflict)?;
+                if !working.execution().state.is_terminal() {
+                    let over = Over { id: was.id, state: was.state, parent: was.parent, to_begin: None };
+                    match self.above(over, act, now).await? {
+                        Above::Refused(verb) => return Err(refused(ExecutionRejection { state: was.state, verb })),
+                        Above::With(more, parent) => {
+                            working.set_parent(parent);
+                            commit.join(more);
+                        }
+                    }
+                }
+                Ok(commit)
+            }
+        }
     }
 }
 

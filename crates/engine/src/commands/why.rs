@@ -1,9 +1,12 @@
 //! Why: the last verdict about a task, as data and in words; and its log.
 
-use comeback_core::{Event, Record, TaskId, explain};
+use comeback_core::{Event, Executor, Record, TaskId, explain};
 use comeback_store::{Subject, TaskView};
 
 use crate::{CommandError, Engine};
+
+/// After a verdict there are few records without one.
+const RECORDS_SINCE: u32 = 32;
 
 #[derive(Clone, Debug)]
 pub struct Why {
@@ -19,8 +22,23 @@ impl Engine {
 
     pub async fn why(&self, namespace: &str, id: TaskId) -> Result<Why, CommandError> {
         let view = self.task(namespace, id).await?;
-        let text = explain::standing(&view.stored.task, view.last_decision.as_ref());
+        let last = view.last_decision.as_ref();
+        let text = match self.mended_since(&view).await? {
+            Some(mended) => explain::mended(&view.stored.task, &mended, last),
+            None => explain::standing(&view.stored.task, last),
+        };
         Ok(Why { view, text })
+    }
+
+    /// The repair by hand, where one came between the last verdict about a task and the execution that it stands for.
+    async fn mended_since(&self, view: &TaskView) -> Result<Option<Record>, CommandError> {
+        let task = &view.stored.task;
+        let Some(last) = view.last_decision.as_ref().filter(|last| last.cycle < task.cycle) else { return Ok(None) };
+        if task.lane.executor != Executor::Flow {
+            return Ok(None);
+        }
+        let since = self.core.store.history(Subject::Task(task.id), last.last_seq(), RECORDS_SINCE).await?;
+        Ok(since.into_iter().rfind(|record| record.data.as_ref().is_some_and(|data| data.get("mended").is_some())))
     }
 
     /// The log of a task, from an event on.

@@ -16,14 +16,14 @@ use super::turns::{TURN, by_namespace, in_turns};
 use super::{Call, Step, WORKFLOWS, steps_named};
 use crate::commands::execution::cancel_execution;
 use crate::loops::{BATCH, Progress};
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::road::{Behind, Met, Verb, Wish, open_graph};
 use crate::{CommandError, Core};
 
 /// Executions that are canceled side by side, so that they share a commit.
 const CANCELED_TOGETHER: usize = 32;
 
 /// Long enough to start an execution of ten thousand tasks.
-const LEASE: Millis = Millis::from_secs(60);
+pub(crate) const LEASE: Millis = Millis::from_secs(60);
 
 /// Takes up what is ready: a loop whose rounds are over ends, a call begins.
 pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
@@ -68,7 +68,20 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
     if let Some(call) = &step.call {
-        return match begin_call(core, claimed, &step, call).await {
+        let task = &claimed.stored.task;
+        let last = if task.run > 0 { core.last_of(task).await? } else { None };
+        // The step was given up for another reason, and comes back before anybody has looked after what it stood for.
+        if let Some(it) = last.as_ref().map(|last| &last.execution).filter(|it| it.parent == Some((task.id, task.run)))
+        {
+            if it.state == ExecutionState::Succeeded {
+                let done = CallEnd { task: claimed.stored.clone(), execution: it.id, state: it.state };
+                return Ok(end(heard(core, &done).await?));
+            }
+            if !it.state.is_terminal() {
+                cancel_below_ended(core, &task.lane.namespace, it.id).await?;
+            }
+        }
+        return match begin_call(core, claimed, &step, call, last.map(|last| last.execution.id)).await {
             Ok(()) => Ok(Some(Verb::HookStarted { lease_number })),
             Err(CommandError::Store(error)) => Err(error),
             Err(CommandError::RootEnded(_)) => {
@@ -102,7 +115,14 @@ fn left_alone() -> Act {
     Act { note: Some("the task that stood for it has ended".into()), ..Act::default() }
 }
 
-async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) -> Result<(), CommandError> {
+/// `retry_of`: which one this is another try of (E8).
+async fn begin_call(
+    core: &Core,
+    claimed: &Claimed,
+    step: &Step,
+    call: &Call,
+    retry_of: Option<ExecutionId>,
+) -> Result<(), CommandError> {
     let task = &claimed.stored.task;
     let namespace = task.lane.namespace.clone();
     let input = match (&call.input, task.execution) {
@@ -121,6 +141,7 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
     let run = task.run + 1;
     let begin = Begin {
         below,
+        retry_of,
         id: call.first.filter(|_| run == 1),
         parent: Some((task.id, run)),
         name: call.name.clone(),
@@ -168,7 +189,7 @@ fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
     let names: Vec<&str> = bad.iter().take(5).filter_map(|it| it.key.as_deref()).collect();
     let more = if bad.len() > names.len() { " and more" } else { "" };
     let message = format!("{} of {} rounds failed: {}{more}", bad.len(), rounds.len(), names.join(", "));
-    End::Failed(finally("foreach", message))
+    End::Failed(Failure::of_rounds(message))
 }
 
 fn finally(error_type: &str, message: String) -> Failure {
@@ -206,6 +227,13 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
     .await
 }
 
+/// Tells a step at once, where somebody is about to act on what it should have heard.
+pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
+    let verb = Verb::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
+    let wish = Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: true };
+    core.fulfil(vec![wish], Behind::Caller).await.map(drop)
+}
+
 async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
     let id = end.execution;
     match end.state {
@@ -228,12 +256,29 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
             if let Some(reason) = stopped_by_quota(core, end).await? {
                 return Ok(End::Failed(finally(QUOTA, reason)));
             }
-            let message = format!("execution {id} failed");
+            let message = match first_failure(core, end).await? {
+                Some(what) => format!("execution {id} failed: {what}"),
+                None => format!("execution {id} failed"),
+            };
             let failure = Failure::new(Trigger::Upstream, message);
             Ok(End::Failed(Failure { error_type: Some("execution".into()), ..failure }))
         }
     }
 }
+
+/// Which step an execution failed with, and what it said.
+async fn first_failure(core: &Core, end: &CallEnd) -> Result<Option<String>, StoreError> {
+    let Some(graph) = core.store.graph(end.execution, None).await? else { return Ok(None) };
+    let (working, _) = open_graph(graph);
+    let Some(task) = working.first_failure() else { return Ok(None) };
+    let Some(view) = core.store.task(&task.lane.namespace, task.id).await? else { return Ok(None) };
+    let said = view.last_failure.as_ref().and_then(|record| record.failure.as_ref()).map(|failure| &*failure.message);
+    let said: String = said.unwrap_or_else(|| task.state.word()).chars().take(MOST_SAID).collect();
+    Ok(Some(format!("{}: {said}", view.body.key.as_deref().unwrap_or(&task.lane.kind))))
+}
+
+/// So much of what a step said is repeated by what stands for its execution.
+const MOST_SAID: usize = 500;
 
 /// The reason, where a step of a failed execution failed because of a quota.
 async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, StoreError> {
@@ -253,7 +298,7 @@ async fn output_of(core: &Core, end: &CallEnd) -> Result<Value, StoreError> {
 
 impl Core {
     /// The place of an execution that a step of this one begins; refused where it would be too deep.
-    async fn below(&self, namespace: &str, execution: ExecutionId) -> Result<Below, CommandError> {
+    pub(super) async fn below(&self, namespace: &str, execution: ExecutionId) -> Result<Below, CommandError> {
         let tree = self.store.tree(execution).await?.ok_or(CommandError::RootEnded(execution))?;
         let quotas = &self.config.quotas;
         quotas.check(Quota::WorkflowDepth, namespace, u64::from(tree.depth))?;

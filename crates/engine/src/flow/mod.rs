@@ -3,6 +3,7 @@
 //! A step is a task with a `Step` beside its body. Nothing about it is remembered here: what stands at a gate, which loops are
 //! through and which executions have ended is asked of the store, so another instance can go on at any point.
 
+pub(crate) mod above;
 pub(crate) mod calls;
 mod context;
 mod dress;

@@ -236,12 +236,18 @@ impl Core {
         execution.labels.extend(begin.labels);
         execution.external_id = begin.external_id;
         execution.id = begin.id;
+        let before = match begin.retry_of {
+            Some(id) => self.store.execution(&begin.namespace, id).await?,
+            None => None,
+        };
         execution.below = begin.below;
         execution.origin = Origin {
             workflow: Some((begin.workflow, version)),
             input: Some(input),
             parent: begin.parent,
             retry_of: begin.retry_of,
+            retry_root: before.as_ref().map(|it| it.origin.retry_root.unwrap_or(it.execution.id)),
+            retry_number: before.map_or(0, |it| it.origin.retry_number + 1),
             firing: begin.firing,
         };
         // A run of a task begins one execution, however often it is tried.

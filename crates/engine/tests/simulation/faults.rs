@@ -211,7 +211,7 @@ impl Hand for Faulty {
         }
         if self.is(Mutant::IgnoreExecutionVersion) {
             for commit in &mut commits {
-                let Some(write) = &mut commit.execution else { continue };
+                let Some(write) = commit.executions.first_mut() else { continue };
                 if let Some(graph) = truth.graph(write.after.id, Some(&[])).await? {
                     write.expected_version = graph.execution.version;
                     write.after.version = graph.execution.version + 1;

@@ -80,7 +80,7 @@ impl Hand for Breaking {
                     commit.writes.push(Write { expected_version, from, after: child });
                 }
                 Some(Break::FailsTheWhole) => {
-                    let Some(write) = &mut commit.execution else { continue };
+                    let Some(write) = commit.executions.first_mut() else { continue };
                     (write.after.state, write.after.ended_at) = (ExecutionState::Failed, Some(parent.updated_at));
                 }
                 _ => {}

@@ -13,6 +13,7 @@ mod flows;
 mod ledger;
 #[path = "../common/plain.rs"]
 mod plain;
+mod repairs;
 mod rng;
 mod schedule;
 

@@ -20,13 +20,13 @@ pub async fn engine(place: &Place) -> Engine {
     engine
 }
 
-async fn start(engine: &Engine, name: &str, input: Value) -> Started {
+pub async fn start(engine: &Engine, name: &str, input: Value) -> Started {
     let started = plain::start(engine, name, input).await.expect("it starts");
     engine.tick().await.unwrap();
     started
 }
 
-fn with(result: Value) -> ReportEnd {
+pub fn with(result: Value) -> ReportEnd {
     ReportEnd::Succeeded { result: Some(result.into()) }
 }
 
@@ -34,12 +34,12 @@ pub fn payload(leased: &Leased) -> Value {
     leased.payload.as_deref().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 
-fn key(leased: &Leased) -> &str {
+pub fn key(leased: &Leased) -> &str {
     leased.key.as_deref().unwrap_or_default()
 }
 
 /// Works off what there is; `end` says how each step ends. The answer is the order in which they ran.
-async fn work(engine: &Engine, end: impl Fn(&Leased) -> ReportEnd) -> Vec<String> {
+pub async fn work(engine: &Engine, end: impl Fn(&Leased) -> ReportEnd) -> Vec<String> {
     let mut order = Vec::new();
     loop {
         engine.tick().await.unwrap();
@@ -54,11 +54,11 @@ async fn work(engine: &Engine, end: impl Fn(&Leased) -> ReportEnd) -> Vec<String
     }
 }
 
-async fn state(engine: &Engine, id: ExecutionId) -> ExecutionState {
+pub async fn state(engine: &Engine, id: ExecutionId) -> ExecutionState {
     engine.store().execution("default", id).await.unwrap().unwrap().execution.state
 }
 
-async fn states(engine: &Engine, id: ExecutionId, keys: &[&str]) -> Vec<State> {
+pub async fn states(engine: &Engine, id: ExecutionId, keys: &[&str]) -> Vec<State> {
     let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
     let found = engine.store().steps(id, StepsOf::Keys(&keys), u64::MAX).await.unwrap();
     let by_key: BTreeMap<String, State> = found.into_iter().filter_map(|it| Some((it.key?, it.state))).collect();
@@ -360,7 +360,7 @@ stories! {
         let kinds: Vec<_> = told.iter().map(|it| (it.event.kind.word(), it.event.task)).collect();
         assert_eq!(kinds, [("execution.retry_scheduled", started.task), ("execution.retry_exhausted", started.task)]);
         assert_eq!(told[0].event.data["next_retry_at"], json!(due.to_rfc3339()));
-        assert_eq!(told[0].event.data["last_error"], json!(format!("execution {} failed", started.execution)));
+        assert_eq!(told[0].event.data["last_error"], json!(format!("execution {} failed: a: no", started.execution)));
         assert_eq!(told[1].event.data["reason"], json!("attempts"));
     }
 

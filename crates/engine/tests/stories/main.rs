@@ -21,6 +21,7 @@ mod operators;
 #[path = "../common/plain.rs"]
 mod plain;
 mod races;
+mod repairs;
 mod rules;
 mod schedules;
 mod secrets;
@@ -60,6 +61,7 @@ fn main() {
         ("hooks", hooks::STORIES),
         ("calls", calls::STORIES),
         ("flow", flow::STORIES),
+        ("repairs", repairs::STORIES),
         ("kills", kills::STORIES),
         ("sizes", sizes::STORIES),
         ("schedules", schedules::STORIES),

@@ -89,6 +89,8 @@ pub fn head(view: &ExecutionView) -> Value {
         "task_id": task.map(|id| id.to_string()),
         "run": run,
         "retry_of": view.origin.retry_of.map(|id| id.to_string()),
+        "root_id": view.origin.retry_root.map(|id| id.to_string()),
+        "retry_number": view.origin.retry_number,
         "trigger": trigger(&view.origin),
         "schedule": firing.map(|firing| firing.schedule.as_str()),
         "scheduled_at": instant(firing.map(|firing| firing.at)),
@@ -103,12 +105,12 @@ pub fn head(view: &ExecutionView) -> Value {
     })
 }
 
-/// What started it (model §2.1).
+/// What started it (model §2.1). A retry of what stands for it keeps that (E8): `retry_of` tells it apart.
 fn trigger(origin: &Origin) -> &'static str {
-    match (&origin.firing, origin.retry_of, origin.parent) {
+    match (&origin.firing, origin.parent, origin.retry_of) {
         (Some(firing), ..) => firing.by.word(),
-        (None, Some(_), _) | (None, None, Some((_, 2..))) => "retry",
-        (None, None, Some(_)) => "call",
+        (None, Some(_), _) => "call",
+        (None, None, Some(_)) => "retry",
         (None, None, None) => "api",
     }
 }
@@ -205,6 +207,8 @@ pub fn of_lone(view: &TaskView) -> Value {
         "task_id": null,
         "run": null,
         "retry_of": null,
+        "root_id": null,
+        "retry_number": 0,
         "trigger": "api",
         "schedule": null,
         "scheduled_at": null,

@@ -179,3 +179,96 @@ async fn steps_of_every_sort_make_one_workflow() {
     })
     .await;
 }
+
+/// E8: each names the one before and the first, and keeps what started that.
+#[tokio::test]
+async fn a_retry_of_an_execution_is_linked_and_keeps_what_started_it() {
+    everywhere(async |world| {
+        let retry = json!({"strategy": "fixed", "delay": "5m", "max_retries": 2});
+        put(world, "w", json!({"retry": retry, "steps": {"a": {"kind": "a"}}})).await;
+        world.post("/api/v1/schedules", json!({"name": "paid", "event": "order.paid", "workflow": "w"})).await;
+        for (began, trigger) in [("event", "event"), ("api", "call")] {
+            if began == "event" {
+                world.post("/api/v1/events", json!({"type": "order.paid", "id": "o-1"})).await;
+            } else {
+                world.post("/api/v1/executions", json!({"workflow": "w"})).await;
+            }
+            for _ in 0..2 {
+                world.pass(0).await;
+                fail(world, "a").await;
+                world.pass(0).await;
+                world.pass(300).await;
+            }
+            let found = world.get("/api/v1/executions?workflow=w&limit=3").await;
+            let [third, second, first] = [0, 1, 2].map(|n| found["items"][n].clone());
+            let links = ["retry_of", "root_id", "retry_number", "trigger"];
+            let of = |it: &Value| links.map(|name| it[name].clone());
+            let id = |it: &Value| it["id"].clone();
+            assert_eq!(of(&first), [Value::Null, Value::Null, json!(0), json!(trigger)], "{found}");
+            assert_eq!(of(&second), [id(&first), id(&first), json!(1), json!(trigger)], "{found}");
+            assert_eq!(of(&third), [id(&second), id(&first), json!(2), json!(trigger)], "{found}");
+            let task = world.get(&format!("/api/v1/tasks/{}", text(&third["task_id"]))).await;
+            assert!(task["last_error"].to_string().contains("failed: a: away"), "{task}");
+            let leased = world.post("/api/v1/leases", json!({"worker": "w", "kinds": ["a"], "limit": 1})).await;
+            let report = json!({"lease": leased["leases"][0]["lease"], "outcome": "succeeded"});
+            world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
+            world.pass(0).await;
+        }
+    })
+    .await;
+}
+
+/// One transaction through all levels, over HTTP: nothing runs twice, and a refusal says why.
+#[tokio::test]
+async fn a_repair_by_hand_supersedes_the_retry_of_the_execution() {
+    everywhere(async |world| {
+        let retry = json!({"strategy": "fixed", "delay": "300s", "max_retries": 2});
+        put(
+            world,
+            "w",
+            json!({"retry": retry, "steps": {"one": {"kind": "k1"}, "two": {"kind": "k2", "needs": ["one"]}}}),
+        )
+        .await;
+        let succeed = async |kind: &str| {
+            let leased = world.post("/api/v1/leases", json!({"worker": "w", "kinds": [kind], "limit": 1})).await;
+            let report = json!({"lease": leased["leases"][0]["lease"], "outcome": "succeeded"});
+            world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
+            world.pass(0).await;
+        };
+        for from in ["failed", "start"] {
+            let started = world.post("/api/v1/executions", json!({"workflow": "w"})).await;
+            let (id, task) = (text(&started["execution_id"]).to_owned(), text(&started["task_id"]).to_owned());
+            world.pass(0).await;
+            succeed("k1").await;
+            fail(world, "k2").await;
+            world.pass(100).await;
+            let body = json!({"from": from, "requested_by": "ana"});
+            let again = world.post(&format!("/api/v1/executions/{id}/retry"), body).await;
+            let why = world.get(&format!("/api/v1/tasks/{task}/why")).await;
+            assert!(text(&why["text"]).starts_with("ana "), "{why}");
+            world.pass(0).await;
+            if from == "start" {
+                succeed("k1").await;
+            }
+            succeed("k2").await;
+            let again = text(&again["execution"]["id"]).to_owned();
+            assert_eq!(world.get(&format!("/api/v1/executions/{again}")).await["state"], "succeeded");
+            assert_eq!(world.get(&format!("/api/v1/tasks/{task}")).await["state"], "succeeded");
+            for _ in 0..4 {
+                world.pass(300).await;
+            }
+            let nothing = world.post("/api/v1/leases", json!({"worker": "w", "limit": 9})).await;
+            assert_eq!(nothing["leases"], json!([]), "{from}");
+            if from == "start" {
+                let (_, refused) = world
+                    .refused(Method::POST, &format!("/api/v1/executions/{id}/retry"), json!({"from": "failed"}))
+                    .await;
+                assert!(
+                    text(&refused["detail"]).ends_with("cannot be retried: another execution was begun in its place"),
+                    "{refused}"
+                );
+            }
+        }
+    })
+    .await;
+}

@@ -154,6 +154,8 @@ cases! { "flow";
             input: Some(json!({"day": 1}).to_string().into()),
             parent: Some((w.id(), 2)),
             retry_of: Some(ExecutionId(w.id().0)),
+            retry_root: Some(ExecutionId(w.id().0)),
+            retry_number: 3,
             firing: None,
         };
         submission.execution.as_mut().unwrap().origin = origin.clone();

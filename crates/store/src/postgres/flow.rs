@@ -181,7 +181,7 @@ pub async fn execution_view(
     let statement = tx
         .prepare_cached(
             "select name, labels::text, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of,
-               fired_by, schedule, scheduled_at
+               fired_by, schedule, scheduled_at, retry_root, retry_number
              from execution where id = $1",
         )
         .await?;
@@ -194,6 +194,8 @@ pub async fn execution_view(
         input: row.get::<_, Option<&str>>(5).map(Into::into),
         parent: row.get::<_, Option<Uuid>>(6).map(TaskId).zip(number(7)),
         retry_of: row.get::<_, Option<Uuid>>(8).map(ExecutionId),
+        retry_root: row.get::<_, Option<Uuid>>(12).map(ExecutionId),
+        retry_number: number(13).unwrap_or(0),
         firing: Firing::from_row(row.get(9), row.get(10), row.get(11)),
     };
     let mut view = ExecutionView::new(execution, name, labels, external_id, origin);

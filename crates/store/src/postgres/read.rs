@@ -158,7 +158,7 @@ pub async fn execution_in(
     let statement = tx
         .prepare_cached(
             "select id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
-               started_at, ended_at, updated_at from execution where id = $1",
+               started_at, ended_at, updated_at, parent_task, parent_run from execution where id = $1",
         )
         .await?;
     match tx.query_opt(&statement, &[&id.0]).await? {

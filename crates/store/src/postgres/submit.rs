@@ -570,7 +570,7 @@ async fn insert_execution(
 ) -> Result<(), StoreError> {
     let it = &new.execution;
     let origin = &new.origin;
-    let params: [&(dyn ToSql + Sync); 28] = [
+    let params: [&(dyn ToSql + Sync); 30] = [
         &it.id.0,
         &namespace,
         &it.state.code(),
@@ -599,14 +599,17 @@ async fn insert_execution(
         &origin.firing.as_ref().map(|firing| firing.at.0),
         &new.below.map(|below| below.root.0),
         &new.below.map_or(0, |below| below.depth.cast_signed()),
+        &origin.retry_root.map(|id| id.0),
+        &origin.retry_number.cast_signed(),
     ];
     let statement = tx
         .prepare_cached(
             "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast,
                dead_end_cancel, name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow,
-               workflow_version, input, parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth)
+               workflow_version, input, parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth,
+               retry_root, retry_number)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::jsonb, $13, $14, $15, $16, $17, $18, $19,
-               $20, $21, $22, $23, $24, $25, $26, $27, $28)",
+               $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)",
         )
         .await?;
     tx.execute(&statement, &params).await?;

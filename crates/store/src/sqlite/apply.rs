@@ -58,7 +58,7 @@ pub fn prepare(dictionary: &Dictionary, commits: &[Commit]) -> Result<Vec<Prepar
 }
 
 fn prepare_one(dictionary: &Dictionary, commit: &Commit) -> Result<Prepared, StoreError> {
-    let (None, [write]) = (&commit.execution, commit.writes.as_slice()) else {
+    let ([], [write]) = (commit.executions.as_slice(), commit.writes.as_slice()) else {
         return Ok(Prepared::Whole(Box::new(commit.clone())));
     };
     if !write.from.is_open() {
@@ -259,30 +259,33 @@ fn apply_whole(tx: &mut Tx<'_>, commit: &Commit) -> Result<Applied, StoreError> 
         tx.connection.prepare_cached("rollback to whole")?.execute(())?;
     }
     tx.connection.prepare_cached("release whole")?.execute(())?;
-    if let Err(refused) = outcome {
-        return Ok(refused);
-    }
-    if commit.execution.is_none() {
-        log_lone(tx, commit)?;
-    }
-    Ok(Applied::Done)
+    Ok(outcome.err().unwrap_or(Applied::Done))
 }
 
 fn write_all(tx: &mut Tx<'_>, commit: &Commit) -> Result<Result<(), Applied>, StoreError> {
-    let Some(write) = &commit.execution else { return write_tasks(tx, commit) };
-    let Some((found, mut log)) = load_execution(tx, write.after.id)? else { return Ok(Err(Applied::Stale)) };
-    if found.version != write.expected_version {
-        return Ok(Err(Applied::Stale));
+    let mut logs = Vec::with_capacity(commit.executions.len());
+    for write in &commit.executions {
+        let found = load_execution(tx, write.after.id)?.filter(|(found, _)| found.version == write.expected_version);
+        let Some((found, log)) = found else { return Ok(Err(Applied::Stale)) };
+        let namespace = tx.dictionary.namespace(&found.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
+        logs.push((write, namespace, log));
+        if found.parent != write.after.parent {
+            write_parent(tx.connection, &write.after)?;
+        }
     }
     if let Err(refused) = write_tasks(tx, commit)? {
         return Ok(Err(refused));
     }
     for record in &commit.records {
-        log.add(record.clone());
+        match logs.iter_mut().find(|(write, ..)| Some(write.after.id) == record.execution) {
+            Some((_, _, log)) => log.add(record.clone()),
+            None => log_lone(tx, commit, record)?,
+        }
     }
-    write_execution(tx.connection, &write.after, log.last)?;
-    let namespace = tx.dictionary.namespace(&found.namespace).ok_or_else(|| corrupt("an execution's namespace"))?;
-    append(tx, namespace, &log.records)?;
+    for (write, namespace, log) in logs {
+        write_execution(tx.connection, &write.after, log.last)?;
+        append(tx, namespace, &log.records)?;
+    }
     Ok(Ok(()))
 }
 
@@ -295,14 +298,12 @@ fn write_tasks(tx: &mut Tx<'_>, commit: &Commit) -> Result<Result<(), Applied>, 
     Ok(Ok(()))
 }
 
-fn log_lone(tx: &mut Tx<'_>, commit: &Commit) -> Result<(), StoreError> {
-    let Some(write) = commit.writes.first() else { return Ok(()) };
+fn log_lone(tx: &mut Tx<'_>, commit: &Commit, record: &Record) -> Result<(), StoreError> {
+    let Some(write) = commit.writes.iter().find(|write| write.after.id.0 == record.subject) else { return Ok(()) };
     let lane = tx.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
     let namespace = tx.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane's namespace"))?;
-    for record in &commit.records {
-        insert_history(tx.connection, &HistoryRow::new(record, record.seq))?;
-        tx.feed.push_record(namespace, record, record.seq);
-    }
+    insert_history(tx.connection, &HistoryRow::new(record, record.seq))?;
+    tx.feed.push_record(namespace, record, record.seq);
     Ok(())
 }
 
@@ -390,6 +391,16 @@ fn reopen(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applie
 pub fn load_execution(tx: &Tx<'_>, id: ExecutionId) -> Result<Option<(Execution, SharedLog)>, StoreError> {
     super::read::execution(tx.connection, tx.dictionary, id)
         .map(|found| found.map(|(execution, seq)| (execution, SharedLog::after(seq))))
+}
+
+/// What stands for it changes seldom, and an index is over it.
+fn write_parent(connection: &Connection, after: &Execution) -> rusqlite::Result<()> {
+    let (task, run) = after.parent.unzip();
+    let task = task.map(|task| *task.0.as_bytes());
+    connection
+        .prepare_cached("update execution set parent_task = ?2, parent_run = ?3 where id = ?1")?
+        .execute((after.id.0.as_bytes().as_slice(), task, run))
+        .map(|_| ())
 }
 
 pub fn write_execution(connection: &Connection, after: &Execution, seq: u32) -> rusqlite::Result<()> {

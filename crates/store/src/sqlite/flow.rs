@@ -194,7 +194,7 @@ pub fn execution_view(
     let mut view = connection
         .prepare_cached(
             "select name, labels, external_id, workflow, workflow_version, input, parent_task, parent_run, retry_of,
-               fired_by, schedule, scheduled_at
+               fired_by, schedule, scheduled_at, retry_root, retry_number
              from execution where id = ?1",
         )?
         .query_row([id.0.as_bytes().as_slice()], |row| {
@@ -205,7 +205,8 @@ pub fn execution_view(
             let parent = from.maybe_uuid()?.map(TaskId).zip(from.get()?);
             let retry_of = from.maybe_uuid()?.map(ExecutionId);
             let firing = Firing::from_row(from.get()?, from.get()?, from.get()?);
-            let origin = Origin { workflow, input, parent, retry_of, firing };
+            let (retry_root, retry_number) = (from.maybe_uuid()?.map(ExecutionId), from.get()?);
+            let origin = Origin { workflow, input, parent, retry_of, retry_root, retry_number, firing };
             let labels = labels_from_json(labels.as_deref());
             Ok(ExecutionView::new(execution, name, labels, external_id, origin))
         })?;

@@ -110,15 +110,17 @@ pub fn execution(
 ) -> Result<Option<(Execution, u32)>, StoreError> {
     let mut statement = connection.prepare_cached(
         "select namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
-           started_at, ended_at, updated_at from execution where id = ?1",
+           started_at, ended_at, updated_at, parent_task, parent_run from execution where id = ?1",
     )?;
     let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
     let Some(row) = rows.next()? else { return Ok(None) };
     let state: i16 = row.get(1)?;
     let namespace = dictionary.namespace_name(row.get(0)?).ok_or_else(|| corrupt("an execution's namespace"))?;
+    let parent = row.get::<_, Option<[u8; 16]>>(13)?.map(|task| TaskId(Uuid::from_bytes(task)));
     let execution = Execution {
         id,
         namespace,
+        parent: parent.zip(row.get(14)?),
         state: ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?,
         version: row.get(2)?,
         total: row.get(4)?,

@@ -419,9 +419,10 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
     connection.execute(
         "insert into execution (id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel,
            name, labels, external_id, created_at, started_at, ended_at, updated_at, workflow, workflow_version, input,
-           parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth)
+           parent_task, parent_run, retry_of, fired_by, schedule, scheduled_at, root, depth, retry_root,
+           retry_number)
          values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-           ?23, ?24, ?25, ?26, ?27, ?28)",
+           ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)",
         rusqlite::params![
             id.as_bytes().as_slice(),
             namespace,
@@ -451,6 +452,8 @@ fn insert_execution(connection: &Connection, namespace: i32, new: &NewExecution,
             new.origin.firing.as_ref().map(|firing| firing.at.0),
             new.below.as_ref().map(|below| below.root.0.as_bytes().as_slice()),
             new.below.map_or(0, |below| below.depth),
+            new.origin.retry_root.as_ref().map(|id| id.0.as_bytes().as_slice()),
+            new.origin.retry_number,
         ],
     )?;
     Ok(())

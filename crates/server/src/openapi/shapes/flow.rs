@@ -105,13 +105,15 @@ fn execution() -> Vec<(&'static str, Value)> {
         ("external_id", nullable(text())),
         ("task_id", about(nullable(id()), "The task that stands for it.")),
         ("run", about(nullable(count()), "The run of that task that it is.")),
-        ("retry_of", nullable(id())),
+        ("retry_of", about(nullable(id()), "The execution that this one is another try of, by hand or by its policy.")),
+        ("root_id", about(nullable(id()), "The first of those that were tried again one after the other.")),
+        ("retry_number", about(count(), "Which retry of that it is; 0 where it is none.")),
         (
             "trigger",
             about(
                 word(&["api", "call", "cron", "manual", "event", "retry"]),
                 "What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an \
-                 event, or another try.",
+                 event, or another try by hand. A retry by a policy keeps what the first one says.",
             ),
         ),
         ("schedule", nullable(text())),

@@ -45,7 +45,7 @@ impl<'a> Lone<'a> {
         round: &[usize],
     ) -> Result<(Lone<'a>, Vec<usize>), StoreError> {
         let is_lone = |commit: &Commit| {
-            commit.execution.is_none() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
+            commit.executions.is_empty() && commit.writes.len() == 1 && commit.writes.iter().all(|w| w.from.is_open())
         };
         let (lone, whole): (Vec<usize>, Vec<usize>) = round.iter().partition(|index| is_lone(&commits[**index]));
         Ok((Lone::gather(store, commits, &lone)?, whole))

@@ -49,8 +49,11 @@ pub async fn apply(
 }
 
 fn subjects(commit: &Commit) -> impl Iterator<Item = Uuid> {
-    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
-    commit.writes.iter().map(|write| write.after.id.0).chain(execution)
+    commit.writes.iter().map(|write| write.after.id.0).chain(executions(commit))
+}
+
+fn executions(commit: &Commit) -> impl Iterator<Item = Uuid> {
+    commit.executions.iter().map(|write| write.after.id.0)
 }
 
 async fn apply_round(
@@ -87,8 +90,7 @@ async fn apply_round(
         }
         return Ok(());
     }
-    let executions = whole.iter().filter_map(|index| commits[*index].execution.as_ref());
-    take_turns(&tx, &executions.map(|write| write.after.id.0).collect::<Vec<_>>()).await?;
+    take_turns(&tx, &whole.iter().flat_map(|index| executions(&commits[*index])).collect::<Vec<_>>()).await?;
     let mut free = round.to_vec();
     if marked {
         free = operations::take_steps(&tx, commits, round, answers).await?;
@@ -134,8 +136,7 @@ async fn apply_alone(
     {
         return Ok(Applied::Paused);
     }
-    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
-    take_turns(&tx, execution.as_slice()).await?;
+    take_turns(&tx, &executions(commit).collect::<Vec<_>>()).await?;
     let answer = apply_one(store, &tx, commit, now).await?;
     if answer == Applied::Done {
         tx.commit().await?;
@@ -162,8 +163,7 @@ pub async fn apply_once(
 ) -> Result<Applied, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
-    let execution = commit.and_then(|commit| commit.execution.as_ref()).map(|write| write.after.id.0);
-    take_turns(&tx, execution.as_slice()).await?;
+    take_turns(&tx, &commit.into_iter().flat_map(executions).collect::<Vec<_>>()).await?;
     if let Some(refused) = take_key(&tx, namespace, key, now).await? {
         return Ok(refused);
     }
@@ -215,8 +215,7 @@ pub async fn apply_spawning(
     if super::rules::now_in_force(store, &tx).await?.generation != book.generation {
         return Ok(Applied::Stale);
     }
-    let execution = commit.execution.as_ref().map(|write| write.after.id.0);
-    take_turns(&tx, execution.as_slice()).await?;
+    take_turns(&tx, &executions(commit).collect::<Vec<_>>()).await?;
     match behalf {
         Behalf::Caller => {}
         Behalf::Loop(name) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
-use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Record, Timestamp, Write};
+use comeback_core::{Commit, Execution, ExecutionId, ExecutionState, Record, TaskId, Timestamp, Write};
 use deadpool_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -27,7 +27,7 @@ pub async fn apply(
     answers: &mut [Applied],
 ) -> Result<(), StoreError> {
     let mut executions: Vec<Uuid> =
-        indexes.iter().filter_map(|index| commits[*index].execution.as_ref().map(|it| it.after.id.0)).collect();
+        indexes.iter().flat_map(|index| &commits[*index].executions).map(|it| it.after.id.0).collect();
     executions.sort_unstable();
     let mut locked = lock_executions(store, tx, &executions).await?;
     let versions = lock_tasks(tx, indexes.iter().flat_map(|index| &commits[*index].writes)).await?;
@@ -41,10 +41,10 @@ pub async fn apply(
         let fresh = commit.writes.iter().all(|write| {
             versions.get(&(write.after.id.0, write.from.is_open())) == Some(&write.expected_version.cast_signed())
         });
-        let current = match &commit.execution {
-            None => true,
-            Some(write) => locked.get(&write.after.id.0).is_some_and(|(it, _)| it.version == write.expected_version),
-        };
+        let current = commit
+            .executions
+            .iter()
+            .all(|write| locked.get(&write.after.id.0).is_some_and(|(it, _)| it.version == write.expected_version));
         if !fresh || !current {
             continue;
         }
@@ -66,26 +66,33 @@ pub async fn apply(
             }
         }
         end_again(tx, &ended_again).await?;
-        match &commit.execution {
-            Some(write) => {
-                let (_, log) = locked.get_mut(&write.after.id.0).ok_or_else(|| corrupt("a locked execution"))?;
-                let from = log.records.len();
-                for record in &commit.records {
+        // What happened to an execution goes into its log, what happened to a lone task into its own.
+        for record in &commit.records {
+            let log = record.execution.and_then(|execution| locked.get_mut(&execution.0));
+            let (namespace, seq) = match log {
+                Some((execution, log)) => {
                     log.add(record.clone());
+                    let namespace = store.dictionary.namespace(&execution.namespace);
+                    let seq = log.records.last().map_or(0, |(_, seq)| *seq);
+                    (namespace.ok_or_else(|| corrupt("an execution's namespace"))?, seq)
                 }
-                let namespace = store
-                    .dictionary
-                    .namespace(&write.after.namespace)
-                    .ok_or_else(|| corrupt("an execution's namespace"))?;
-                told.extend(log.records[from..].iter().map(|(record, seq)| (namespace, record.clone(), *seq)));
-                written.push((write.after.clone(), log.last));
+                None => {
+                    let Some(write) = commit.writes.iter().find(|write| write.after.id.0 == record.subject) else {
+                        continue;
+                    };
+                    let lane = store.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
+                    let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane"))?;
+                    (namespace, record.seq)
+                }
+            };
+            told.push((namespace, record.clone(), seq));
+        }
+        for write in &commit.executions {
+            let (before, log) = locked.get(&write.after.id.0).ok_or_else(|| corrupt("a locked execution"))?;
+            if before.parent != write.after.parent {
+                write_parent(tx, &write.after).await?;
             }
-            None => {
-                let Some(write) = commit.writes.first() else { continue };
-                let lane = store.dictionary.base_id(&write.after.lane).ok_or_else(|| corrupt("a task's lane"))?;
-                let namespace = store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt("a lane"))?;
-                told.extend(commit.records.iter().map(|record| (namespace, record.clone(), record.seq)));
-            }
+            written.push((write.after.clone(), log.last));
         }
         answers[*index] = Applied::Done;
     }
@@ -150,7 +157,8 @@ pub async fn lock_executions(
     let statement = tx
         .prepare_cached(
             "select id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
-               started_at, ended_at, updated_at from execution where id = any($1) order by id for update",
+               started_at, ended_at, updated_at, parent_task, parent_run
+             from execution where id = any($1) order by id for update",
         )
         .await?;
     for row in tx.query(&statement, &[&ids]).await? {
@@ -167,6 +175,7 @@ pub fn read_execution(store: &PostgresStore, row: &tokio_postgres::Row) -> Resul
     let execution = Execution {
         id: ExecutionId(row.get(0)),
         namespace: store.dictionary.namespace_name(row.get(1)).ok_or_else(|| corrupt("an execution's namespace"))?,
+        parent: row.get::<_, Option<Uuid>>(14).map(TaskId).zip(row.get::<_, Option<i32>>(15).map(i32::cast_unsigned)),
         state: ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?,
         version: count(3),
         total: count(5),
@@ -341,6 +350,14 @@ async fn end_again(tx: &Transaction<'_>, rows: &[DoneRow]) -> Result<(), StoreEr
     rows.iter().for_each(|row| columns.push(row));
     let statement = tx.prepare_cached(&END_AGAIN).await?;
     tx.execute(&statement, &columns.params()).await?;
+    Ok(())
+}
+
+/// What stands for it changes seldom, and an index is over it.
+async fn write_parent(tx: &Transaction<'_>, after: &Execution) -> Result<(), StoreError> {
+    let statement = tx.prepare_cached("update execution set parent_task = $2, parent_run = $3 where id = $1").await?;
+    let (task, run) = after.parent.map(|(task, run)| (task.0, run.cast_signed())).unzip();
+    tx.execute(&statement, &[&after.id.0, &task, &run]).await?;
     Ok(())
 }
 
