@@ -9,6 +9,7 @@ mod complete;
 mod config;
 mod confirm;
 mod crash;
+mod environment;
 mod failure;
 mod output;
 mod telemetry;

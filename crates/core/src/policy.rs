@@ -239,6 +239,15 @@ impl PolicyLimits {
             _ => Err(format!("there are {}", Self::NAMES.join(", "))),
         }
     }
+
+    /// Of each limit the tighter.
+    pub fn tighter(self, other: PolicyLimits) -> PolicyLimits {
+        PolicyLimits {
+            max_retries: self.max_retries.min(other.max_retries),
+            max_delay: self.max_delay.min(other.max_delay),
+            max_schedule: self.max_schedule.min(other.max_schedule),
+        }
+    }
 }
 
 words! {
@@ -574,5 +583,21 @@ pub(crate) fn window_to_json(window: &Window) -> Value {
                 "tz": weekly.zone.iana_name().unwrap_or("UTC"),
             })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_limits_the_tighter_holds_each_for_itself() {
+        let limits = |max_retries, max_delay, max_schedule| PolicyLimits {
+            max_retries,
+            max_delay: Millis(max_delay),
+            max_schedule: Millis(max_schedule),
+        };
+        assert_eq!(limits(2, 900, 70).tighter(limits(3, 800, 70)), limits(2, 800, 70));
+        assert_eq!(PolicyLimits::default().tighter(limits(1, 2, 3)), limits(1, 2, 3));
     }
 }

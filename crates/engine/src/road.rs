@@ -179,6 +179,8 @@ pub(crate) enum Met {
 pub(crate) enum Behind<'a> {
     Caller,
     Loop(Loop),
+    /// A caller who wants the work of a loop done now, whether it is paused or not.
+    Asked,
     /// In a namespace, under a key, and for one wish only.
     Key(&'a str, &'a Idempotency),
 }
@@ -186,7 +188,7 @@ pub(crate) enum Behind<'a> {
 impl<'a> From<Behind<'a>> for Behalf<'a> {
     fn from(behind: Behind<'a>) -> Behalf<'a> {
         match behind {
-            Behind::Caller => Behalf::Caller,
+            Behind::Caller | Behind::Asked => Behalf::Caller,
             Behind::Loop(name) => Behalf::Loop(name),
             Behind::Key(namespace, key) => Behalf::Key(namespace, key),
         }
@@ -194,8 +196,9 @@ impl<'a> From<Behind<'a>> for Behalf<'a> {
 }
 
 impl Behind<'_> {
-    fn is_loop(self) -> bool {
-        matches!(self, Behind::Loop(_))
+    /// On what was seen or not at all: what moved meanwhile may not be due any more.
+    fn acts_on_what_it_saw(self) -> bool {
+        matches!(self, Behind::Loop(_) | Behind::Asked)
     }
 }
 
@@ -371,7 +374,7 @@ impl Core {
         }
         for (execution, wishes) in shared {
             let indexes: Vec<usize> = wishes.iter().map(|(index, _)| *index).collect();
-            match self.plan_shared(execution, wishes, behind.is_loop(), &mut budgets, now, answers).await {
+            match self.plan_shared(execution, wishes, behind.acts_on_what_it_saw(), &mut budgets, now, answers).await {
                 Ok(plan) => plans.push(plan),
                 // The others go on: one execution that contradicts itself must not hold up everybody.
                 Err(StoreError::Corrupt(what)) => {
@@ -440,8 +443,7 @@ impl Core {
                     answers[index] = Some(Met::Changed(changed));
                 }
             }
-            // A loop acts on what it saw or not at all: what moved meanwhile may not be due any more.
-            Applied::Stale if behind.is_loop() => plan.answer(answers, || Met::Stale),
+            Applied::Stale if behind.acts_on_what_it_saw() => plan.answer(answers, || Met::Stale),
             Applied::Stale => {
                 return plan.items.into_iter().map(|(index, wish, _)| (index, wish.forgotten())).collect();
             }
@@ -461,7 +463,7 @@ impl Core {
     ) -> Result<Vec<Applied>, StoreError> {
         let applied = async {
             match behind {
-                Behind::Caller => self.store.apply(commits, None, now).await,
+                Behind::Caller | Behind::Asked => self.store.apply(commits, None, now).await,
                 Behind::Loop(name) => self.store.apply(commits, Some(name), now).await,
                 Behind::Key(namespace, key) => {
                     Ok(vec![self.store.apply_once(namespace, key, commits.first(), now).await?])

@@ -240,6 +240,7 @@ impl Submit {
                 Kind::check(spec, &at, limits, &mut faults);
             }
         }
+        let by_key = self.by_key(&mut faults);
         let linked = self.execution.is_some() || self.tasks.iter().any(|spec| !spec.needs.is_empty());
         if !linked {
             let task = |spec: &TaskSpec| spec.task(&self.namespace, spec.id(ids, now), None, config, now);
@@ -253,7 +254,21 @@ impl Submit {
                 ..Submission::default()
             });
         }
-        self.plan_execution(config, ids, now, faults)
+        self.plan_execution(config, ids, now, &by_key, faults)
+    }
+
+    /// The tasks by their own names, which are unique in a request.
+    fn by_key(&self, faults: &mut Invalid) -> HashMap<&str, usize> {
+        let mut by_key = HashMap::new();
+        for (i, spec) in self.tasks.iter().enumerate() {
+            if let Some(key) = &spec.key
+                && by_key.insert(key.as_str(), i).is_some()
+            {
+                let at = format!("{}key", path(i, self.tasks.len()));
+                faults.push(at, format!("`{key}` is the key of an earlier task"));
+            }
+        }
+        by_key
     }
 
     fn plan_execution(
@@ -261,22 +276,17 @@ impl Submit {
         config: &EngineConfig,
         ids: &Ids,
         now: Timestamp,
+        by_key: &HashMap<&str, usize>,
         mut faults: Invalid,
     ) -> Result<Submission, Invalid> {
         let count = self.tasks.len();
         let given = self.execution.as_ref().and_then(|spec| spec.id);
         let execution_id = given.unwrap_or_else(|| ids.execution(now));
         let task_ids: Vec<TaskId> = self.tasks.iter().map(|spec| spec.id(ids, now)).collect();
-        let mut by_key: HashMap<&str, usize> = HashMap::new();
         for (i, spec) in self.tasks.iter().enumerate() {
             if spec.dedupe_key.is_some() {
                 faults
                     .push(format!("{}dedupe_key", path(i, count)), "is for lone tasks, not for tasks of an execution");
-            }
-            if let Some(key) = &spec.key
-                && by_key.insert(key, i).is_some()
-            {
-                faults.push(format!("{}key", path(i, count)), format!("`{key}` is the key of an earlier task"));
             }
         }
         let mut edges = Vec::new();
@@ -665,6 +675,7 @@ mod tests {
         assert!(fails(&chain(&[("x", "a")], &["a"])).contains("`x` is no task of this request"));
         assert!(fails(&chain(&[("a", "a")], &["a"])).contains("a task cannot need itself"));
         assert!(fails(&chain(&[("a", "b")], &["a", "b", "a"])).contains("`a` is the key of an earlier task"));
+        assert!(fails(&chain(&[], &["a", "b", "a"])).contains("tasks[2].key: `a` is the key of an earlier task"));
         let circle = fails(&chain(&[("a", "b"), ("b", "c"), ("c", "a"), ("a", "d")], &["a", "b", "c", "d"]));
         assert!(
             circle.contains("a → b → c → a") || circle.contains("b → c → a → b") || circle.contains("c → a → b → c"),

@@ -44,7 +44,7 @@ use parking_lot::RwLock;
 pub use compat::Shape;
 pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
-pub use routes::clock::META as VIRTUAL_CLOCK;
+pub use routes::clock::start as start_virtual_clock;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
 
@@ -67,6 +67,7 @@ pub struct App {
     pub engine: Engine,
     pub keys: Keys,
     pub instance: String,
+    started_at: Timestamp,
     /// Present on a server whose time is moved by hand.
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
@@ -160,6 +161,7 @@ impl App {
         let quotas = engine.config().quotas.clone();
         let streams = Streams::new(engine.clone(), &quotas);
         let app = App {
+            started_at: engine.now(),
             engine,
             keys,
             instance,
@@ -185,6 +187,8 @@ impl App {
             draining: AtomicBool::new(false),
         };
         let app = Arc::new(app);
+        // Whoever is told that it is ready finds it among the instances.
+        app.say_and_remember().await;
         let (background, weak) = (&app.engine.config().background, Arc::downgrade(&app));
         let follows = weak.clone();
         background.spawn("server/shared", FOLLOW, move |beat| follow(follows.clone(), beat));
@@ -260,19 +264,16 @@ const FORGET: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 async fn say_that_it_lives(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> Finished {
-    let mut started_at = None;
     let (mut forgot, mut warned): (Option<Instant>, Option<Instant>) = (None, None);
     let is_due = |last: Option<Instant>, period: Duration| last.is_none_or(|last| last.elapsed() >= period);
+    let mut is_first = true;
     loop {
         let Some(app) = app.upgrade() else { return Finished };
         panic_point!("server-instance");
-        let now = app.engine.now();
-        let started_at = *started_at.get_or_insert(now);
-        let said = app.say(started_at, now).await;
-        if let (Err(error), false) = (&said, app.is_draining()) {
-            tracing::warn!(%error, "the database takes no writes");
+        if !std::mem::take(&mut is_first) {
+            app.say_and_remember().await;
         }
-        *app.trouble.write() = said.err().map(|error| error.to_string());
+        let now = app.engine.now();
         if is_due(forgot, FORGET) {
             forgot = Some(Instant::now());
             if let Err(error) = app.engine.store().forget_workers(now - workers::REMEMBERED).await {
@@ -293,11 +294,25 @@ async fn say_that_it_lives(app: std::sync::Weak<App>, beat: Arc<Heartbeat>) -> F
 const NAMED: usize = 10;
 
 impl App {
-    /// Writes that this instance runs, and the workers that are due.
-    async fn say(&self, started_at: Timestamp, now: Timestamp) -> Result<(), StoreError> {
-        let store = &**self.engine.store();
+    /// Says that it runs; `/readyz` tells why it could not.
+    async fn say_and_remember(&self) {
+        let said = self.say(self.engine.now()).await;
+        if let (Err(error), false) = (&said, self.is_draining()) {
+            tracing::warn!(%error, "the database takes no writes");
+        }
+        *self.trouble.write() = said.err().map(|error| error.to_string());
+    }
+
+    /// This instance, among those that run.
+    pub(crate) fn own_row(&self, now: Timestamp) -> InstanceRow {
         let (id, version) = (self.instance.clone(), env!("CARGO_PKG_VERSION").to_owned());
-        store.put_instance(&InstanceRow { id, version, started_at, seen_at: now }, now - GONE).await?;
+        InstanceRow { id, version, started_at: self.started_at, seen_at: now }
+    }
+
+    /// Writes that this instance runs, and the workers that are due.
+    async fn say(&self, now: Timestamp) -> Result<(), StoreError> {
+        let store = &**self.engine.store();
+        store.put_instance(&self.own_row(now), now - GONE).await?;
         self.workers.write(store, &self.instance, now).await?;
         Ok(())
     }

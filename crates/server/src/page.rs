@@ -3,58 +3,69 @@
 use comeback_core::Record;
 use comeback_engine::store::{ListCursor, Listed, Listing};
 
-use crate::routes::tasks::told_after;
-use crate::wire::PageBytes;
+use serde_json::Value;
+
 use crate::wire::task as shape;
+use crate::wire::{Page, PageBytes};
 
 /// Records that are read at a time: each may have a result of many kilobytes.
 const RECORDS: usize = 32;
+/// Records that one page looks at, of which few may have an item.
+const MOST_RECORDS: usize = 10_000;
 /// Lines of tasks that are read at a time: they are small, as a rule.
 const LINES: usize = 100;
 
-/// A page of a log that is being read.
-pub struct RecordPage {
+/// A page of what is told of a log, which is being read. It looks for one item more than it may have, so that the last page says that it
+/// is the last.
+pub struct LogPage {
     limit: usize,
-    pub records: Vec<Record>,
+    items: Vec<Value>,
     bytes: PageBytes,
     asked: usize,
-    is_over: bool,
-    /// Whether there may be more behind it.
-    pub is_full: bool,
+    looked_at: usize,
+    /// The place of the last item.
+    last: u32,
+    next: Option<u32>,
 }
 
-impl RecordPage {
-    pub fn new(limit: u32) -> RecordPage {
-        let (records, bytes) = (Vec::new(), PageBytes::default());
-        RecordPage { limit: limit as usize, records, bytes, asked: 0, is_over: false, is_full: false }
+impl LogPage {
+    pub fn new(limit: u32) -> LogPage {
+        let (items, bytes) = (Vec::new(), PageBytes::default());
+        LogPage { limit: limit as usize, items, bytes, asked: 0, looked_at: 0, last: 0, next: None }
     }
 
-    /// How many records to read next, after the last one that is here; nothing when the page is done.
-    pub fn wants(&mut self) -> Option<u32> {
-        if self.is_over {
+    /// How many records to read next.
+    pub fn wants(&mut self) -> u32 {
+        self.asked = (self.limit - self.items.len() + 1).min(RECORDS);
+        u32::try_from(self.asked).unwrap_or(1)
+    }
+
+    /// Adds what is told of records that were read, each item with its place. Where to read on; nothing when the page is done.
+    pub fn add(
+        &mut self,
+        found: &[Record],
+        place: impl Fn(&Record) -> u32,
+        told: impl Fn(&Record) -> Vec<(u32, Value)>,
+    ) -> Option<u32> {
+        for (place, item) in found.iter().flat_map(told) {
+            if self.items.len() >= self.limit || !self.bytes.fits(&item) {
+                self.next = Some(self.last);
+                return None;
+            }
+            self.items.push(item);
+            self.last = place;
+        }
+        self.looked_at += found.len();
+        let on = found.last().filter(|_| found.len() >= self.asked).map(place)?;
+        if self.looked_at >= MOST_RECORDS {
+            self.next = Some(on);
             return None;
         }
-        self.asked = (self.limit - self.records.len()).min(RECORDS);
-        u32::try_from(self.asked).ok()
+        Some(on)
     }
 
-    /// Adds what was read, as far as it fits.
-    pub fn add(&mut self, found: Vec<Record>) {
-        let was_last = found.len() < self.asked;
-        for record in found {
-            if !self.bytes.fits(&told_after(std::slice::from_ref(&record), 0)) {
-                (self.is_over, self.is_full) = (true, true);
-                return;
-            }
-            self.records.push(record);
-        }
-        self.is_full = !was_last;
-        self.is_over = was_last || self.records.len() >= self.limit;
-    }
-
-    /// The record to go on after, if there may be more.
-    pub fn last_of_full(&self) -> Option<&Record> {
-        self.records.last().filter(|_| self.is_full)
+    pub fn into_page(self) -> Page<Value> {
+        Page { items: self.items, next_cursor: self.next.map(|place| place.to_string()) }
     }
 }
 

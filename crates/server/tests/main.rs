@@ -8,6 +8,7 @@ mod instances;
 mod keys;
 mod metrics;
 mod once;
+mod pages;
 mod place;
 mod ready;
 mod roles;

@@ -39,3 +39,16 @@ async fn a_background_task_that_is_dead_is_named() {
         place.leave().await;
     }
 }
+
+/// Whoever is told that a server is ready finds it among the instances, at once.
+#[tokio::test]
+async fn an_instance_that_is_ready_is_listed() {
+    for place in Place::all().await {
+        assert_eq!(get(&place, "/readyz").await.status, StatusCode::OK, "{}", place.word);
+        let rows = place.app.engine.store().instances().await.expect("rows");
+        assert_eq!(rows.iter().map(|row| row.id.as_str()).collect::<Vec<_>>(), ["test"], "{}", place.word);
+        let ours = get(&place, "/api/v1/admin/instances").await.json();
+        assert_eq!((&ours["items"][0]["id"], &ours["items"][0]["self"]), (&json!("test"), &json!(true)), "{ours}");
+        place.leave().await;
+    }
+}

@@ -1794,6 +1794,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/admin/jobs/stuck": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * The same list
+         * @description For callers of job servers whose check is a POST. It starts nothing.
+         */
+        post: operations["listStuckJobs"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/admin/tasks/process-stuck": {
         parameters: {
             query?: never;
@@ -1803,8 +1823,31 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Reap them now */
+        /**
+         * Reap them now
+         * @description Also while the loop `reap` is paused.
+         */
         post: operations["reapStuckTasks"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/jobs/process-stuck": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reap them now
+         * @description Also while the loop `reap` is paused.
+         */
+        post: operations["reapStuckJobs"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1822,7 +1865,7 @@ export interface paths {
         put?: never;
         /**
          * Retry what failed and could be retried
-         * @description Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that would be retried now; each is guarded by its version. Nothing of it happens by itself.
+         * @description Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that would be retried now, also while the loop `repair` is paused; each is guarded by its version.
          */
         post: operations["repairFailedTasks"];
         delete?: never;
@@ -1843,6 +1886,26 @@ export interface paths {
          * @description Those that were seen within an hour: the latest 1,000, and all that are drained.
          */
         get: operations["listWorkers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/admin/workers/status": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The same, and the retry scheduler
+         * @description For callers of job servers, who ask here whether retries are scheduled.
+         */
+        get: operations["getWorkerStatus"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4272,6 +4335,8 @@ export interface components {
             delay?: components["schemas"]["Duration"] | null;
             /** @description When its first run is due. */
             at?: components["schemas"]["Instant"] | null;
+            /** @description Another name of `at`. */
+            run_at?: components["schemas"]["Instant"] | null;
             /** @description Not available in this version. */
             dependency?: string | null;
             /** @description Who pays for it, by the name of an account. */
@@ -15684,7 +15749,144 @@ export interface operations {
             503: components["responses"]["OverloadedOrUnavailable"];
         };
     };
+    listStuckJobs: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description The same list */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "state": "retry_pending",
+                     *           "worker": "worker-1",
+                     *           "expired_at": "2026-11-15T13:39:18.932Z",
+                     *           "reason": "lease_expired"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            id: components["schemas"]["Id"];
+                            kind: string;
+                            state: components["schemas"]["State"];
+                            worker: string | null;
+                            expired_at: components["schemas"]["Instant"] | null;
+                            /**
+                             * @description What it is lost by.
+                             * @enum {string}
+                             */
+                            reason: "lease_expired" | "stuck";
+                        }[];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
     reapStuckTasks: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key with the same request answers what was answered first and changes nothing, for a day at least; with another request it is refused. */
+                "Idempotency-Key"?: components["schemas"]["Name"];
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Nothing"];
+            };
+        };
+        responses: {
+            /** @description Reap them now */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "processed": 0,
+                     *       "retried": 0,
+                     *       "failed": 0,
+                     *       "skipped": 0,
+                     *       "more": false,
+                     *       "tasks": [
+                     *         {
+                     *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "action": "RETRIED",
+                     *           "reason": "text"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": {
+                        processed: number;
+                        retried: number;
+                        failed: number;
+                        skipped: number;
+                        more: boolean;
+                        tasks: {
+                            task_id: components["schemas"]["Id"];
+                            kind: string;
+                            /** @enum {string} */
+                            action: "RETRIED" | "MARKED_FAILED" | "SKIPPED";
+                            reason: string;
+                        }[];
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            409: components["responses"]["IdempotencyMismatch"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    reapStuckJobs: {
         parameters: {
             query?: never;
             header?: {
@@ -15893,6 +16095,107 @@ export interface operations {
                             note: string | null;
                         }[];
                         next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    getWorkerStatus: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The same, and the retry scheduler */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "name": "text",
+                     *           "instance": "server-1",
+                     *           "queues": [
+                     *             "default"
+                     *           ],
+                     *           "more_queues": 0,
+                     *           "kinds": [
+                     *             "email.send"
+                     *           ],
+                     *           "more_kinds": 0,
+                     *           "leased_total": 0,
+                     *           "last_seen_at": "2026-11-15T13:39:18.932Z",
+                     *           "draining": false,
+                     *           "draining_since": "2026-11-15T13:39:18.932Z",
+                     *           "drained_by": "text",
+                     *           "note": "text"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text",
+                     *       "scheduler": {
+                     *         "running": false,
+                     *         "loops": [
+                     *           {
+                     *             "name": "text",
+                     *             "period_ms": 0,
+                     *             "looked_at": "2026-11-15T13:39:18.932Z",
+                     *             "moved_total": 0,
+                     *             "failed_total": 0,
+                     *             "paused": false,
+                     *             "resumes_at": "2026-11-15T13:39:18.932Z",
+                     *             "note": "text",
+                     *             "by": "text"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            name: string;
+                            /** @description Nothing where one that is drained has not asked for an hour. */
+                            instance: string | null;
+                            /** @description The first 20 that it names. */
+                            queues: string[];
+                            /** @description How many more it names. */
+                            more_queues: number;
+                            /** @description The first 20 that it names. */
+                            kinds: string[];
+                            /** @description How many more it names. */
+                            more_kinds: number;
+                            leased_total: number;
+                            last_seen_at: components["schemas"]["Instant"] | null;
+                            /** @description Whether it is given nothing more. */
+                            draining: boolean;
+                            draining_since: components["schemas"]["Instant"] | null;
+                            drained_by: string | null;
+                            note: string | null;
+                        }[];
+                        next_cursor: string | null;
+                        scheduler: {
+                            /** @description Whether the loop `retries` is not paused. */
+                            running: boolean;
+                            loops: components["schemas"]["Loop"][];
+                        };
                     };
                 };
             };

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::broken;
 use crate::args::ServeArgs;
 use crate::crash;
+use crate::environment;
 use crate::failure::{Failure, code};
 use crate::output::{grouped, span, tell};
 use crate::telemetry::{Telemetry, log};
@@ -42,11 +43,15 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let instance = args.instance.clone().unwrap_or_else(own_name);
     let background = Background::default();
     let telemetry = Telemetry::start(&args.log_format, &instance, &background)?;
+    environment::warn_of_unknown();
     let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
+    let policies = environment::tightened(policies)?;
     let quotas = quotas(&args.quota)?;
     let secret_keys = secret_keys(args.secret_key_file.as_deref())?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
-    let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&args.look_every)?);
+    // What is said last holds: an option over the variable of seed 001.
+    let look_every: Vec<String> = environment::look_every()?.into_iter().chain(args.look_every.clone()).collect();
+    let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&look_every)?);
     let place = Place::named(&args.db);
     let wrong = |error| broken(&place, &error);
     let store = place.open().await.map_err(wrong)?;
@@ -277,17 +282,13 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
     let now = SystemClock::new().now();
     let start = word.strip_prefix("virtual@").map(Timestamp::parse_rfc3339);
     if word == "virtual" || start.is_some() {
-        let now = match start {
-            Some(start) => start.map_err(|error| {
-                Failure::new(code::USAGE, format!("`{word}` is no clock"))
-                    .why(error.to_string())
-                    .remedy("--clock virtual@2026-01-31T12:00:00Z")
-            })?,
-            None => now,
-        };
-        let kept = store.meta(comeback_server::VIRTUAL_CLOCK).await.map_err(|error| broken(place, &error))?;
-        let kept = kept.and_then(|text| text.parse().ok()).map_or(now, Timestamp);
-        let clock = VirtualClock::new(now.max(kept));
+        let start = start.transpose().map_err(|error| {
+            Failure::new(code::USAGE, format!("`{word}` is no clock"))
+                .why(error.to_string())
+                .remedy("--clock virtual@2026-01-31T12:00:00Z")
+        })?;
+        let started = comeback_server::start_virtual_clock(store, start, now).await;
+        let clock = VirtualClock::new(started.map_err(|error| broken(place, &error))?);
         return Ok((clock.clone(), Some(clock)));
     }
     match word.strip_prefix('x').and_then(|factor| factor.parse::<f64>().ok()).filter(|factor| *factor > 0.0) {

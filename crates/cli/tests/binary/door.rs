@@ -1,6 +1,6 @@
 //! Who is let in, and for how long.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use comeback_client::Error;
@@ -165,4 +165,69 @@ async fn an_instance_has_the_name_it_was_given_or_its_hosts() {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a host");
     let (own, process) = name(None).await;
     assert_eq!(own, format!("{}-{process}", host.trim()));
+}
+
+/// A11, and seed 001 §10: limits by the names that are known from there, beside those that are said by an option; and what has a slip
+/// in its name is told of.
+#[tokio::test]
+async fn limits_are_obeyed_by_the_names_of_the_seed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let slip = format!("COMEBACK_{}", "LISTN");
+    let start = |variables: &[(&str, &str)], more: &[&str]| {
+        let mut command = Server::command(&file(folder.path()), "127.0.0.1:0");
+        command.args(more).envs(variables.iter().copied());
+        command.stderr(Stdio::from(std::fs::File::create(&log).expect("a file")));
+        Server::from(command)
+    };
+    let server = start(
+        &[
+            ("RETRY_MAX_RETRIES_LIMIT", "2"),
+            ("RETRY_MAX_DELAY_LIMIT", "60"),
+            ("RETRY_MAX_SCHEDULE_LIMIT", "2d"),
+            ("RETRY_LOOP_INTERVAL_MS", "250"),
+            ("RETRY_MAX_RETRY_LIMIT", "1"),
+            (slip.as_str(), "secret"),
+            ("COMEBACK_TEST_ANYTHING", "1"),
+        ],
+        &["--limit", "max_retries=5,max_delay=30s"],
+    );
+    let server = server.expect("the binary serves");
+    let submitted = async |path: &str, body: Value| {
+        let sent = server.http().post(format!("{}{path}", server.url)).json(&body).send().await.expect("an answer");
+        (sent.status().as_u16(), sent.text().await.expect("a text"))
+    };
+    let retry = async |retry: Value| submitted("/api/v1/tasks", json!({"kind": "k", "retry": retry})).await;
+    let (status, said) = retry(json!({"max_retries": 3})).await;
+    assert!(status == 400 && said.contains("retry.max_retries"), "{said}");
+    assert_eq!(retry(json!({"max_retries": 2})).await.0, 201);
+    assert_eq!(retry(json!({"max_retries": 2, "max_delay": "31s"})).await.0, 400, "the option is tighter");
+    assert_eq!(retry(json!({"strategy": "fixed", "delay": "3d", "max_retries": 1})).await.0, 400);
+    assert_eq!(retry(json!({"strategy": "fixed", "delay": "2d", "max_retries": 1})).await.0, 201);
+    let seed = async |retries: u32| {
+        let retry = json!({"max_retries": retries, "initial_delay_secs": 1, "max_delay_secs": 20});
+        let start = json!({"kind": "Webhook", "params": {"url": "https://example.com/", "verb": "Post"}});
+        let task = json!([{"id": "a", "name": "a", "kind": "k", "retry": retry, "on_start": start}]);
+        submitted("/task", task).await
+    };
+    assert_eq!((seed(3).await.0, seed(2).await.0), (400, 201), "{:?}", seed(3).await);
+    let loops = server.client().get("/api/v1/admin/loops").await.expect("loops");
+    let retries = loops["items"].as_array().expect("loops").iter().find(|it| it["name"] == "retries").expect("it");
+    assert_eq!(retries["period_ms"], 250, "{loops}");
+    server.kill();
+    let said = std::fs::read_to_string(&log).expect("a log");
+    let warned: Vec<&str> = said.lines().filter(|line| line.contains("environment variable")).collect();
+    assert_eq!(warned.len(), 2, "{said}");
+    assert!(warned[0].contains(&slip) && warned[1].contains("RETRY_MAX_RETRY_LIMIT "), "{said}");
+    assert!(!said.contains("secret"), "what it is set to is nobody's business: {said}");
+    for (name, value) in [
+        ("RETRY_MAX_RETRIES_LIMIT", "many"),
+        ("RETRY_MAX_RETRIES_LIMIT", "5000"),
+        ("RETRY_MAX_DELAY_LIMIT", "soon"),
+        ("RETRY_LOOP_INTERVAL_MS", "1s"),
+    ] {
+        assert!(start(&[(name, value)], &[]).is_err(), "{name}={value}");
+        let said = std::fs::read_to_string(&log).expect("what it said");
+        assert!(said.contains(name), "{said}");
+    }
 }

@@ -151,7 +151,15 @@ async fn two_weeks_pass_in_a_moment_on_a_virtual_clock() {
     server.kill();
     let server = Server::start(&db, &["--clock", "virtual"]);
     let after = server.client().get("/api/v1/clock").await.expect("a clock")["now"].clone();
-    assert!(after.as_str() >= before.as_str(), "a restart never goes back");
+    assert_eq!(after, before, "a restart does not move it");
+    server.kill();
+    let server = Server::start(&db, &["--clock", "virtual@2001-01-01T00:00:00Z"]);
+    let after = server.client().get("/api/v1/clock").await.expect("a clock")["now"].clone();
+    assert_eq!(after, before, "nor back");
+    server.kill();
+    let server = Server::start(&db, &["--clock", "virtual@2101-01-01T00:00:00Z"]);
+    let after = server.client().get("/api/v1/clock").await.expect("a clock")["now"].clone();
+    assert_eq!(after, "2101-01-01T00:00:00.000Z", "where it is told to start");
     let real = Server::start(&folder.path().join("real.db").to_string_lossy(), &[]);
     let refused = real.client().post("/api/v1/clock/advance", &json!({"by": "1d"})).await;
     assert!(matches!(refused, Err(Error::Refused(problem)) if problem.status == 400));

@@ -6,7 +6,7 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::repair::{Repair, repair};
 use comeback_core::transition::Act;
 use comeback_core::{State, Task, TaskId, Trigger};
-use comeback_store::{Due, ListQuery, Loop, StoreError, Stored};
+use comeback_store::{Due, ListQuery, StoreError, Stored};
 
 use crate::loops::reap;
 use crate::road::{Behind, Met, Verb, Wish};
@@ -76,7 +76,7 @@ pub fn lost_by(task: &Task) -> Trigger {
 }
 
 impl Engine {
-    /// Gives up the runs that are lost, at once; nothing while that is paused. Whether there are more.
+    /// Gives up the runs that are lost, at once, also while the loop that does it is paused. Whether there are more.
     pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<PutRight>, bool), CommandError> {
         let due = self.core.store.due(Due::Leases, self.now(), limit).await?;
         let more = due.len() >= limit as usize;
@@ -86,12 +86,13 @@ impl Engine {
             seen: Some(stored.clone()),
             remembered: false,
         };
-        let met = self.core.fulfil(due.iter().map(wish).collect(), Behind::Loop(Loop::Reap)).await?;
+        let met = self.core.fulfil(due.iter().map(wish).collect(), Behind::Asked).await?;
         Ok((due.iter().zip(&met).map(|(stored, met)| put_right(stored, met)).collect(), more))
     }
 
     /// Looks for tasks that failed with an error that is retryable today, takes the verdict on each again, and retries those that would
-    /// be retried now; with `dry_run` it only tells which. Each is guarded by its version like any other act.
+    /// be retried now, also while the loop `repair` is paused; with `dry_run` it only tells which. Each is guarded by its version like
+    /// any other act.
     pub async fn process_failed(
         &self,
         namespace: &str,
@@ -100,7 +101,7 @@ impl Engine {
         act: &Act,
     ) -> Result<Vec<PutRight>, CommandError> {
         self.core.config.limits.check_act(act)?;
-        Ok(self.core.put_failed_right(namespace, limit, dry_run, act).await?)
+        Ok(self.core.put_failed_right(namespace, limit, dry_run, act, Behind::Asked).await?)
     }
 }
 
@@ -111,6 +112,7 @@ impl Core {
         limit: u32,
         dry_run: bool,
         act: &Act,
+        behind: Behind<'_>,
     ) -> Result<Vec<PutRight>, StoreError> {
         let now = self.clock.now();
         let filter = Filter::parse("state:failure", now).map_err(|error| StoreError::Refused(error.message))?;
@@ -128,7 +130,7 @@ impl Core {
                 Repair::Retry => {
                     let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
                     let wish = Wish { task: stored.task.id, verb, seen: Some(stored.clone()), remembered: false };
-                    let met = self.fulfil(vec![wish], Behind::Loop(Loop::Repair)).await?;
+                    let met = self.fulfil(vec![wish], behind).await?;
                     done.extend(met.first().map(|met| put_right(&stored, met)));
                 }
             }

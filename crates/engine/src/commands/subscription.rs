@@ -328,7 +328,8 @@ impl Engine {
         act: &Act,
         now: Timestamp,
     ) -> Result<(), CommandError> {
-        let (limits, mut faults) = (&self.core.config.limits, spec.check(now));
+        let config = &self.core.config;
+        let (limits, mut faults) = (&config.limits, spec.check(&config.policy_limits, now));
         limits.check_namespace(namespace, &mut faults);
         limits.check_name("id", id, &mut faults);
         if let Some(note) = &spec.note {

@@ -177,7 +177,7 @@ impl SubscriptionView {
 
 impl SubscriptionSpec {
     /// What is wrong with it, as far as that can be known before anybody is called.
-    pub(crate) fn check(&self, now: Timestamp) -> Invalid {
+    pub(crate) fn check(&self, policies: &PolicyLimits, now: Timestamp) -> Invalid {
         let mut faults = Invalid::default();
         if self.url.len() > LONGEST_URL {
             faults.push("url", format!("may have {LONGEST_URL} bytes at most"));
@@ -195,7 +195,7 @@ impl SubscriptionSpec {
             faults.push("filter", error);
         }
         if let Some(written) = &self.retry
-            && let Err(part) = dialect::parse(written, Dialect::Native, &PolicyLimits::default())
+            && let Err(part) = dialect::parse(written, Dialect::Native, policies)
         {
             faults.absorb("retry", part);
         }

@@ -169,14 +169,40 @@ stories! {
         assert_eq!(told.map(|(action, _)| action), Some(Action::Retried));
         assert_eq!(state(&engine, curable).await, State::Failed, "so far it was only asked");
         engine.pause_loop(Loop::Repair, None, ana()).await.unwrap();
-        assert_eq!(word(false).await.0, Some((Action::Skipped, "the loop is paused".to_owned())));
-        assert_eq!(engine.tick_loop(Loop::Repair).await.unwrap().moved, 0, "nor by itself");
+        assert_eq!(engine.tick_loop(Loop::Repair).await.unwrap().moved, 0, "not by itself while that is paused");
         engine.resume_loop(Loop::Repair, ana()).await.unwrap();
         let (asked, by_itself) = tokio::join!(word(false), engine.tick_loop(Loop::Repair));
         let asked = u32::from(asked.0.is_some_and(|(action, _)| action == Action::Retried));
         assert_eq!(asked + by_itself.unwrap().moved, 1, "of two who do it at once, one does it");
         assert_eq!(state(&engine, curable).await, State::Pending);
         assert_eq!(state(&engine, used_up).await, State::Dead);
+    }
+
+    fn failed_work_is_put_right_by_hand_while_the_loop_is_paused(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("pay", json!({"strategy": "fixed", "delay": "10s", "max_retries": 1}))).await;
+        let not_found = Failure { status: Some(404), ..Failure::new(Trigger::Error, "no such order") };
+        report(&engine, &lease_one(&engine).await, ReportEnd::Failed(not_found.clone())).await.unwrap();
+        let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
+        until(|| async { engine.error_group("default", group).await.is_ok() }).await;
+        engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
+        engine.pause_loop(Loop::Repair, None, ana()).await.unwrap();
+        let done = engine.process_failed("default", 100, false, &ana()).await.unwrap();
+        assert_eq!(done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), [(id, Action::Retried)]);
+        assert_eq!(state(&engine, id).await, State::Pending);
+    }
+
+    fn lost_work_is_put_right_by_hand_while_the_loop_is_paused(place) {
+        let engine = place.engine().await;
+        engine.pause_loop(Loop::Reap, None, ana()).await.unwrap();
+        let again = submit(&engine, spec("pay", json!({"strategy": "fixed", "delay": "10s", "max_retries": 1}))).await;
+        lease_one(&engine).await;
+        place.clock.advance(Millis::from_days(1));
+        assert_eq!(engine.tick_loop(Loop::Reap).await.unwrap().moved, 0);
+        assert_eq!(state(&engine, again).await, State::Running, "not by itself");
+        let (done, more) = engine.process_stuck(100).await.unwrap();
+        assert_eq!((done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), more), (vec![(again, Action::Retried)], false));
+        assert_eq!(state(&engine, again).await, State::RetryPending);
     }
 
     fn a_manual_retry_is_told_apart_and_a_resolved_group_regresses(place) {

@@ -7,8 +7,8 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::post;
 use bytes::Bytes;
-use comeback_core::TaskId;
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
+use comeback_core::{State as TaskState, TaskId};
 use comeback_engine::store::ListQuery;
 use comeback_engine::{CommandError, Deed, ManualRetry};
 use serde::Deserialize;
@@ -73,16 +73,34 @@ async fn retry(
     let deed = Deed { act, once: once.of(&app, &body)? };
     let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { deed, ..ManualRetry::default() }).await {
         Ok(retried) => retried,
-        // Somebody works on it at this moment.
-        Err(CommandError::WrongState { state, .. }) if state.is_active() => return Err(CommandError::Conflict.into()),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(refusal(error)),
     };
     Ok(Json(json!({
         "jobId": name,
-        "message": "the job is queued for a manual retry",
+        "message": "Job queued for manual retry",
         "queuePosition": retried.queue_position,
     })))
 }
+
+/// In the words that clients of such a service know.
+fn refusal(error: CommandError) -> Problem {
+    let (error, words) = match error {
+        // Somebody works on it at this moment.
+        CommandError::WrongState { state, .. } if state.is_active() => (CommandError::Conflict, BUSY),
+        CommandError::Conflict => (error, BUSY),
+        // Of one that did fail something else is in the way, which the error tells.
+        CommandError::WrongState { state, .. } if !matches!(state, TaskState::Failed | TaskState::Dead) => {
+            (error, NOT_FAILED)
+        }
+        error => return error.into(),
+    };
+    let mut problem = Problem::from(error);
+    problem.detail = words.into();
+    problem
+}
+
+const BUSY: &str = "Job is currently being processed by another worker";
+const NOT_FAILED: &str = "Job must be in FAILED status or stuck (>30 min processing)";
 
 /// By our id, or by the one that its submitter gave it.
 async fn find(app: &App, namespace: &str, name: &str) -> Result<TaskId, Problem> {

@@ -12,7 +12,7 @@ use axum::routing::get;
 use comeback_core::filter::{Compare, Filter, NumberField, Sort, StateTest, Test, TimeField};
 use comeback_core::policy::Strategy;
 use comeback_core::{
-    EventKind, ExecutionId, Executor, Invalid, Millis, Policy, Record, State as TaskState, TaskId, Timestamp,
+    EventKind, ExecutionId, Executor, Failure, Invalid, Millis, Policy, Record, State as TaskState, TaskId, Timestamp,
 };
 use comeback_engine::CommandError;
 use comeback_engine::store::{ExecutionQuery, ListCursor, ListQuery, Subject, TaskView};
@@ -26,7 +26,7 @@ use crate::openapi::{Doc, Param, schema};
 use crate::page::ListPage;
 use crate::problem::Problem;
 use crate::routes::{CURSOR, Line, Query, line};
-use crate::wire::{Page, instant};
+use crate::wire::{MOST_PAGE_BYTES, Page, instant};
 
 pub fn lines() -> Vec<Line> {
     let list_at = |path, id| {
@@ -83,7 +83,7 @@ async fn list(
     };
     if let Some(target) = query.parse::<Uuid>("target_id")? {
         let view = target_of(&app, &caller.namespace, target).await?;
-        let mut items = rows_of(&view, &log_of(&app, view.stored.task.id).await?);
+        let mut items = rows_of(&view, &log_of(&app, &view, false, &mut Room::default()).await?);
         for row in &mut items {
             name_execution(&app, &view, row).await?;
         }
@@ -103,12 +103,11 @@ async fn list(
     }
     let found = page.into_listing();
     let mut items = Vec::with_capacity(found.items.len());
+    let mut room = Room::default();
     for item in &found.items {
-        let id = item.stored.task.id;
-        if let Some(view) = app.engine.store().task(&caller.namespace, id).await? {
-            let log = log_of(&app, id).await?;
-            let cycle = view.stored.task.cycle;
-            let mut row = present(&view, &log.iter().filter(|record| record.cycle == cycle).collect::<Vec<_>>());
+        if let Some(view) = app.engine.store().task(&caller.namespace, item.stored.task.id).await? {
+            let log = log_of(&app, &view, true, &mut room).await?;
+            let mut row = present(&view, &log.iter().collect::<Vec<_>>());
             name_execution(&app, &view, &mut row).await?;
             items.push(row);
         }
@@ -139,11 +138,49 @@ fn filter(query: &Query, now: Timestamp) -> Result<(Filter, Sort), Problem> {
     Ok((filter, sort))
 }
 
-/// Records of a task that are looked at, all cycles together.
-const MOST_RECORDS: u32 = 1_000;
+/// Records that are read at a time: each may have a result of many kilobytes, which is not kept.
+const STRETCH: u32 = 64;
+/// What is kept of a message where the messages of a page are longer than a page may be.
+const SHORT_MESSAGE: usize = 200;
 
-async fn log_of(app: &App, id: TaskId) -> Result<Vec<Record>, Problem> {
-    Ok(app.engine.store().history(Subject::Task(id), 0, MOST_RECORDS).await?)
+/// Bytes that messages of a page may still have; behind them they are shortened.
+struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Room(MOST_PAGE_BYTES)
+    }
+}
+
+impl Room {
+    /// What a row is made of, and nothing else.
+    fn lean(&mut self, record: Record) -> Record {
+        let failure = record.failure.map(|failure| {
+            let mut message = failure.message;
+            match self.0.checked_sub(message.len()) {
+                Some(left) => self.0 = left,
+                None => message.truncate(message.floor_char_boundary(SHORT_MESSAGE)),
+            }
+            Failure { message, ..Failure::default() }
+        });
+        Record { result: None, data: None, failure, ..record }
+    }
+}
+
+/// The log of a task, however long it is: of all cycles, or of the present one.
+async fn log_of(app: &App, view: &TaskView, present: bool, room: &mut Room) -> Result<Vec<Record>, Problem> {
+    let task = &view.stored.task;
+    let (mut log, mut after) = (Vec::new(), 0);
+    loop {
+        let found = app.engine.store().history(Subject::Task(task.id), after, STRETCH).await?;
+        let on = found.last().filter(|_| found.len() >= STRETCH as usize).map(Record::last_seq);
+        let wanted = found.into_iter().filter(|record| !present || record.cycle == task.cycle);
+        log.extend(wanted.map(|record| room.lean(record)));
+        match on {
+            Some(last) => after = last,
+            None => return Ok(log),
+        }
+    }
 }
 
 /// The task that is retried: this one, or the one that stands for this execution.

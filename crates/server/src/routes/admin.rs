@@ -59,6 +59,16 @@ pub fn lines() -> Vec<Line> {
             ])),
         ),
     ]);
+    let stuck_by_post_at = |path, id| {
+        let doc = Doc::new(id).about("For callers of job servers whose check is a POST. It starts nothing.");
+        let doc = doc.takes::<NothingIn>().answers(page(stuck_task.clone()));
+        line(Method::POST, path, Need::Read, "The same list", post(stuck_by_post)).doc(doc)
+    };
+    let reap_at = |path, id| {
+        let doc = Doc::new(id).about("Also while the loop `reap` is paused.");
+        let doc = doc.takes::<NothingIn>().once().answers(reaped.clone());
+        line(Method::POST, path, Need::AdministerAll, "Reap them now", post(process_stuck)).doc(doc)
+    };
     vec![
         line(Method::GET, "/api/v1/admin/loops", Need::Read, "The loops, and which are paused", get(loops))
             .doc(Doc::new("listLoops").answers(loop_page())),
@@ -112,20 +122,10 @@ pub fn lines() -> Vec<Line> {
         ),
         line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
             .doc(Doc::new("listStuckTasks").answers(page(stuck_task.clone()))),
-        line(Method::POST, "/api/v1/admin/tasks/stuck", Need::Read, "The same list", post(stuck_by_post)).doc(
-            Doc::new("listStuckTasksByPost")
-                .about("For callers of job servers whose check is a POST. It starts nothing.")
-                .takes::<NothingIn>()
-                .answers(page(stuck_task)),
-        ),
-        line(
-            Method::POST,
-            "/api/v1/admin/tasks/process-stuck",
-            Need::AdministerAll,
-            "Reap them now",
-            post(process_stuck),
-        )
-        .doc(Doc::new("reapStuckTasks").takes::<NothingIn>().once().answers(reaped)),
+        stuck_by_post_at("/api/v1/admin/tasks/stuck", "listStuckTasksByPost"),
+        stuck_by_post_at("/api/v1/admin/jobs/stuck", "listStuckJobs"),
+        reap_at("/api/v1/admin/tasks/process-stuck", "reapStuckTasks"),
+        reap_at("/api/v1/admin/jobs/process-stuck", "reapStuckJobs"),
         line(
             Method::POST,
             "/api/v1/admin/tasks/process-failed",
@@ -137,7 +137,7 @@ pub fn lines() -> Vec<Line> {
             Doc::new("repairFailedTasks")
                 .about(
                     "Takes the verdict on the newest failed tasks again, with what is known of their errors today, and retries those that \
-                     would be retried now; each is guarded by its version. Nothing of it happens by itself.",
+                     would be retried now, also while the loop `repair` is paused; each is guarded by its version.",
                 )
                 .takes::<RepairIn>()
                 .example(json!({"limit": 100, "dry_run": true}))
@@ -190,7 +190,7 @@ struct RepairIn {
     note: Option<String>,
 }
 
-/// Tasks that were put right, and how many of each sort.
+/// Tasks that were put right, and how many of each sort; one that was skipped was not processed.
 fn put_right(done: &[PutRight]) -> Value {
     let count = |action: Action| done.iter().filter(|it| it.action == action).count();
     let tasks: Vec<Value> = done
@@ -205,7 +205,7 @@ fn put_right(done: &[PutRight]) -> Value {
         })
         .collect();
     json!({
-        "processed": done.len(),
+        "processed": count(Action::Retried) + count(Action::MarkedFailed),
         "retried": count(Action::Retried),
         "failed": count(Action::MarkedFailed),
         "skipped": count(Action::Skipped),
@@ -268,7 +268,7 @@ fn named(name: &str) -> Result<Vec<Loop>, Problem> {
 }
 
 /// Who paused a loop, why, and what it has moved concern all namespaces: only keys that are good for all of them are told.
-async fn loops(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
+pub async fn loops(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Result<Json<Value>, Problem> {
     let mut page = shown_loops(&app).await?;
     if !caller.may_administer_all() {
         for it in page.0["items"].as_array_mut().into_iter().flatten() {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis, Timestamp};
 use comeback_engine::Clock;
-use comeback_engine::store::{PutIf, StoreError};
+use comeback_engine::store::{PutIf, Store, StoreError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -51,12 +51,23 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// Where a clock that is moved by hand has got to; a restart never goes back.
-pub const META: &str = "virtual_clock";
+/// Where a clock that is moved by hand stands, for all instances and through restarts.
+const META: &str = "virtual_clock";
 
-async fn show(State(app): State<Arc<App>>) -> Json<Value> {
+/// Where it stands when a server starts. The first one says so for all that come; only a `start` that lies ahead of it moves it.
+pub async fn start(store: &dyn Store, start: Option<Timestamp>, now: Timestamp) -> Result<Timestamp, StoreError> {
+    let first = start.unwrap_or(now);
+    store.put_meta(META, &first.0.to_string(), PutIf::Absent, None).await?;
+    if let Some(start) = start {
+        write_down(store, start).await?;
+    }
+    Ok(parsed(store.meta(META).await?.as_deref()).unwrap_or(first))
+}
+
+async fn show(State(app): State<Arc<App>>) -> Result<Json<Value>, Problem> {
+    follow(&app).await?;
     let sort = if app.clock.is_some() { "virtual" } else { "real" };
-    Json(json!({"now": app.engine.now().to_rfc3339(), "clock": sort}))
+    Ok(Json(json!({"now": app.engine.now().to_rfc3339(), "clock": sort})))
 }
 
 /// Give either `by` or `to`.
@@ -110,13 +121,13 @@ async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value
     app.engine.tick().await?;
     app.executors_settled().await;
     while let Some(next) = app.engine.next_instant().await?.filter(|next| *next <= target) {
-        write_down(&app, next).await?;
+        write_down(&**app.engine.store(), next).await?;
         clock.set(next);
         app.engine.tick().await?;
         app.executors_settled().await;
         steps += 1;
     }
-    write_down(&app, target).await?;
+    write_down(&**app.engine.store(), target).await?;
     clock.set(target);
     app.engine.tick().await?;
     app.executors_settled().await;
@@ -129,8 +140,8 @@ async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value
 
 /// Before anything is done at an instant: whoever is killed on the way begins there and not before it. It never goes back,
 /// whoever else moves it.
-async fn write_down(app: &App, at: Timestamp) -> Result<(), Problem> {
-    let (store, text) = (app.engine.store(), at.0.to_string());
+async fn write_down(store: &dyn Store, at: Timestamp) -> Result<(), StoreError> {
+    let text = at.0.to_string();
     loop {
         let kept = store.meta(META).await?;
         if parsed(kept.as_deref()).is_some_and(|kept| kept >= at) {

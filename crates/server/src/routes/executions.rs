@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::tasks::{Stretch, page_of_log, told_after};
+use super::tasks::{Stretch, page_of_events};
 use super::workflows::is_path;
 use super::{CURSOR, LIMIT, Line, Query, line};
 use crate::App;
@@ -231,8 +231,7 @@ async fn events(
     if store.execution(&caller.namespace, id).await?.is_none() {
         return Err(Problem::not_found("execution"));
     }
-    let (records, after, next_cursor) = page_of_log(&app, Subject::Execution(id), stretch).await?;
-    Ok(Json(Page { items: told_after(&records, after), next_cursor }))
+    page_of_events(&app, Subject::Execution(id), stretch).await.map(Json)
 }
 
 #[derive(Deserialize, ToSchema)]

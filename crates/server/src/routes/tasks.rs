@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
+use comeback_core::payload::OldPayload;
 use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
@@ -23,7 +24,7 @@ use super::{CURSOR, LABELS, LIMIT, Line, Query, header_text, large, line, task_i
 use crate::auth::{Caller, Need};
 use crate::once::Once;
 use crate::openapi::{Doc, Param, schema, stands_for};
-use crate::page::{ListPage, RecordPage};
+use crate::page::{ListPage, LogPage};
 use crate::problem::Problem;
 use crate::wire::task::{self as shape, Context, ManyIn, TaskIn};
 use crate::wire::{self, Instant, Object, Page, Raw, Span, lease::ErrorIn};
@@ -345,16 +346,16 @@ async fn attempts(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let newest = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?.parse("newest")?.unwrap_or(false);
-    let (records, next_cursor) = if newest {
-        newest_runs(&app, &caller, &id, query).await?
-    } else {
-        let (records, _, next_cursor) = history(&app, &caller, &id, query, ATTEMPT_PARAMETERS).await?;
-        (records, next_cursor)
-    };
-    // Each item is made of one record, so the page has no more bytes than the records had.
-    let old = app.engine.store().old_payloads(task_id(&id)?).await?;
-    Ok(Json(Page { items: records.iter().filter_map(|it| shape::attempt(it, &old)).collect(), next_cursor }))
+    let query = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?;
+    let (newest, stretch) = (query.parse("newest")?.unwrap_or(false), Stretch::read(&query)?);
+    let id = task_id(&id)?;
+    app.engine.task(&caller.namespace, id).await?;
+    let old = app.engine.store().old_payloads(id).await?;
+    if newest {
+        return newest_runs(&app, id, stretch, &old).await.map(Json);
+    }
+    let told = |record: &Record| shape::attempt(record, &old).map(|it| (record.last_seq(), it)).into_iter().collect();
+    page_of_log(&app, Subject::Task(id), stretch, told).await.map(Json)
 }
 
 async fn payloads(
@@ -372,75 +373,64 @@ async fn events(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
-    let (records, after, next_cursor) = history(&app, &caller, &id, query, PAGE_PARAMETERS).await?;
-    Ok(Json(Page { items: told_after(&records, after), next_cursor }))
-}
-
-/// The events behind a number, as they are told.
-pub fn told_after(records: &[Record], after: u32) -> Vec<Value> {
-    records.iter().flat_map(Record::expand).filter(|event| event.seq > after).map(|event| event.told()).collect()
-}
-
-/// A page of what is written about a task: the records, the number after which they begin, and where to go on.
-async fn history(
-    app: &App,
-    caller: &Caller,
-    id: &str,
-    query: Option<String>,
-    known: &[Param],
-) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
-    let stretch = Stretch::read(&Query::read(query.as_deref(), known)?)?;
-    let id = task_id(id)?;
+    let stretch = Stretch::read(&Query::read(query.as_deref(), PAGE_PARAMETERS)?)?;
+    let id = task_id(&id)?;
     app.engine.task(&caller.namespace, id).await?;
-    page_of_log(app, Subject::Task(id), stretch).await
+    page_of_events(&app, Subject::Task(id), stretch).await.map(Json)
 }
 
 /// Which part of a log is wanted.
 pub struct Stretch {
-    after: u32,
+    cursor: Option<u32>,
     limit: u32,
 }
 
 impl Stretch {
     pub fn read(query: &Query) -> Result<Stretch, Problem> {
-        Ok(Stretch { after: query.parse("cursor")?.unwrap_or(0), limit: query.limit()? })
+        Ok(Stretch { cursor: query.parse("cursor")?, limit: query.limit()? })
     }
 }
 
-/// The same of whatever has a log.
-pub async fn page_of_log(
+/// A page of the events of whatever has a log. A record stands for several, and a page may end between them.
+pub async fn page_of_events(app: &App, subject: Subject, stretch: Stretch) -> Result<Page<Value>, Problem> {
+    let after = stretch.cursor.unwrap_or(0);
+    let told = |record: &Record| {
+        record.expand().iter().filter(|event| event.seq > after).map(|event| (event.seq, event.told())).collect()
+    };
+    page_of_log(app, subject, stretch, told).await
+}
+
+/// A page of what is told of each record, with its place in the log.
+async fn page_of_log(
     app: &App,
     subject: Subject,
-    Stretch { after, limit }: Stretch,
-) -> Result<(Vec<Record>, u32, Option<String>), Problem> {
-    let mut page = RecordPage::new(limit);
-    while let Some(most) = page.wants() {
-        let from = page.records.last().map_or(after, Record::last_seq);
-        page.add(app.engine.store().history(subject, from, most).await?);
+    Stretch { cursor, limit }: Stretch,
+    told: impl Fn(&Record) -> Vec<(u32, Value)>,
+) -> Result<Page<Value>, Problem> {
+    let mut page = LogPage::new(limit);
+    let mut on = Some(cursor.unwrap_or(0));
+    while let Some(after) = on {
+        let found = app.engine.store().history(subject, after, page.wants()).await?;
+        on = page.add(&found, Record::last_seq, &told);
     }
-    let next_cursor = page.last_of_full().map(|record| record.last_seq().to_string());
-    Ok((page.records, after, next_cursor))
+    Ok(page.into_page())
 }
 
-/// A page of the runs that have ended, from the newest back, and where to go on.
+/// A page of the runs that have ended, from the newest back.
 async fn newest_runs(
     app: &App,
-    caller: &Caller,
-    id: &str,
-    query: Option<String>,
-) -> Result<(Vec<Record>, Option<String>), Problem> {
-    let query = Query::read(query.as_deref(), ATTEMPT_PARAMETERS)?;
-    let before = query.parse::<u32>("cursor")?.unwrap_or(u32::MAX);
-    let limit = query.limit()?;
-    let id = task_id(id)?;
-    app.engine.task(&caller.namespace, id).await?;
-    let mut page = RecordPage::new(limit);
-    while let Some(most) = page.wants() {
-        let before = page.records.last().map_or(before, |record| record.seq);
-        page.add(app.engine.store().runs_before(id, before, most).await?);
+    id: TaskId,
+    Stretch { cursor, limit }: Stretch,
+    old: &[OldPayload],
+) -> Result<Page<Value>, Problem> {
+    let told = |record: &Record| shape::attempt(record, old).map(|it| (record.seq, it)).into_iter().collect();
+    let mut page = LogPage::new(limit);
+    let mut on = Some(cursor.unwrap_or(u32::MAX));
+    while let Some(before) = on {
+        let found = app.engine.store().runs_before(id, before, page.wants()).await?;
+        on = page.add(&found, |record| record.seq, told);
     }
-    let next_cursor = page.last_of_full().map(|record| record.seq.to_string());
-    Ok((page.records, next_cursor))
+    Ok(page.into_page())
 }
 
 async fn why(

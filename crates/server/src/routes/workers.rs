@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid};
-use comeback_engine::store::{Drained, DrainedWorker, InstanceRow};
+use comeback_engine::store::{Drained, DrainedWorker, InstanceRow, Loop};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -50,6 +50,10 @@ pub fn lines() -> Vec<Line> {
         .into_iter()
         .chain(drain()),
     );
+    let scheduler = object([
+        ("running", about(flag(), "Whether the loop `retries` is not paused.")),
+        ("loops", list(schema::named("Loop"))),
+    ]);
     let drained = || object([("name", text())].into_iter().chain(drain()));
     let instance = object([
         (
@@ -69,7 +73,17 @@ pub fn lines() -> Vec<Line> {
             .doc(
                 Doc::new("listWorkers")
                     .about("Those that were seen within an hour: the latest 1,000, and all that are drained.")
-                    .answers(page(worker)),
+                    .answers(page(worker.clone())),
+            ),
+        line(Method::GET, "/api/v1/admin/workers/status", Need::Read, "The same, and the retry scheduler", get(status))
+            .doc(
+                Doc::new("getWorkerStatus")
+                    .about("For callers of job servers, who ask here whether retries are scheduled.")
+                    .answers(object([
+                        ("items", list(worker)),
+                        ("next_cursor", nullable(text())),
+                        ("scheduler", scheduler),
+                    ])),
             ),
         line(Method::POST, "/api/v1/admin/workers/{name}/drain", Need::Operate, "Drain a worker", post(drain_one)).doc(
             Doc::new("drainWorker")
@@ -103,6 +117,11 @@ async fn running(app: &App) -> Result<Vec<InstanceRow>, Problem> {
     let oldest = app.engine.now() - crate::GONE;
     let mut all = app.engine.store().instances().await?;
     all.retain(|it| it.id == app.instance || it.seen_at > oldest);
+    if !all.iter().any(|it| it.id == app.instance) {
+        // Another instance whose time was moved far ahead took it for gone, until it says again that it runs.
+        all.push(app.own_row(app.engine.now()));
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+    }
     Ok(all)
 }
 
@@ -144,6 +163,17 @@ async fn workers(State(app): State<Arc<App>>, Extension(caller): Extension<Calle
     }));
     items.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     Ok(Json(json!({"items": items, "next_cursor": null})))
+}
+
+async fn status(app: State<Arc<App>>, caller: Extension<Caller>) -> Result<Json<Value>, Problem> {
+    let Json(mut page) = workers(app.clone(), caller.clone()).await?;
+    let Json(mut loops) = super::admin::loops(app, caller).await?;
+    let loops = loops["items"].take();
+    let paused = loops.as_array().is_some_and(|all| {
+        all.iter().any(|it| it["name"] == Loop::Retries.word() && it["paused"] == Value::Bool(true))
+    });
+    page["scheduler"] = json!({"running": !paused, "loops": loops});
+    Ok(Json(page))
 }
 
 fn shown(name: &str, drain: Option<&DrainedWorker>, mut with: Value) -> Value {

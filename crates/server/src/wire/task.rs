@@ -198,6 +198,9 @@ pub struct TaskIn {
     /// When its first run is due.
     #[serde(default)]
     at: Option<Instant>,
+    /// Another name of `at`.
+    #[serde(default)]
+    run_at: Option<Instant>,
     /// Not available in this version.
     #[serde(default)]
     dependency: Option<String>,
@@ -281,9 +284,15 @@ impl TaskIn {
         };
         let executor = read_executor(self.executor, &mut part);
         let needs = read_needs(self.needs, &mut part);
-        let start = match (self.delay, self.at) {
+        if let (Some(Instant(at)), Some(Instant(run_at))) = (self.at, self.run_at)
+            && at != run_at
+        {
+            part.push("run_at", "is another name of `at`, and says another instant here");
+        }
+        let named = if self.at.is_some() { "at" } else { "run_at" };
+        let start = match (self.delay, self.at.or(self.run_at)) {
             (Some(_), Some(_)) => {
-                part.push("at", "give either `delay` or `at`");
+                part.push(named, format!("give either `delay` or `{named}`"));
                 None
             }
             (Some(Span(span)), None) => Some(Moment::After(span)),

@@ -32,7 +32,7 @@ async fn a_job_is_retried_by_hand() {
         let by = json!({"requestedBy": "user123"});
         let answer = world.post("/api/v1/screenshots/job_1234567890/retry", by.clone()).await;
         assert_eq!((&answer["jobId"], &answer["queuePosition"]), (&json!("job_1234567890"), &json!(1)));
-        assert!(!text(&answer["message"]).is_empty());
+        assert_eq!(answer["message"], "Job queued for manual retry");
         let task = world.get(&format!("/api/v1/tasks/{id}")).await;
         assert_eq!(
             (&task["state"], &task["cycle"], &task["next_retry_at"]),
@@ -68,18 +68,23 @@ async fn refusals_are_flat() {
             let (code, body) = world.refused(Method::POST, address, body).await;
             let fields: Vec<&str> = body.as_object().expect("fields").keys().map(String::as_str).collect();
             assert_eq!(fields, ["error", "message"]);
-            (code, text(&body["error"]).to_owned())
+            (code, text(&body["error"]).to_owned(), text(&body["message"]).to_owned())
         };
-        let wrong = (StatusCode::BAD_REQUEST, "VALIDATION_ERROR".to_owned());
+        let told = |code, word: &str, message: &str| (code, word.to_owned(), message.to_owned());
+        let not_failed = "Job must be in FAILED status or stuck (>30 min processing)";
+        let wrong = told(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", not_failed);
         assert_eq!(refused(&address, json!({})).await, wrong, "it waits for its first run");
-        assert_eq!(refused(&address, json!({"colour": "red"})).await, wrong);
+        let (code, word, message) = refused(&address, json!({"colour": "red"})).await;
+        assert_eq!((code, word), (wrong.0, wrong.1.clone()));
+        assert!(message.contains("colour"), "{message}");
         let token = lease(world).await;
-        let busy = (StatusCode::CONFLICT, "CONCURRENT_MODIFICATION".to_owned());
+        let processed = "Job is currently being processed by another worker";
+        let busy = told(StatusCode::CONFLICT, "CONCURRENT_MODIFICATION", processed);
         assert_eq!(refused(&address, json!({})).await, busy, "somebody is at it");
         world.post("/api/v1/leases/report", json!({"reports": [{"lease": token, "outcome": "succeeded"}]})).await;
         assert_eq!(refused(&address, json!({})).await, wrong, "it succeeded");
-        let nobody = (StatusCode::NOT_FOUND, "NOT_FOUND".to_owned());
-        assert_eq!(refused("/api/v1/screenshots/job_2/retry", json!({})).await, nobody);
+        let nobody = refused("/api/v1/screenshots/job_2/retry", json!({})).await;
+        assert_eq!((nobody.0, nobody.1.as_str()), (StatusCode::NOT_FOUND, "NOT_FOUND"));
     })
     .await;
 }
@@ -103,6 +108,26 @@ async fn a_retry_needs_credits() {
         world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
         let account = world.get("/api/v1/accounts/acme").await;
         assert_eq!((&account["credits"], &account["reserved"], &account["spent"]), (&json!(0), &json!(0), &json!(3)));
+    })
+    .await;
+}
+
+/// The debug commands of that service, as they stand: two of them are POSTs without a body.
+#[tokio::test]
+async fn the_debug_commands_are_answered() {
+    everywhere(async |world| {
+        submit(world, "job_3").await;
+        lease(world).await;
+        world.app.clock.as_ref().expect("time is moved by hand").advance(comeback_core::Millis::from_secs(600));
+        let native = world.get("/api/v1/admin/tasks/stuck").await;
+        let stuck = world.good(Method::POST, "/api/v1/admin/jobs/stuck", None).await;
+        assert_eq!((&stuck, stuck["items"].as_array().map(Vec::len)), (&native, Some(1)), "{stuck}");
+        let status = world.get("/api/v1/admin/workers/status").await;
+        assert_eq!((&status["items"][0]["name"], &status["scheduler"]["running"]), (&json!("w"), &json!(true)));
+        let done = world.good(Method::POST, "/api/v1/admin/jobs/process-stuck", None).await;
+        assert_eq!((&done["processed"], &done["tasks"][0]["action"]), (&json!(1), &json!("RETRIED")), "{done}");
+        world.post("/api/v1/admin/retry-scheduler/pause", json!({"types": ["RETRIES"]})).await;
+        assert_eq!(world.get("/api/v1/admin/workers/status").await["scheduler"]["running"], false);
     })
     .await;
 }

@@ -234,3 +234,31 @@ async fn an_execution_that_is_tried_again_is_a_row() {
     })
     .await;
 }
+
+/// I-20: the final error is there however many were before it, and a cycle that ended is told from the present one.
+#[tokio::test]
+async fn a_row_knows_more_than_a_thousand_runs() {
+    everywhere(async |world| {
+        let task = json!({"kind": "k", "queue": "long", "retry": {"strategy": "immediate", "max_retries": 1_000}});
+        let id = text(&world.post("/api/v1/tasks", task).await["tasks"][0]["id"]).to_owned();
+        for n in 0..=1_000 {
+            let lease = lease(world, "long").await;
+            let report = json!({"lease": lease, "outcome": "failed", "error": {"message": format!("e{n}")}});
+            world.post("/api/v1/leases/report", json!({"reports": [report]})).await;
+        }
+        for query in ["status=failed".to_owned(), format!("target_id={id}")] {
+            let rows = list(world, &query).await;
+            let errors = rows[0]["error_history"].as_array().expect("errors");
+            assert_eq!((rows.len(), errors.len()), (1, 1_001), "{query}");
+            assert_eq!((&errors[1_000]["error"], &errors[1_000]["attempt"]), (&json!("e1000"), &json!(1_001)));
+            assert_eq!((&rows[0]["status"], &rows[0]["current_attempt"]), (&json!("failed"), &json!(1_000)));
+        }
+        world.post(&format!("/api/v1/tasks/{id}/retry"), json!({})).await;
+        fail(world, "long").await;
+        let rows = list(world, &format!("target_id={id}")).await;
+        let told: Vec<&str> = rows.iter().map(|row| text(&row["status"])).collect();
+        assert_eq!(told, ["failed", "scheduled"]);
+        assert_eq!(rows[1]["error_history"].as_array().map(Vec::len), Some(1), "{}", rows[1]);
+    })
+    .await;
+}

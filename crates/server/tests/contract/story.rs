@@ -601,10 +601,8 @@ async fn administration(world: &World) {
     for name in ["promote", "reap"] {
         world.post("resumeLoop", name, json!({})).await;
     }
-    let seen = || async { world.get("listInstances", "").await["items"].as_array().is_some_and(|all| !all.is_empty()) };
-    while !seen().await {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let instances = world.get("listInstances", "").await;
+    assert_eq!(instances["items"].as_array().map(Vec::len), Some(1), "{instances}");
     world.submit(json!({"kind": "lost"})).await;
     world.lease().await;
     for example in examples("drainWorker") {
@@ -612,13 +610,16 @@ async fn administration(world: &World) {
     }
     world.post("leaseTasks", "", json!({"worker": "w"})).await;
     world.get("listWorkers", "").await;
+    world.get("getWorkerStatus", "").await;
     world.post("undrainWorker", "w", json!({})).await;
     world.pass(120_000);
     let stuck = world.get("listStuckTasks", "").await;
     assert_eq!(world.post("listStuckTasksByPost", "", json!({})).await, stuck, "X2-9");
+    assert_eq!(world.post("listStuckJobs", "", json!({})).await, stuck);
     assert_eq!(stuck["items"].as_array().map(Vec::len), Some(1), "{stuck}");
     let reaped = world.post("reapStuckTasks", "", json!({})).await;
     assert_eq!((&reaped["processed"], &reaped["tasks"][0]["action"]), (&json!(1), &json!("MARKED_FAILED")));
+    assert_eq!(world.post("reapStuckJobs", "", json!({})).await["processed"], 0);
     for example in examples("repairFailedTasks") {
         world.post("repairFailedTasks", "", example).await;
     }
@@ -733,6 +734,7 @@ async fn repetitions(world: &World) {
         ("drainWorker", "w", first, other),
         ("undrainWorker", "w", first, other),
         ("reapStuckTasks", "", "{}", "{ }"),
+        ("reapStuckJobs", "", "{}", "{ }"),
         ("repairFailedTasks", "", first, other),
         ("cleanUp", "", r#"{"older_than": "3650d"}"#, r#"{"older_than": "3651d"}"#),
         ("tellEvent", "", r#"{"type": "nobody.waits"}"#, r#"{"type": "nobody.waits.for-this"}"#),
