@@ -267,6 +267,12 @@ impl Core {
         let mut moved = 0;
         for it in &due {
             let mut after = it.clone();
+            // Who waits is looked at, not who asks: a worker may ask seldom, or for something else.
+            if matches!(it.standing.phase, Phase::Recovering { .. })
+                && !self.store.is_waited_for(&it.namespace, &it.name).await?
+            {
+                after.standing.nobody_waits(&after.settings, now);
+            }
             after.standing.advance(&after.settings, now);
             if after.standing != it.standing && self.store.put_dependency(&after, None, now).await? {
                 self.told_of(&it.standing, &after);

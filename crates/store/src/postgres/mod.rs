@@ -615,6 +615,10 @@ impl Store for PostgresStore {
         dependencies::next(self, after).await.map_err(StoreError::of_a_read)
     }
 
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        dependencies::is_waited_for(self, namespace, dependency).await.map_err(StoreError::of_a_read)
+    }
+
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
         dependencies::put(self, it, None, audit, now).await
     }

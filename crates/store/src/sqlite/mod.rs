@@ -765,6 +765,11 @@ impl Store for SqliteStore {
         self.read(move |connection, _| dependencies::next(connection, after)).await
     }
 
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        let lanes = self.dictionary.under(namespace, dependency);
+        self.read(move |connection, _| claim::is_any_ready(connection, &lanes)).await
+    }
+
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
         let (it, audit) = (it.clone(), audit.cloned());
         self.writer.run(move |tx| dependencies::put(tx.connection, &it, audit.as_ref(), now)).await
