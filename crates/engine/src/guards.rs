@@ -159,7 +159,10 @@ impl Core {
         self.look_up(ends.filter_map(|(_, wish)| Some(&wish.seen.as_ref()?.task))).await
     }
 
-    async fn look_up<'a>(&self, tasks: impl Iterator<Item = &'a Task> + Send) -> Result<Guarded, StoreError> {
+    pub(crate) async fn look_up<'a>(
+        &self,
+        tasks: impl Iterator<Item = &'a Task> + Send,
+    ) -> Result<Guarded, StoreError> {
         let mut guarded = Guarded::default();
         for name in tasks.flat_map(|task| names(&task.lane)) {
             if !guarded.rows.contains_key(&name)

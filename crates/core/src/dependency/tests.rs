@@ -49,6 +49,15 @@ fn what_is_wrong_is_named_by_its_path() {
     }
 }
 
+/// What was stored is read, and not taken anew.
+#[test]
+fn a_calendar_closes_for_a_year_at_most() {
+    let until =
+        |to: &str| settings(json!({"calendar": {"windows": [{"from": "2026-01-01T00:00:00Z", "to": to}]}})).check();
+    assert!(until("2027-01-02T00:00:00Z").is_empty());
+    assert_eq!(until("2999-01-01T00:00:00Z").faults[0].path, "calendar.windows[0].to");
+}
+
 #[test]
 fn settings_are_read_as_they_were_written() {
     let all = settings(json!({
@@ -503,6 +512,34 @@ fn an_answer_says_how_the_other_side_is() {
     ];
     for (status, class, how) in table {
         assert_eq!(How::of_failure(status, class), how, "{status:?} {class:?}");
+    }
+}
+
+/// When one that is ready, or whose time comes, can start: the end of whatever holds then.
+#[test]
+fn who_asks_when_it_starts_is_told_who_keeps_it() {
+    let settings = settings(json!({"breaker": {"open": "5s"}, "gate": {"spread": "10s"}, "calendar": {"windows": [
+        {"from": "2027-01-15T08:00:10Z", "to": "2027-01-15T08:01:00Z"}]}}));
+    assert_eq!(at(0), Timestamp::parse_rfc3339("2027-01-15T08:00:00Z").unwrap());
+    let mut open = Standing::default();
+    open.observe(&settings, &many(How::Failed, 20, 0), at(0));
+    let mut kept = Standing::default();
+    kept.open_by_hand(Some(at(12_000)), "by hand", at(0));
+    let mut for_ever = Standing::default();
+    for_ever.open_by_hand(None, "by hand", at(0));
+    let mut gated = Standing::default();
+    let told = Ended { not_before: Some(at(8_000)), ..ended(How::Throttled, 0, 10) };
+    gated.observe(&settings, &Seen { ended: vec![told] }, at(10));
+    let table = [
+        ("nothing", Standing::default(), 1_000, None),
+        ("it is open", open.clone(), 1_000, Some((Holder::Breaker, at(5_000)))),
+        ("its own time is later", open, 6_000, None),
+        ("a person, and then the calendar", kept, 1_000, Some((Holder::Calendar, at(60_000)))),
+        ("nobody knows", for_ever, 1_000, Some((Holder::Breaker, Timestamp::MAX))),
+        ("the gate, in its place", gated, 1_000, Some((Holder::Gate, at(9_000)))),
+    ];
+    for (name, standing, when, expected) in table {
+        assert_eq!(view(&settings, &standing, 0.1).keeps(at(when)), expected, "{name}");
     }
 }
 
