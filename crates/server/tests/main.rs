@@ -10,6 +10,7 @@ mod metrics;
 mod once;
 mod place;
 mod ready;
+mod reports;
 mod roles;
 mod secrets;
 mod shares;

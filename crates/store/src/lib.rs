@@ -420,6 +420,11 @@ pub trait Store: SharedStore {
     /// When time next changes something about one of them.
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
+    /// Holds the name of a process until what is answered is dropped or the process is no longer there, however it ended. Whoever is
+    /// the only one of its name hears what earlier ones have left behind: tasks that are leased to `<name>/<anything>`, or to
+    /// `<any name>/<anything>` where no other process can have the database open.
+    async fn hold_name(&self, name: &str) -> Result<HeldName, StoreError>;
+
     /// Whether anything is ready to start that is under a dependency, whoever may ask for it.
     async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError>;
 
