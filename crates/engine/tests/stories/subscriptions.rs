@@ -295,6 +295,7 @@ stories! {
         let id = submit(&engine, spec("mail", json!({"strategy": "fixed", "delay": "1s", "max_retries": 3}))).await;
         engine.tick().await.expect("a tick");
         let first = lease_one(&engine).await;
+        place.pass(10);
         report(&engine, &first, failed("no luck")).await.expect("a verdict");
         other.tick().await.expect("a tick");
         place.pass(1_000);

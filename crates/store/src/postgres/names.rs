@@ -11,6 +11,9 @@ use crate::types::HeldName;
 
 /// The first of the two numbers of such a lock; the second is made of the name.
 const LOCK: i32 = 0x636e;
+/// How often it is tried to have it alone.
+const TRIES: u32 = 5;
+const AGAIN: Duration = Duration::from_millis(200);
 /// How often it is looked whether the session is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -27,8 +30,18 @@ impl Drop for Session {
 pub async fn hold(options: &PostgresOptions, name: &str) -> Result<HeldName, StoreError> {
     let client = session(options).await?;
     let locked = format!("{}/{name}", options.schema);
-    let alone = client.query_one("select pg_try_advisory_lock($1, hashtext($2))", &[&LOCK, &locked]).await?;
-    let alone: bool = alone.get(0);
+    let mut alone = false;
+    for tried in 0..TRIES {
+        if tried > 0 {
+            // The session of one that was just killed takes a moment to end.
+            tokio::time::sleep(AGAIN).await;
+        }
+        let row = client.query_one("select pg_try_advisory_lock($1, hashtext($2))", &[&LOCK, &locked]).await?;
+        alone = row.get(0);
+        if alone {
+            break;
+        }
+    }
     let mut left = Vec::new();
     if alone {
         // Before the lock is shared: another that begins now has nothing leased yet.
