@@ -35,7 +35,7 @@ async fn a_retry_after_that_cannot_be_read_loses_no_report() {
             let error = json!({"status": 500, "message": "no", "retry_after": given});
             let report = json!({"lease": leased["leases"][0]["lease"], "outcome": "failed", "error": error});
             let answer = done(&place, "POST", "/leases/report", json!({"reports": [report]})).await;
-            assert_eq!(answer["results"][0]["state"], "retry_pending", "{}: {answer}", place.word);
+            assert_eq!(answer["reports"][0]["state"], "retry_pending", "{}: {answer}", place.word);
             let task = done(&place, "GET", &format!("/tasks/{id}"), Value::Null).await;
             let text = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
             assert_eq!(task["last_error"]["retry_after_ignored"], text);
