@@ -96,7 +96,7 @@ pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<
         End::Failed(failure) => Bad::new(snapshot, failure.clone(), now).failed(),
         End::Lost(_) if before_anything_was_sent(task) => requeue(task, now),
         End::Lost(trigger) => {
-            let failure = Failure::new(*trigger, lost_message(task, *trigger));
+            let failure = Failure::new(*trigger, lost_message(task, *trigger, now));
             Bad::new(snapshot, failure, now).lost()
         }
         End::Snoozed { delay } => Bad::new(snapshot, Failure::default(), now).snoozed(*delay),
@@ -162,9 +162,12 @@ fn requeue(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
     change.finish_unless_paused(Line::T8, State::Pending)
 }
 
-fn lost_message(task: &Task, trigger: Trigger) -> String {
+fn lost_message(task: &Task, trigger: Trigger, now: Timestamp) -> String {
     let worker = task.lease.as_ref().map_or("its worker", |lease| &lease.worker);
+    let is_live = task.lease.as_ref().and_then(|lease| lease.expires_at).is_some_and(|end| end > now);
     match trigger {
+        // It said so itself: the process of that name began anew.
+        Trigger::LeaseExpired if is_live => format!("{worker} was started again and does not know of it"),
         Trigger::Stuck => format!("no sign of life from {worker}"),
         _ => format!("the lease of {worker} ran out"),
     }
@@ -195,16 +198,10 @@ impl<'a> Bad<'a> {
     fn new(snapshot: &'a Snapshot, failure: Failure, now: Timestamp) -> Bad<'a> {
         let default = snapshot.policy.as_ref().map_or(Class::Retryable, |policy| policy.default_class);
         let (class, _) = failure.classify(default);
-        Bad {
-            snapshot,
-            failure,
-            class,
-            now,
-            matched: None,
-            notes: Vec::new(),
-            delay: None,
-            allowance: Allowance::default(),
-        }
+        let ignored = failure.retry_after_ignored.as_deref();
+        let notes =
+            ignored.map(|text| format!("retry_after `{text}` cannot be read and was ignored")).into_iter().collect();
+        Bad { snapshot, failure, class, now, matched: None, notes, delay: None, allowance: Allowance::default() }
     }
 
     fn task(&self) -> &'a Task {

@@ -92,6 +92,9 @@ pub struct Failure {
     pub stack: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<RetryAfter>,
+    /// What was given as `retry_after` and could not be read: it is ignored, and the verdict says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ignored: Option<String>,
     /// What the attempt returned beside the error, for expressions to look at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<serde_json::Value>,

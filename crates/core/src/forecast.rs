@@ -159,10 +159,14 @@ pub(crate) fn play(
     loop {
         if !running {
             let due = future.task.due();
-            clock = clock.max(due.unwrap_or(clock));
+            clock = future.guard.starts_at(clock.max(due.unwrap_or(clock)));
             if let Some(deadline) = future.task.expires_at.filter(|deadline| *deadline <= clock) {
                 forecast.gives_up_at = Some(deadline);
                 forecast.then = Some((State::Dead, Reason::Expired));
+                return forecast;
+            }
+            if clock == Timestamp::MAX {
+                // Somebody keeps its dependency open: it comes when they say so.
                 return forecast;
             }
             if due.is_some() {

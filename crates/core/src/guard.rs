@@ -20,6 +20,11 @@ pub struct GuardView {
 }
 
 impl GuardView {
+    /// When one that could start at that time may, as far as is known; the end of time where a person has the say.
+    pub fn starts_at(&self, at: Timestamp) -> Timestamp {
+        self.dependency.as_ref().and_then(|it| it.keeps(at)).map_or(at, |(_, until)| until)
+    }
+
     /// The hold that a retry due at `due` meets, never past the deadline.
     pub fn hold(&self, due: Timestamp, deadline: Option<Timestamp>) -> Option<Hold> {
         let mut held = self.holds.iter().max_by_key(|hold| hold.until).filter(|hold| hold.until > due).cloned();

@@ -40,6 +40,19 @@ pub fn version_of_run(old: &[OldPayload], run: u32) -> u32 {
     later.unwrap_or_else(|| old.last().map_or(1, |last| last.version + 1))
 }
 
+/// The key under which a callee may remember what it did for a task: one for all tries of a cycle with the same payload. Somebody who
+/// retries by hand, or edits the payload, wants it done and not the answer of the last time.
+pub fn idempotency_key(task: TaskId, cycle: u32, version: u32) -> String {
+    let mut key = task.to_string();
+    if cycle > 0 {
+        key.push_str(&format!(":c{cycle}"));
+    }
+    if version > 1 {
+        key.push_str(&format!(":p{version}"));
+    }
+    key
+}
+
 /// Fields by name, each as it was written: what is not touched is not even read, so that no number loses a digit.
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -68,6 +81,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// Tries of one cycle share a key; a retry by hand and an edited payload have another, and no two of them the same.
+    #[test]
+    fn a_key_says_the_cycle_and_the_version_of_the_payload() {
+        let task = TaskId(uuid::Uuid::nil());
+        let table = [(0, 1, ""), (1, 1, ":c1"), (1, 2, ":c1:p2"), (2, 2, ":c2:p2"), (0, 2, ":p2"), (12, 1, ":c12")];
+        for (cycle, version, end) in table {
+            assert_eq!(idempotency_key(task, cycle, version), format!("{task}{end}"));
+        }
+    }
 
     /// The table of RFC 7396, appendix A.
     #[test]

@@ -351,6 +351,8 @@ impl Policy {
             faults.push("windows", too_many_windows());
         } else if window::open_at(&self.windows, Timestamp(1_767_225_600_000)).is_none() {
             faults.push("windows", "together they never open: no retry could ever run");
+        } else if let Some(i) = window::too_long(&self.windows) {
+            faults.push(format!("windows[{i}].to"), window::words_of_too_long());
         }
         faults.or(())
     }

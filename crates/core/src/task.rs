@@ -426,6 +426,11 @@ impl Task {
         own.map(|at| self.hold.as_ref().map_or(at, |hold| at.max(hold.until)))
     }
 
+    /// A hold is never shown to last longer than the task itself (model 3.2, step 16): then it is over, held or not.
+    pub fn held_no_longer_than(&self, until: Timestamp) -> Timestamp {
+        self.expires_at.map_or(until, |deadline| until.min(deadline))
+    }
+
     /// The invariants a task must satisfy whenever it is stored (model §3.5, I-1 and I-2 among them).
     /// The answer names the first that is broken.
     pub fn broken_invariant(&self) -> Option<&'static str> {

@@ -28,6 +28,21 @@ pub const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// How often a due time may be pushed from one window into the next before the windows count as never open.
 const MAX_PUSHES: u32 = 750;
 
+/// What closes once may stay closed for so long: a retry is not put off for longer than the longest delay there is (model A11).
+pub const LONGEST: Millis = Millis::from_days(366);
+
+/// The first of the windows that close once from which on it stays closed for too long, be it together with those that follow.
+pub fn too_long(windows: &[Window]) -> Option<usize> {
+    windows.iter().position(|window| match window {
+        Window::Once { from, .. } => open_at(windows, *from).is_none_or(|open| open.since(*from) > LONGEST),
+        Window::Weekly(_) => false,
+    })
+}
+
+pub fn words_of_too_long() -> String {
+    format!("it stays closed for {LONGEST} at most, with the windows that follow")
+}
+
 /// The first instant at or after `due` that no window closes; nothing when there is none within reach.
 pub fn open_at(windows: &[Window], due: Timestamp) -> Option<Timestamp> {
     let mut at = due;
@@ -144,6 +159,38 @@ mod tests {
         let gap = [weekly(&["sun"], "01:00", "02:30", "Europe/Berlin")];
         let open = open_at(&gap, at("2026-03-29T00:30:00Z")).expect("opens");
         assert!(open > at("2026-03-29T00:30:00Z") && open <= at("2026-03-29T02:00:00Z"), "{}", open.to_rfc3339());
+    }
+
+    /// Alone, or one leading into the next; days of the week are no longer than a day.
+    #[test]
+    fn what_stays_closed_for_too_long_is_told_by_its_place() {
+        let once = |from: &str, to: &str| Window::Once { from: at(from), to: at(to) };
+        let all: Vec<&str> = DAYS.to_vec();
+        let table = [
+            (vec![once("2026-01-01T00:00:00Z", "2027-01-02T00:00:00Z")], None),
+            (vec![once("2026-01-01T00:00:00Z", "2027-01-02T00:00:01Z")], Some(0)),
+            (
+                vec![weekly(&all, "00:00", "23:00", "UTC"), once("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z")],
+                Some(1),
+            ),
+            (
+                vec![
+                    once("2026-07-01T00:00:00Z", "2027-04-01T00:00:00Z"),
+                    once("2026-01-01T00:00:00Z", "2026-07-01T00:00:00Z"),
+                ],
+                Some(1),
+            ),
+            (
+                vec![
+                    once("2026-01-01T00:00:00Z", "2026-07-01T00:00:00Z"),
+                    once("2026-07-02T00:00:00Z", "2027-04-01T00:00:00Z"),
+                ],
+                None,
+            ),
+        ];
+        for (windows, expected) in table {
+            assert_eq!(too_long(&windows), expected, "{windows:?}");
+        }
     }
 
     #[test]

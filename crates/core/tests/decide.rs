@@ -537,6 +537,34 @@ fn only_the_live_lease_may_speak() {
     assert_eq!(decide::decide(&gone, &outcome, T0), Err(Rejection::TaskCanceled));
 }
 
+/// A process that begins anew says of the leases of its name that they are lost; of one that somebody else has by now it cannot.
+#[test]
+fn a_lease_may_say_of_itself_that_it_is_lost() {
+    let snapshot = running(Some(native(json!({"on_lost": "retry"}))));
+    let lost = |number| {
+        let outcome = Outcome { speaker: Speaker::Lease(number), end: End::Lost(Trigger::LeaseExpired) };
+        decide::decide(&snapshot, &outcome, T0)
+    };
+    let change = lost(1).expect("its own");
+    assert_eq!((change.after().state, change.after().counters.lost), (State::RetryPending, 1));
+    let failure = change.record().failure.as_ref().expect("a failure");
+    assert!(failure.message.ends_with("was started again and does not know of it"), "{}", failure.message);
+    assert_eq!(lost(2).err(), Some(Rejection::LeaseLost));
+    let early = Outcome { speaker: Speaker::Server, end: End::Lost(Trigger::LeaseExpired) };
+    assert_eq!(decide::decide(&snapshot, &early, T0).err(), Some(Rejection::NotDue), "a loop has to wait for its end");
+}
+
+/// What cannot be read is left out, and the verdict says so.
+#[test]
+fn a_retry_after_that_cannot_be_read_is_noted() {
+    let snapshot = running(Some(native(json!({"strategy": "fixed", "delay": "10s"}))));
+    let given = Failure { retry_after_ignored: Some("soon".into()), ..Failure::new(Trigger::Error, "no") };
+    let change = end(&snapshot, End::Failed(given), T0);
+    let decision = change.record().decision.as_ref().expect("decided");
+    assert_eq!(decision.next_retry_at, Some(T0 + Millis::from_secs(10)));
+    assert_eq!(decision.notes, ["retry_after `soon` cannot be read and was ignored"]);
+}
+
 /// X1-6, A12: an attempt's number names one run only until the two part.
 #[test]
 fn an_attempt_speaks_only_while_it_names_one_run() {

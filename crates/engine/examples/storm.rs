@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use comeback_core::dependency::Settings;
 use comeback_core::transition::Act;
-use comeback_core::{Dialect, Millis, State, dialect};
+use comeback_core::{Dialect, Failure as Failed, Millis, State, Trigger, dialect};
 use comeback_engine::executors::{ExecutorOptions, Reach};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
-use comeback_engine::{Available, Engine, EngineConfig, ExecutorSpec, Submit, SystemClock, TaskSpec};
+use comeback_engine::{
+    Available, Engine, EngineConfig, ExecutorSpec, LeaseRequest, Report, ReportEnd, Submit, SystemClock, TaskSpec,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -77,27 +79,76 @@ struct Arm {
     name: &'static str,
     retry: Value,
     settings: Option<Value>,
+    /// Who makes the calls: the server itself, which waits to be told, or workers that ask now and then.
+    polled: bool,
 }
 
 impl Arm {
     fn naive() -> [Arm; 3] {
         let fixed = json!({"strategy": "fixed", "delay": "1s", "max_retries": 1000});
         [
-            Arm { name: "fixed 1s", retry: fixed, settings: None },
-            Arm { name: "exponential", retry: Arm::exponential("none"), settings: None },
-            Arm { name: "exponential + full jitter", retry: Arm::exponential("full"), settings: None },
+            Arm { name: "fixed 1s", retry: fixed, settings: None, polled: false },
+            Arm { name: "exponential", retry: Arm::exponential("none"), settings: None, polled: false },
+            Arm { name: "exponential + full jitter", retry: Arm::exponential("full"), settings: None, polled: false },
         ]
     }
 
     /// As people write it.
     fn guarded() -> Arm {
         let settings = json!({"gate": {}, "breaker": {}, "concurrency": {}});
-        Arm { name: "the same + a dependency", retry: Arm::exponential("full"), settings: Some(settings) }
+        let retry = Arm::exponential("full");
+        Arm { name: "the same + a dependency", retry, settings: Some(settings), polled: false }
+    }
+
+    /// The same for workers that ask each second.
+    fn polled() -> Arm {
+        Arm { name: "the same, asked for each 1s", polled: true, ..Arm::guarded() }
     }
 
     fn exponential(jitter: &str) -> Value {
         json!({"strategy": "exponential", "initial_delay": "1s", "multiplier": 2, "max_delay": "1m", "jitter": jitter, "max_retries": 1000})
     }
+}
+
+/// Workers that ask each second, each at a moment of its own.
+const WORKERS: u32 = 10;
+/// What each of them takes at once.
+const TAKES: u32 = 20;
+
+/// One of them: asks, calls with all that it was given, tells what came of it, and asks again when the second is over.
+async fn work(engine: Engine, address: String, number: u32) {
+    let mut next = Instant::now() + Duration::from_secs(1) * number / WORKERS;
+    loop {
+        sleep_until(next).await;
+        next += Duration::from_secs(1);
+        let request = LeaseRequest { limit: TAKES, ..LeaseRequest::new("default", format!("worker-{number}")) };
+        for task in engine.lease(request).await.unwrap_or_default() {
+            let (engine, address) = (engine.clone(), address.clone());
+            tokio::spawn(async move {
+                let called = tokio::time::timeout(Duration::from_millis(TIMEOUT.0), call(&address)).await;
+                let failed = |status, trigger| {
+                    ReportEnd::Failed(Failed { status, ..Failed::new(trigger, "the call went wrong") })
+                };
+                let end = match called {
+                    Ok(Ok(200)) => ReportEnd::Succeeded { result: None },
+                    Ok(Ok(status)) => failed(Some(status), Trigger::Error),
+                    Ok(Err(_)) => failed(None, Trigger::Error),
+                    Err(_) => failed(None, Trigger::Timeout),
+                };
+                if let Err(error) = engine.report(vec![Report { lease: task.lease, end }]).await {
+                    eprintln!("storm: a report was not taken: {error}");
+                }
+            });
+        }
+    }
+}
+
+async fn call(address: &str) -> Result<u16, Failure> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"POST / HTTP/1.1\r\nhost: service\r\ncontent-length: 0\r\n\r\n").await?;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await?;
+    Ok(std::str::from_utf8(&head[9..])?.parse()?)
 }
 
 /// One that answers in order, so many a second, whether anybody still waits for it or not.
@@ -227,7 +278,15 @@ async fn play(arm: Arm, case: Case) -> Result<Outcome, Failure> {
     let policy = dialect::parse(&arm.retry, Dialect::Native, &Default::default())?.ok_or("a policy")?;
     let call =
         ExecutorSpec::Http(json!({"type": "http", "url": format!("http://{address}/"), "method": "POST"}).into());
-    let spec = TaskSpec { executor: call, timeout: Some(TIMEOUT), ..TaskSpec::new("call").retry(policy) };
+    let spec = TaskSpec { timeout: Some(TIMEOUT), ..TaskSpec::new("call").retry(policy) };
+    let spec = match arm.polled {
+        true => TaskSpec { dependency: Some(address.clone()), ..spec },
+        false => TaskSpec { executor: call, ..spec },
+    };
+    let mut working = tokio::task::JoinSet::new();
+    for number in (0..WORKERS).filter(|_| arm.polled) {
+        working.spawn(work(engine.clone(), address.clone(), number));
+    }
     let offering = {
         let engine = engine.clone();
         tokio::spawn(async move {
@@ -365,13 +424,22 @@ async fn main() -> Result<(), Failure> {
     println!("calls and done: during the trouble, beside what is offered\n");
     println!("{}", Outcome::head());
     println!("{}", cases[0]);
+    // By itself, so that those who drown do not pull it under.
+    let mut missed = told(Arm::polled(), &cases[..1]).await?;
+    if std::env::var("STORM").is_ok_and(|it| it == "polled") {
+        return reached(missed);
+    }
     let drowning: Vec<_> = Arm::naive().into_iter().map(|arm| (arm.name, tokio::spawn(play(arm, cases[0])))).collect();
     for (name, playing) in drowning {
         println!("{}", playing.await??.line(name));
     }
-    // By itself, so that those who drown do not pull it under.
-    let arm = Arm::guarded();
-    let playing: Vec<_> = cases.into_iter().map(|case| (case, tokio::spawn(play(arm.clone(), case)))).collect();
+    missed += told(Arm::guarded(), &cases).await?;
+    reached(missed)
+}
+
+/// Plays an arm in all of these cases side by side, and tells what came of it. How many targets were missed.
+async fn told(arm: Arm, cases: &[Case]) -> Result<u32, Failure> {
+    let playing: Vec<_> = cases.iter().map(|case| (*case, tokio::spawn(play(arm.clone(), *case)))).collect();
     let mut missed = 0;
     for (case, playing) in playing {
         let outcome = playing.await??;
@@ -384,8 +452,12 @@ async fn main() -> Result<(), Failure> {
             missed += u32::from(!met);
         }
     }
-    if missed > 0 {
-        return Err(format!("{missed} not reached").into());
+    Ok(missed)
+}
+
+fn reached(missed: u32) -> Result<(), Failure> {
+    match missed {
+        0 => Ok(()),
+        _ => Err(format!("{missed} not reached").into()),
     }
-    Ok(())
 }

@@ -159,7 +159,10 @@ impl Core {
         self.look_up(ends.filter_map(|(_, wish)| Some(&wish.seen.as_ref()?.task))).await
     }
 
-    async fn look_up<'a>(&self, tasks: impl Iterator<Item = &'a Task> + Send) -> Result<Guarded, StoreError> {
+    pub(crate) async fn look_up<'a>(
+        &self,
+        tasks: impl Iterator<Item = &'a Task> + Send,
+    ) -> Result<Guarded, StoreError> {
         let mut guarded = Guarded::default();
         for name in tasks.flat_map(|task| names(&task.lane)) {
             if !guarded.rows.contains_key(&name)
@@ -267,6 +270,12 @@ impl Core {
         let mut moved = 0;
         for it in &due {
             let mut after = it.clone();
+            // Who waits is looked at, not who asks: a worker may ask seldom, or for something else.
+            if matches!(it.standing.phase, Phase::Recovering { .. })
+                && !self.store.is_waited_for(&it.namespace, &it.name).await?
+            {
+                after.standing.nobody_waits(&after.settings, now);
+            }
             after.standing.advance(&after.settings, now);
             if after.standing != it.standing && self.store.put_dependency(&after, None, now).await? {
                 self.told_of(&it.standing, &after);

@@ -181,14 +181,21 @@ impl Limits {
         let most = self.error_bytes;
         let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let whole = failure.message.len() + size(&failure.stack) + size(&failure.error_type) + size(&failure.code);
+        let ignored = failure.retry_after_ignored.as_ref();
+        let whole = whole + ignored.map_or(0, String::len);
         let (short, printed) = (whole <= most, failure.result.as_ref().map(serde_json::Value::to_string));
         let result_fits = printed.as_ref().is_none_or(|text| text.len() <= most);
-        let clean =
-            [Some(&failure.message), failure.stack.as_ref(), failure.error_type.as_ref(), failure.code.as_ref()]
-                .into_iter()
-                .flatten()
-                .all(|text| !text.contains('\0'))
-                && printed.as_ref().is_none_or(|text| !text.contains("\\u0000"));
+        let clean = [
+            Some(&failure.message),
+            failure.stack.as_ref(),
+            failure.error_type.as_ref(),
+            failure.code.as_ref(),
+            ignored,
+        ]
+        .into_iter()
+        .flatten()
+        .all(|text| !text.contains('\0'))
+            && printed.as_ref().is_none_or(|text| !text.contains("\\u0000"));
         if short && result_fits && clean {
             return failure.clone();
         }
@@ -205,6 +212,7 @@ impl Limits {
             stack: failure.stack.as_deref().map(|text| cut(text, most / 4)),
             error_type: failure.error_type.as_deref().map(|text| cut(text, 255)),
             code: failure.code.as_deref().map(|text| cut(text, 255)),
+            retry_after_ignored: ignored.map(|text| cut(text, 255)),
             result: if clean { result } else { result.map(without_zeros) },
             ..failure.clone()
         }

@@ -11,6 +11,7 @@ mod once;
 mod pages;
 mod place;
 mod ready;
+mod reports;
 mod roles;
 mod secrets;
 mod shares;

@@ -424,6 +424,14 @@ pub trait Store: SharedStore {
     /// When time next changes something about one of them.
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
+    /// Holds the name of a process until what is answered is dropped or the process is no longer there, however it ended. Whoever is
+    /// the only one of its name hears what earlier ones have left behind: tasks that are leased to `<name>/<anything>`, or to
+    /// `<any name>/<anything>` where no other process can have the database open.
+    async fn hold_name(&self, name: &str) -> Result<HeldName, StoreError>;
+
+    /// Whether anything is ready to start that is under a dependency, whoever may ask for it.
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError>;
+
     /// Stores a dependency, if the version that it names is still the one there is (0 where there is none yet). Claims heed it for
     /// the tasks that its rule puts under it, and count in it what they take.
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError>;

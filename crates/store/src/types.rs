@@ -305,6 +305,17 @@ impl Claimed {
     }
 }
 
+/// The name of a process, for as long as this is kept.
+pub struct HeldName {
+    /// What processes of this name that are no longer there had leased, so many at most. Nothing where one of them lives.
+    pub left: Vec<TaskId>,
+    pub(crate) _kept: Box<dyn Send + Sync>,
+}
+
+impl HeldName {
+    pub const MOST_LEFT: u32 = 10_000;
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Done,

@@ -3710,6 +3710,8 @@ export interface components {
             stack?: string;
             retry_after_ms?: number;
             retry_after_at?: components["schemas"]["Instant"];
+            /** @description What was given and could not be read. */
+            retry_after_ignored?: string;
             result?: unknown;
         };
         /** @description The key's role may not do this, or the key is for another namespace or for one only, or a server without keys was called by a name that is not this machine's, or a web page of another site asked. */
@@ -4823,8 +4825,8 @@ export interface components {
             /** @description What the payload should say otherwise, as a JSON merge patch (RFC 7396): `null` takes a field away. The old payload is kept. */
             payload_patch?: components["schemas"]["Json"];
         };
-        /** @description As the header of that name: seconds or a date; or a span in words. */
-        RetryAfter: components["schemas"]["Duration"] | string;
+        /** @description As the header of that name: seconds or a date; or a span in words. In a worker's report, what cannot be read is ignored, with a note in the verdict. */
+        RetryAfter: number | string;
         /** @description How many retries of policies it pays for, by the day and the month on which they are due. What is not said is not limited. */
         RetryBudget: {
             /** Format: int32 */

@@ -30,7 +30,17 @@ pub enum Phase {
     /// Canaries are on their way.
     HalfOpen { since: Timestamp, again_at: Timestamp, started: u32, trips: u32 },
     /// They came back: the others follow.
-    Recovering { since: Timestamp, wave: u32, started: u32, good: u32, bad: u32, trips: u32 },
+    Recovering {
+        since: Timestamp,
+        /// From when its starts are spread out: who asks seldom is owed what the time before allowed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<Timestamp>,
+        wave: u32,
+        started: u32,
+        good: u32,
+        bad: u32,
+        trips: u32,
+    },
 }
 
 impl Phase {
@@ -62,32 +72,44 @@ impl Phase {
     }
 
     pub fn recovering(trips: u32, now: Timestamp) -> Phase {
-        Phase::Recovering { since: now, wave: 0, started: 0, good: 0, bad: 0, trips }
+        Phase::Recovering { since: now, from: None, wave: 0, started: 0, good: 0, bad: 0, trips }
     }
 
-    /// What time alone changes.
+    /// What time alone changes. A wave ends when all of it has started and was heard of: who asks seldom finds it as it was.
     pub fn advanced(&self, settings: &Breaker, now: Timestamp) -> Option<Phase> {
         match *self {
             Phase::KeptClosed { until } if now >= until => Some(Phase::Closed),
-            Phase::Recovering { since, wave, started, good, bad, trips } => {
-                let lasted = now.since(since);
-                if lasted < settings.wave {
-                    return None;
-                }
-                // One who has not come back yet may still show that it was too early.
-                let heard = good + bad >= started || lasted.0 >= settings.wave.0.saturating_mul(PATIENCE);
-                if !heard {
-                    return None;
-                }
-                // Less than half of a wave was wanted: nobody waits any more.
-                Some(if started < wave_size(settings, wave).div_ceil(2) {
-                    Phase::Closed
-                } else {
-                    Phase::Recovering { since: now, wave: wave + 1, started: 0, good: 0, bad: 0, trips }
-                })
+            Phase::Recovering { since, from, wave, started, trips, .. } => {
+                let is_over = started >= wave_size(settings, wave) && self.is_heard(settings, now);
+                // At most one wave at once is made up for.
+                let from = (from.unwrap_or(since) + settings.wave).max(now - settings.wave);
+                let next = Phase::Recovering {
+                    since: now,
+                    from: Some(from),
+                    wave: wave + 1,
+                    started: 0,
+                    good: 0,
+                    bad: 0,
+                    trips,
+                };
+                is_over.then_some(next)
             }
             _ => None,
         }
+    }
+
+    /// Nobody waits: it closes where a wave has lasted for its time and was heard of.
+    pub fn left(&self, settings: &Breaker, now: Timestamp) -> Option<Phase> {
+        (matches!(self, Phase::Recovering { .. }) && self.is_heard(settings, now)).then_some(Phase::Closed)
+    }
+
+    /// Whether the wave has lasted for its time, and all who started in it came back: one who has not may still show that it was
+    /// too early.
+    fn is_heard(&self, settings: &Breaker, now: Timestamp) -> bool {
+        let Phase::Recovering { since, from, started, good, bad, .. } = *self else { return false };
+        let lasted = now.since(from.unwrap_or(since));
+        let is_given_up = lasted.0 >= settings.wave.0.saturating_mul(PATIENCE);
+        lasted >= settings.wave && (good.saturating_add(bad) >= started || is_given_up)
     }
 
     /// How many more may start; nothing where any number may.
@@ -98,10 +120,12 @@ impl Phase {
             Phase::HalfOpen { again_at, started, .. } => {
                 Some(if now >= again_at { settings.canaries } else { settings.canaries.saturating_sub(started) })
             }
-            Phase::Recovering { since, wave, started, .. } => {
+            Phase::Recovering { since, from, wave, started, .. } => {
                 let size = f64::from(wave_size(settings, wave));
-                let part = (now.since(since).as_f64() / settings.wave.as_f64()).min(1.0);
-                Some(((size * part).ceil().max(1.0) as u32).saturating_sub(started))
+                let part = (now.since(from.unwrap_or(since)).as_f64() / settings.wave.as_f64()).min(1.0);
+                // The first wave begins with somebody, the others when theirs begins.
+                let least = if wave == 0 { 1.0 } else { 0.0 };
+                Some(((size * part).ceil().max(least) as u32).saturating_sub(started))
             }
         }
     }
@@ -112,10 +136,10 @@ impl Phase {
             Phase::Closed | Phase::KeptClosed { .. } => None,
             Phase::Open { until, .. } => Some(until),
             Phase::HalfOpen { again_at, .. } => Some(again_at),
-            Phase::Recovering { since, wave, started, .. } => {
+            Phase::Recovering { since, from, wave, started, .. } => {
                 let size = f64::from(wave_size(settings, wave));
                 let part = (f64::from(started) / size).min(1.0);
-                Some(since + Millis((settings.wave.as_f64() * part).ceil() as u64 + 1))
+                Some(from.unwrap_or(since) + Millis((settings.wave.as_f64() * part).ceil() as u64 + 1))
             }
         }
     }
@@ -132,7 +156,7 @@ impl Phase {
                 // Nothing was heard of the last ones. Others go.
                 (*again_at, *started) = (now + wait(settings, *trips), n);
             }
-            Phase::HalfOpen { started, .. } | Phase::Recovering { started, .. } => *started += n,
+            Phase::HalfOpen { started, .. } | Phase::Recovering { started, .. } => *started = started.saturating_add(n),
         }
     }
 }

@@ -142,11 +142,15 @@ impl Allowance {
 
     /// Who holds, in words.
     pub fn words(&self, dependency: &str) -> Option<String> {
-        let (holder, until) = self.holder?;
-        Some(match until.filter(|until| *until != Timestamp::MAX) {
-            Some(until) => format!("held by {holder} {dependency} until {}", until.to_rfc3339()),
-            None => format!("held by {holder} {dependency}"),
-        })
+        self.holder.map(|(holder, until)| held_words(holder, dependency, until))
+    }
+}
+
+/// Who holds, and until when as far as it is known.
+pub fn held_words(holder: Holder, dependency: &str, until: Option<Timestamp>) -> String {
+    match until.filter(|until| *until != Timestamp::MAX) {
+        Some(until) => format!("held by {holder} {dependency} until {}", until.to_rfc3339()),
+        None => format!("held by {holder} {dependency}"),
     }
 }
 
@@ -164,18 +168,39 @@ impl View {
     /// What keeps a retry that is due then. The latest of all parts counts, and the budget is asked last, for the time that the
     /// others leave.
     pub fn hold(&self, due: Timestamp) -> Option<Hold> {
-        let mut until = due;
-        let mut holder = None;
-        for _ in 0..8 {
-            let Some((who, later)) = self.later_than(until) else { break };
-            (until, holder) = (later, Some(who));
-        }
+        let (mut until, mut holder) = match self.pushed(due, |at| self.later_than(at)) {
+            Some((who, until)) => (until, Some(who)),
+            None => (due, None),
+        };
         if let Some(later) =
             self.settings.budget.and_then(|budget| self.standing.slots.free_at(budget, &self.standing.window, until))
         {
             (until, holder) = (later, Some(Holder::Budget));
         }
         holder.map(|who| Hold { until, reason: format!("{who} {}", self.name) })
+    }
+
+    /// Who keeps one from starting that could start at that time, and until when; until the end of time where a person keeps it open.
+    /// A task that waits is held by nothing of its own: this is for those who ask when it comes.
+    pub fn keeps(&self, at: Timestamp) -> Option<(Holder, Timestamp)> {
+        self.pushed(at, |at| match self.standing.phase {
+            Phase::Open { until, kept: true, .. } if at < until => Some((Holder::Breaker, until)),
+            _ => self.later_than(at),
+        })
+    }
+
+    /// From one end to the next, while the one falls into another.
+    fn pushed(
+        &self,
+        at: Timestamp,
+        later: impl Fn(Timestamp) -> Option<(Holder, Timestamp)>,
+    ) -> Option<(Holder, Timestamp)> {
+        let mut held = None;
+        for _ in 0..8 {
+            let Some(by) = later(held.map_or(at, |(_, until)| until)) else { break };
+            held = Some(by);
+        }
+        held
     }
 
     /// Who keeps a start at that time, and until when.

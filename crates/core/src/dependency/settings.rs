@@ -93,6 +93,15 @@ impl Settings {
         Ok(settings)
     }
 
+    /// What is wrong with it as something new. What was stored before such a limit is still read.
+    pub fn check(&self) -> Invalid {
+        let mut faults = Invalid::default();
+        if let Some(i) = self.calendar.as_ref().and_then(|it| window::too_long(&it.windows)) {
+            faults.push(format!("calendar.windows[{i}].to"), window::words_of_too_long());
+        }
+        faults
+    }
+
     /// As it is read again.
     pub fn to_json(&self) -> Value {
         let mut all = Map::new();

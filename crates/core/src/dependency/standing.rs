@@ -111,6 +111,18 @@ impl Window {
         self.parts.iter().map(|part| part.bad).sum()
     }
 
+    /// Whether so much of what ended lately failed that nothing more should be tried, and why.
+    fn is_bad(&self, breaker: &Breaker) -> Option<String> {
+        let (good, bad) = (self.good(), self.bad());
+        let in_a_row = self.failed_in_a_row;
+        let ratio = f64::from(bad) / f64::from((good + bad).max(1));
+        if bad >= breaker.failures && ratio >= breaker.ratio {
+            return Some(format!("{bad} of {} failed within {}", good + bad, breaker.window));
+        }
+        // What was good before would hide for long that nothing is good now.
+        (bad.min(in_a_row) >= breaker.failures).then(|| format!("the last {in_a_row} failed"))
+    }
+
     /// How many answers came within the last so much time, as far as it is remembered.
     pub fn answered_within(&self, span: Millis, now: Timestamp) -> f64 {
         let part = self.part.as_f64().max(1.0);
@@ -247,10 +259,6 @@ impl Standing {
         if let Some(breaker) = &settings.breaker
             && let Some(next) = self.phase.advanced(breaker, now)
         {
-            if next == Phase::Closed && !self.phase.is_closed() {
-                self.begin_anew(now);
-                self.tell(Change::Closed, "nobody waits any more", now);
-            }
             self.phase = next;
         }
         if settings.breaker.is_none() && !matches!(self.phase, Phase::Closed | Phase::Open { kept: true, .. }) {
@@ -262,6 +270,15 @@ impl Standing {
         self.maintenance.retain(|it| it.to + Millis::from_days(1) > now);
         self.window.forget(now);
         self.slots.forget(now);
+    }
+
+    /// Nobody is ready to start: the waves are over, once the last of them was heard of.
+    pub fn nobody_waits(&mut self, settings: &Settings, now: Timestamp) {
+        if let Some(closed) = settings.breaker.and_then(|breaker| self.phase.left(&breaker, now)) {
+            self.phase = closed;
+            self.begin_anew(now);
+            self.tell(Change::Closed, "nobody waits any more", now);
+        }
     }
 
     /// Runs have ended.
@@ -298,14 +315,8 @@ impl Standing {
         };
         match self.phase.clone() {
             Phase::Closed => {
-                let (good, bad) = (self.window.good(), self.window.bad());
-                let in_a_row = self.window.failed_in_a_row;
-                let ratio = f64::from(bad) / f64::from((good + bad).max(1));
-                if bad >= breaker.failures && ratio >= breaker.ratio {
-                    self.open(breaker, 1, format!("{bad} of {} failed within {}", good + bad, breaker.window), now);
-                } else if bad.min(in_a_row) >= breaker.failures {
-                    // What was good before would hide for long that nothing is good now.
-                    self.open(breaker, 1, format!("the last {in_a_row} failed"), now);
+                if let Some(why) = self.window.is_bad(breaker) {
+                    self.open(breaker, 1, why, now);
                 }
             }
             Phase::KeptClosed { .. } | Phase::Open { .. } => {}
@@ -317,15 +328,19 @@ impl Standing {
                     self.tell(Change::Recovering, "a canary came back", now);
                 }
             }
-            Phase::Recovering { since, wave, started, good, bad, trips } => {
-                let (good, bad) = (good + count(since, false), bad + count(since, true));
-                let heard = good + bad;
+            Phase::Recovering { since, from, wave, started, good, bad, trips } => {
+                let good = good.saturating_add(count(since, false));
+                let bad = bad.saturating_add(count(since, true));
+                let heard = good.saturating_add(bad);
                 let is_bad = f64::from(bad) >= breaker.ratio * f64::from(heard.max(1));
                 let enough = bad >= breaker.failures.min(super::breaker::wave_size(breaker, wave).div_ceil(2));
                 if is_bad && enough {
                     self.open(breaker, trips + 1, format!("{bad} of {heard} failed in wave {}", wave + 1), now);
+                } else if let Some(why) = self.window.is_bad(breaker) {
+                    // A large wave lasts for as long as somebody waits: what was good in it long ago hides nothing.
+                    self.open(breaker, trips + 1, why, now);
                 } else {
-                    self.phase = Phase::Recovering { since, wave, started, good, bad, trips };
+                    self.phase = Phase::Recovering { since, from, wave, started, good, bad, trips };
                 }
             }
         }

@@ -55,12 +55,14 @@ struct World {
     seen: Vec<Ended>,
     told_at: u64,
     done: u64,
+    /// How often somebody asks; who waits to be told asks all the time.
+    polls: u64,
 }
 
 impl World {
     fn new() -> World {
         let settings = Settings::parse(&json!({"gate": {}, "breaker": {}, "concurrency": {}})).expect("good settings");
-        World { settings, ..World::default() }
+        World { settings, polls: TICK, ..World::default() }
     }
 
     fn open(&self) -> u64 {
@@ -84,7 +86,11 @@ impl World {
             self.end(call, How::Failed);
         }
         self.tell();
-        self.start();
+        if self.ready.is_empty() {
+            self.standing.nobody_waits(&self.settings, at(self.now));
+        } else if self.now.is_multiple_of(self.polls) {
+            self.start();
+        }
     }
 
     fn serve(&mut self, trouble: Option<Trouble>) {
@@ -145,9 +151,6 @@ impl World {
     }
 
     fn start(&mut self) {
-        if self.ready.is_empty() {
-            return;
-        }
         let allowance = self.standing.allowance(&self.settings, at(self.now));
         let room = allowance.running.map_or(u32::MAX, |most| most.saturating_sub(self.calls.len() as u32));
         let n = room.min(allowance.starts.unwrap_or(u32::MAX)).min(self.ready.len() as u32);
@@ -176,8 +179,8 @@ struct Outcome {
     drained: f64,
 }
 
-fn play(trouble: Trouble, lasts: u64) -> Outcome {
-    let mut world = World::new();
+fn play(trouble: Trouble, lasts: u64, polls: u64) -> Outcome {
+    let mut world = World { polls, ..World::new() };
     let (over, seconds) = (CALM + lasts, |ms: u64| ms as f64 / 1_000.0);
     while world.now < CALM {
         world.tick(None);
@@ -224,7 +227,7 @@ fn play(trouble: Trouble, lasts: u64) -> Outcome {
 
 /// The targets of R-E9 for what comes after.
 fn recovers(trouble: Trouble, lasts: u64) -> Outcome {
-    let it = play(trouble, lasts);
+    let it = play(trouble, lasts, TICK);
     assert!(it.back_after <= 30, "{trouble:?} for {lasts} ms: {it:?}");
     assert!(it.calls_per_done <= 1.2, "{trouble:?} for {lasts} ms: {it:?}");
     it
@@ -256,5 +259,14 @@ fn a_service_that_became_slow_goes_on_as_fast_as_it_can() {
         let it = recovers(Trouble::Slow(40.0), lasts);
         assert!(it.drained <= 1.5, "{lasts} ms: {it:?}");
         assert!(it.done_in_trouble >= 0.8 * 40.0 / OFFERED as f64, "{lasts} ms: {it:?}");
+    }
+}
+
+/// Ten workers that ask each second, each at a moment of its own: no storm comes of it.
+#[test]
+fn those_who_ask_seldom_recover_too() {
+    for (trouble, lasts) in [(Trouble::Silence, 61_500), (Trouble::Errors, 30_000), (Trouble::Slow(40.0), 30_000)] {
+        let it = play(trouble, lasts, 100);
+        assert!(it.back_after <= 30 && it.calls_per_done <= 1.2, "{trouble:?} for {lasts} ms: {it:?}");
     }
 }

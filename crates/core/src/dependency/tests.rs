@@ -49,6 +49,15 @@ fn what_is_wrong_is_named_by_its_path() {
     }
 }
 
+/// What was stored is read, and not taken anew.
+#[test]
+fn a_calendar_closes_for_a_year_at_most() {
+    let until =
+        |to: &str| settings(json!({"calendar": {"windows": [{"from": "2026-01-01T00:00:00Z", "to": to}]}})).check();
+    assert!(until("2027-01-02T00:00:00Z").is_empty());
+    assert_eq!(until("2999-01-01T00:00:00Z").faults[0].path, "calendar.windows[0].to");
+}
+
 #[test]
 fn settings_are_read_as_they_were_written() {
     let all = settings(json!({
@@ -127,11 +136,103 @@ fn canaries_on_schedule_and_then_doubling_waves() {
     }
     now += 2_000;
     standing.advance(&settings, at(now));
-    standing.advance(&settings, at(now + 1_000));
+    assert_eq!(standing.phase.word(), "recovering", "as long as somebody may wait");
+    standing.nobody_waits(&settings, at(now + 1_000));
     assert_eq!(standing.phase, Phase::Closed, "nobody wanted the last one");
     assert_eq!(standing.allowance(&settings, at(now)), Allowance::ANY);
     let told: Vec<&str> = standing.told.iter().map(|it| it.what.word()).collect();
     assert_eq!(told, ["opened", "half_open", "opened", "half_open", "recovering", "closed"]);
+}
+
+/// Who asks, and how often: every so many milliseconds, so many of them, for so many tasks each.
+#[derive(Clone, Copy, Debug)]
+struct Asks {
+    every: u64,
+    workers: u32,
+    limit: u32,
+    /// How long a run takes.
+    takes: u64,
+}
+
+/// Plays a recovery with so many who wait: how many started in each wave, and when each started.
+fn recovery(settings: &Settings, mut waiting: u32, asks: Asks) -> (Vec<u32>, Vec<u64>) {
+    let mut standing = Standing::default();
+    standing.observe(settings, &many(How::Failed, 20, 0), at(0));
+    standing.take(settings, 1, at(10_000));
+    standing.observe(settings, &many(How::Answered, 1, 10_000), at(10_000));
+    let (mut waves, mut starts, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
+    let mut since = 0;
+    while since < 10_000_000 {
+        // The loop that looks after it, or somebody who asks.
+        since = [100, asks.every].map(|span| since - since % span + span).into_iter().min().unwrap();
+        let now = 10_000 + since;
+        let (ended, still): (Vec<u64>, Vec<u64>) = under_way.into_iter().partition(|began| began + asks.takes <= now);
+        under_way = still;
+        if !ended.is_empty() {
+            let ended = ended.into_iter().map(|began| ended_at(How::Answered, began, now)).collect();
+            standing.observe(settings, &Seen { ended }, at(now));
+        }
+        if waiting == 0 {
+            standing.nobody_waits(settings, at(now));
+        }
+        standing.advance(settings, at(now));
+        if standing.phase.is_closed() {
+            assert_eq!(waiting, 0, "{asks:?}: until nobody waits");
+            return (waves, starts);
+        }
+        let polls = if since.is_multiple_of(asks.every) { asks.workers } else { 0 };
+        for _ in 0..polls {
+            standing.advance(settings, at(now));
+            let Phase::Recovering { wave, .. } = standing.phase else { panic!("{asks:?}: {:?}", standing.phase) };
+            waves.resize(waves.len().max(wave as usize + 1), 0);
+            let n = standing.allowance(settings, at(now)).starts.unwrap_or(u32::MAX).min(asks.limit).min(waiting);
+            standing.take(settings, n, at(now));
+            (waiting, waves[wave as usize]) = (waiting - n, waves[wave as usize] + n);
+            (0..n).for_each(|_| under_way.push(now));
+            starts.resize(starts.len() + n as usize, now);
+            if asks.takes == 0 && n > 0 {
+                standing.observe(settings, &many_at(How::Answered, n as usize, now), at(now));
+                under_way.clear();
+            }
+        }
+    }
+    panic!("{asks:?}: {waiting} still wait, {:?}", standing.phase)
+}
+
+fn ended_at(how: How, began: u64, now: u64) -> Ended {
+    ended(how, began, now - began)
+}
+
+fn many_at(how: How, n: usize, now: u64) -> Seen {
+    Seen { ended: vec![ended_at(how, now, now); n] }
+}
+
+/// A worker that asks each second, one that waits to be told, a hundred small ones: each of them sees 5, 10, 20, 40 and the rest.
+#[test]
+fn waves_double_until_nobody_waits_whoever_asks() {
+    let settings = settings(json!({"breaker": {}}));
+    let ask = |every, workers, limit, takes| Asks { every, workers, limit, takes };
+    let table = [
+        ("told at once", ask(10, 1, 1_000, 0)),
+        ("told at once, slow answers", ask(10, 1, 1_000, 700)),
+        ("four times a second", ask(250, 1, 100, 0)),
+        ("each second", ask(1_000, 1, 100, 0)),
+        ("each second, told of it with the next", ask(1_000, 1, 100, 1_000)),
+        ("each second, in between", ask(1_000, 1, 100, 300)),
+        ("every three seconds", ask(3_000, 1, 100, 0)),
+        ("every half minute", ask(30_000, 1, 100, 10)),
+        ("a hundred small ones each second", ask(1_000, 100, 1, 0)),
+        ("a hundred small ones all the time", ask(10, 100, 1, 50)),
+    ];
+    for (name, asks) in table {
+        let (waves, starts) = recovery(&settings, 99, asks);
+        assert_eq!(waves[..5], [5, 10, 20, 40, 24], "{name}");
+        if asks.every >= 1_000 {
+            let mut asked: Vec<u64> = starts.clone();
+            asked.dedup();
+            assert_eq!(asked.len(), 5, "{name}: each time it asks it gets a wave");
+        }
+    }
 }
 
 #[test]
@@ -414,7 +515,56 @@ fn an_answer_says_how_the_other_side_is() {
     }
 }
 
+/// When one that is ready, or whose time comes, can start: the end of whatever holds then.
+#[test]
+fn who_asks_when_it_starts_is_told_who_keeps_it() {
+    let settings = settings(json!({"breaker": {"open": "5s"}, "gate": {"spread": "10s"}, "calendar": {"windows": [
+        {"from": "2027-01-15T08:00:10Z", "to": "2027-01-15T08:01:00Z"}]}}));
+    assert_eq!(at(0), Timestamp::parse_rfc3339("2027-01-15T08:00:00Z").unwrap());
+    let mut open = Standing::default();
+    open.observe(&settings, &many(How::Failed, 20, 0), at(0));
+    let mut kept = Standing::default();
+    kept.open_by_hand(Some(at(12_000)), "by hand", at(0));
+    let mut for_ever = Standing::default();
+    for_ever.open_by_hand(None, "by hand", at(0));
+    let mut gated = Standing::default();
+    let told = Ended { not_before: Some(at(8_000)), ..ended(How::Throttled, 0, 10) };
+    gated.observe(&settings, &Seen { ended: vec![told] }, at(10));
+    let table = [
+        ("nothing", Standing::default(), 1_000, None),
+        ("it is open", open.clone(), 1_000, Some((Holder::Breaker, at(5_000)))),
+        ("its own time is later", open, 6_000, None),
+        ("a person, and then the calendar", kept, 1_000, Some((Holder::Calendar, at(60_000)))),
+        ("nobody knows", for_ever, 1_000, Some((Holder::Breaker, Timestamp::MAX))),
+        ("the gate, in its place", gated, 1_000, Some((Holder::Gate, at(9_000)))),
+    ];
+    for (name, standing, when, expected) in table {
+        assert_eq!(view(&settings, &standing, 0.1).keeps(at(when)), expected, "{name}");
+    }
+}
+
 proptest! {
+    /// Whoever asks and however often, no wave is larger than twice the one before, no two waves are shorter than one is to last,
+    /// and nobody is let go at once as long as somebody waits.
+    #[test]
+    fn no_pattern_of_polling_makes_a_stampede(
+        every in 1_u64..400, workers in 1_u32..20, limit in 1_u32..200, takes in 0_u64..3_000, waiting in 1_u32..400,
+    ) {
+        let settings = settings(json!({"breaker": {}}));
+        let (waves, starts) = recovery(&settings, waiting, Asks { every: every * 10, workers, limit, takes });
+        prop_assert_eq!(waves.iter().sum::<u32>(), waiting);
+        for (wave, started) in waves.iter().enumerate() {
+            prop_assert!(*started <= 5 << wave, "wave {}: {:?}", wave, waves);
+            let is_last = waves[wave + 1..].iter().all(|it| *it == 0);
+            prop_assert!(is_last || *started == 5 << wave, "only the last is not full: {:?}", waves);
+        }
+        for (n, began) in starts.iter().enumerate() {
+            // So many seconds after the canary, so many waves at most.
+            let whole = 5 * ((1_usize << ((began - 10_000) / 1_000 + 1).min(20)) - 1);
+            prop_assert!(n < whole, "{} had started at {}: {:?}", n, began, waves);
+        }
+    }
+
     /// Whatever happens, a hold never goes past the deadline, never before the due time, and canaries stay on schedule.
     #[test]
     fn holds_stay_between_the_due_time_and_the_deadline(

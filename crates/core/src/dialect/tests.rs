@@ -235,6 +235,7 @@ fn conflicts_and_unknown_fields_are_named() {
     check(json!({"windows": [{"from": "9", "to": "17:00"}]}), &["windows[0].from"]);
     check(json!({"windows": [{"from": "09:00", "to": "17:00", "tz": "Mars/Base"}]}), &["windows[0].tz"]);
     check(json!({"windows": [{"from": "00:00", "to": "00:00"}]}), &["windows"]);
+    check(json!({"windows": [{"from": "2026-11-18T00:00:00Z", "to": "2999-01-01T00:00:00Z"}]}), &["windows[0].to"]);
     check(json!({"schedule": []}), &["schedule"]);
     check(json!({"schedule": ["7d", "soon"]}), &["schedule[1]"]);
     check(json!({"schedule": [{"attempt": 2, "delay": 1}, {"attempt": 2, "delay": 1}]}), &["schedule[1].attempt"]);

@@ -191,7 +191,7 @@ async fn tell(
             let (wants, standing) = subscriptions::read(it)?;
             let is_meant = if spec.tell.is_empty() { wants.types.want(word) } else { spec.tell.contains(&it.name) };
             if is_meant && wants.due(&standing).is_some() {
-                start.tasks.push(core.message_to(&row.namespace, &it.name, &wants, &message, now));
+                start.tasks.push(core.message_to(&row.namespace, &it.name, &wants, (&message, None), now));
             }
         }
         match page.last() {

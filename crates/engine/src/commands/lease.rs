@@ -78,6 +78,7 @@ pub struct Leased {
     pub attempt: u32,
     pub attempt_number: u32,
     pub run: u32,
+    pub cycle: u32,
     pub is_retry: bool,
     /// How long the run may be silent.
     pub timeout: Option<Millis>,
@@ -97,6 +98,7 @@ impl Leased {
             attempt: task.counters.attempt,
             attempt_number: task.attempt_number(),
             run: task.run,
+            cycle: task.cycle,
             is_retry: task.run > 1,
             timeout: task.timeout,
             ends_by: task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span),

@@ -2,9 +2,10 @@
 
 use comeback_core::admission::{self, Admission, Rule};
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Did, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp};
+use comeback_core::{Audit, Did, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp, dependency};
 use serde_json::json;
 
+use crate::guards;
 use crate::{CommandError, Core, Engine};
 
 /// The first letter of rules that tasks bring along. Nobody else may use it.
@@ -165,15 +166,24 @@ impl Engine {
         tasks: impl Iterator<Item = &'a Task> + Send,
     ) -> Result<Vec<Option<HeldBy>>, CommandError> {
         let tasks: Vec<&Task> = tasks.collect();
-        if !tasks.iter().any(|task| may_be_held(task)) {
-            return Ok(tasks.iter().map(|_| None).collect());
-        }
-        let admission = self.admission(namespace).await?;
+        let admission = match tasks.iter().any(|task| may_be_held(task)) {
+            true => Some(self.admission(namespace).await?),
+            false => None,
+        };
+        let to_come = self.core.look_up(tasks.iter().copied().filter(|task| will_be_held(task))).await?;
+        let now = self.now();
         let held = |task: &&Task| {
-            let may_start = admission.may_start(&task.lane.limits, admission::weight(&task.tally));
-            let refusal = may_start.err().filter(|_| may_be_held(task))?;
-            let until = admission.held_until(&refusal.key).filter(|until| *until < Timestamp::MAX);
-            Some(HeldBy { words: refusal.to_string(), until })
+            let (words, until) = if will_be_held(task) {
+                let (view, due) = (to_come.of(task)?, task.due()?);
+                let (holder, until) = view.keeps(due.max(now))?;
+                (dependency::held_words(holder, &view.name, Some(until)), Some(until))
+            } else {
+                let may_start = admission.as_ref()?.may_start(&task.lane.limits, admission::weight(&task.tally));
+                let refusal = may_start.err().filter(|_| may_be_held(task))?;
+                (refusal.to_string(), admission.as_ref()?.held_until(&refusal.key))
+            };
+            let until = until.map(|until| task.held_no_longer_than(until));
+            Some(HeldBy { words, until: until.filter(|until| *until > now && *until < Timestamp::MAX) })
         };
         Ok(tasks.iter().map(held).collect())
     }
@@ -190,6 +200,12 @@ pub struct HeldBy {
 /// Whether it could start but for rules.
 pub fn may_be_held(task: &Task) -> bool {
     !task.lane.limits.is_empty() && task.state == State::Pending && !task.execution_paused
+}
+
+/// Whether it waits for its own time, and its dependency may not let it start then.
+fn will_be_held(task: &Task) -> bool {
+    let waits = task.state == State::RetryPending && task.hold.is_none() && !task.execution_paused;
+    waits && guards::names(&task.lane).next().is_some()
 }
 
 impl Core {

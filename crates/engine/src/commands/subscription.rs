@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::change::Deed;
 use crate::schedules::text;
-use crate::subscriptions::{DELIVERY, Kept, OF, Secret, Signing, Standing, SubscriptionSpec, SubscriptionView, read};
+use crate::subscriptions::{
+    DELIVERY, Kept, OF, Secret, Signing, Standing, SubscriptionSpec, SubscriptionView, Told, read,
+};
 use crate::{CommandError, Core, Engine, ManualRetry};
 
 /// Somebody else may change the same row at the same moment; its loop does so whenever something happens.
@@ -282,7 +284,8 @@ impl Engine {
             let (spec, standing) = read(&row)?;
             let now = core.clock.now();
             let mut start = Submission::in_namespace(namespace);
-            let delivery = core.delivery_of(namespace, id, &spec, message, body.clone(), now);
+            let told = Told { id: message.0, name: message.1, body: body.clone(), behind: None };
+            let delivery = core.delivery_of(namespace, id, &spec, told, now);
             let task = delivery.task.id;
             start.tasks.push(delivery);
             let entry = self.entry(did, id, act).within(namespace);

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Trigger, mask};
+use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Trigger, mask, payload};
+use comeback_store::StoreError;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Method, Url};
 use serde::Deserialize;
@@ -207,7 +208,15 @@ impl Calls {
             Err(failure) => return (ReportEnd::Failed(*failure), Sent::default()),
         };
         let hidden = values.to_hide(&call.headers);
-        let end = match self.run_call(&call, &values, &hidden, task).await {
+        let key = match core.idempotency_key(task).await {
+            Ok(key) => key,
+            Err(error) => {
+                let failure = Failure::new(Trigger::Error, error.to_string());
+                let failure = Failure { class: Some(Class::Retryable), ..failure };
+                return (ReportEnd::Failed(failure), Sent::default());
+            }
+        };
+        let end = match self.run_call(&call, &values, &hidden, &key, task).await {
             ReportEnd::Failed(failure) => ReportEnd::Failed(scrubbed_failure(failure, &hidden)),
             end => end,
         };
@@ -216,7 +225,14 @@ impl Calls {
         (end, Sent { hidden, named })
     }
 
-    async fn run_call(&self, call: &HttpCall, values: &Values, hidden: &[String], task: &Leased) -> ReportEnd {
+    async fn run_call(
+        &self,
+        call: &HttpCall,
+        values: &Values,
+        hidden: &[String],
+        key: &str,
+        task: &Leased,
+    ) -> ReportEnd {
         let failed = |failure| ReportEnd::Failed(failure);
         let url = match Url::parse(&call.url) {
             Ok(url) => url,
@@ -229,7 +245,7 @@ impl Calls {
                 format!("{} may not be called from here; see --allow-private-networks", url.host_str().unwrap_or(""));
             return failed(finally("blocked", why));
         }
-        match self.call(call, values, hidden, url, task).await {
+        match self.call(call, values, hidden, (url, key), task).await {
             Ok(result) => ReportEnd::Succeeded { result: Some(Json::from(result)) },
             Err(failure) => failed(*failure),
         }
@@ -240,7 +256,7 @@ impl Calls {
         call: &HttpCall,
         values: &Values,
         hidden: &[String],
-        url: Url,
+        (url, key): (Url, &str),
         task: &Leased,
     ) -> Result<Value, Box<Failure>> {
         let method = Method::from_bytes(call.method.to_ascii_uppercase().as_bytes()).unwrap_or(Method::GET);
@@ -252,8 +268,8 @@ impl Calls {
         };
         known("comeback-task", task.lease.task.to_string(), &mut headers);
         known("comeback-attempt", task.attempt_number.to_string(), &mut headers);
-        // The same for every try, so that the other side can tell a repetition.
-        known("idempotency-key", task.lease.task.to_string(), &mut headers);
+        // The same for every try of a cycle, so that the other side can tell a repetition.
+        known("idempotency-key", key.to_owned(), &mut headers);
         if let Some(parent) = &task.traceparent {
             known("traceparent", parent.clone(), &mut headers);
         }
@@ -315,6 +331,15 @@ impl Calls {
             ..Failure::new(Trigger::Error, format!("the call was answered with {status}"))
         };
         Err(asked(failure, json!({"status": status, "body": shown})))
+    }
+}
+
+impl Core {
+    /// A payload is edited with a retry by hand only, which begins a cycle.
+    async fn idempotency_key(&self, task: &Leased) -> Result<String, StoreError> {
+        let id = task.lease.task;
+        let old = if task.cycle > 0 { self.store.old_payloads(id).await? } else { Vec::new() };
+        Ok(payload::idempotency_key(id, task.cycle, payload::version_of_run(&old, task.run)))
     }
 }
 

@@ -9,6 +9,7 @@ mod guard;
 mod hook;
 mod http;
 mod kinds;
+mod left;
 mod listen;
 mod slots;
 
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Millis, Quota, Quotas, Timestamp, Trigger};
-use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, Running, panic_point};
-use tokio::sync::{Notify, watch};
+use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, HeldName, Running, panic_point};
+use tokio::sync::{Notify, OnceCell, watch};
 
 pub use discover::Discover;
 pub use guard::Reach;
@@ -141,6 +142,8 @@ struct Runner {
     environment: command::Environment,
     runs: Arc<bound::Runs>,
     shift: Arc<Shift>,
+    /// The name of this process, held before anything is leased in it.
+    name: Arc<OnceCell<Option<HeldName>>>,
 }
 
 /// What one dispatcher is there for.
@@ -213,7 +216,15 @@ impl Engine {
         let handles = options.handles.into();
         let environment = command::Environment::Clean(options.pass_env.into());
         let (engine, own) = (self.clone(), environment.clone());
-        let runner = Runner { engine, calls, handles, environment: own, runs: runs.clone(), shift: shift.clone() };
+        let runner = Runner {
+            engine,
+            calls,
+            handles,
+            environment: own,
+            runs: runs.clone(),
+            shift: shift.clone(),
+            name: Arc::default(),
+        };
         let mut sorts = vec![Executor::Http, Executor::Timer, Executor::Hook];
         if options.commands {
             sorts.push(Executor::Command);
@@ -256,6 +267,7 @@ impl Engine {
 /// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
 async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, slots: Arc<DutySlots>, beat: Arc<Pulse>) -> Finished {
     let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
+    runner.name.get_or_init(|| runner.engine.begin()).await;
     let mut served = String::new();
     let wanted = core.wake.prepare(&anywhere(&duty, concurrency));
     let closed = shift.until(Phase::Closing);
@@ -478,6 +490,14 @@ impl Runner {
                 Err(_) => ReportEnd::Failed(http::took_too_long(longest)),
             };
         };
+        match core.until_its_turn(task).await {
+            Ok(None) => {}
+            Ok(Some(delay)) => return ReportEnd::Snoozed { delay },
+            Err(error) => {
+                let class = Some(Class::Retryable);
+                return ReportEnd::Failed(Failure { class, ..Failure::new(Trigger::Error, error.to_string()) });
+            }
+        }
         let end = match core.signed(&subscription, task).await {
             Err(failure) => return ReportEnd::Failed(*failure),
             Ok(call) => match tokio::time::timeout(deliver::LONGEST, self.calls.run(core, &call)).await {

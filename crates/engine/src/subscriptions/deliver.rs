@@ -1,9 +1,9 @@
 //! Deliver: the call that a delivery is. It is signed when it is made, so every try has its own time and the secrets of that moment.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use comeback_core::transition::Act;
-use comeback_core::{Audit, Class, Did, Failure, Timestamp, Trigger};
+use comeback_core::{Audit, Class, Did, Failure, Millis, State, TaskId, Timestamp, Trigger};
 use comeback_store::{Applied, Follower, Following, StoreError};
 use serde_json::{Value, json};
 
@@ -30,7 +30,36 @@ fn finally(message: impl Into<String>) -> Failure {
     Failure { class: Some(Class::Final), error_type, ..Failure::new(Trigger::Error, message.into()) }
 }
 
+/// The delivery that it comes behind: what is told of one task is told in its order.
+fn behind(task: &Leased) -> Option<TaskId> {
+    let settings: Value = serde_json::from_str(task.executor.as_deref()?).ok()?;
+    settings["behind"].as_str()?.parse().ok()
+}
+
+/// How long a delivery waits in place while the one before it is under way, looking less and less often.
+const IN_PLACE: Duration = Duration::from_secs(5);
+/// It is put off by so much at least, and by so much at most.
+const PUT_OFF: (Millis, Millis) = (Millis::from_secs(1), Millis::from_days(1));
+
 impl Core {
+    /// Waits for the delivery before it, where that is under way. Answers for how long it is to be put off where that waits itself.
+    pub(crate) async fn until_its_turn(&self, task: &Leased) -> Result<Option<Millis>, StoreError> {
+        let Some(before) = behind(task) else { return Ok(None) };
+        let (began, mut pause) = (Instant::now(), Duration::from_millis(10));
+        loop {
+            let found = self.store.load(&[before]).await?.pop().flatten().map(|it| it.task);
+            // One that a person holds keeps nobody waiting.
+            let Some(it) = found.filter(|it| it.state.is_open() && it.state != State::Paused) else { return Ok(None) };
+            if !it.state.is_active() || began.elapsed() >= IN_PLACE {
+                let now = self.clock.now();
+                let due = it.due().map_or(PUT_OFF.0, |due| due.since(now) + PUT_OFF.0);
+                return Ok(Some(due.clamp(PUT_OFF.0, PUT_OFF.1)));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
     /// The call as it is to be made now, or why it is not.
     pub(crate) async fn signed(&self, id: &str, task: &Leased) -> Result<Leased, Box<Failure>> {
         let away = |error: StoreError| {

@@ -344,11 +344,17 @@ async fn follow(
         return Ok(None);
     }
     let mut start = Submission::in_namespace(&row.namespace);
+    let mut last = core.still_open(&standing.last).await?;
     for message in &messages {
-        start.tasks.push(core.message_to(&row.namespace, &row.name, &spec, message, now));
+        let about = message.subject.as_deref().unwrap_or_default();
+        let behind = last.iter().position(|(of, _)| of == about).map(|place| last.remove(place).1);
+        let delivery = core.message_to(&row.namespace, &row.name, &spec, (message, behind), now);
+        last.push((about.to_owned(), delivery.task.id));
+        start.tasks.push(delivery);
     }
+    last.drain(..last.len().saturating_sub(MOST_LAST));
     let (cursor, made) = (feed.next().map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
-    Ok(step(Standing { cursor, made, heard, full_since, ..standing }, start))
+    Ok(step(Standing { cursor, made, heard, full_since, last, ..standing }, start))
 }
 
 /// Those of one subscription that have not come to an end.
@@ -370,10 +376,24 @@ struct Waiting {
     at: Timestamp,
 }
 
+/// For so many tasks it is remembered which delivery was the last: those whose deliveries have not come to an end.
+const MOST_LAST: usize = 1_000;
+
 /// How often one that is full is counted again.
 const COUNTED_EVERY: Millis = Millis::from_secs(10);
 
 impl Core {
+    /// Those of the last deliveries that the next ones have to wait for.
+    async fn still_open(&self, last: &[(String, TaskId)]) -> Result<Vec<(String, TaskId)>, StoreError> {
+        if last.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<TaskId> = last.iter().map(|(_, id)| *id).collect();
+        let found = self.store.load(&ids).await?;
+        let open = last.iter().zip(found).filter(|(_, it)| it.as_ref().is_some_and(|it| it.task.state.is_open()));
+        Ok(open.map(|(it, _)| it.clone()).collect())
+    }
+
     /// Since when so many deliveries wait that no more are made; nothing where there is room. They are counted only where so many were
     /// made since the last time that there might be too many.
     async fn full_since(

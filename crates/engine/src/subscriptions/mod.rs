@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 use comeback_core::admission::{Bound, Matcher, Rule};
 use comeback_core::filter::Filter;
 use comeback_core::subscription::{Format, Message, Types};
-use comeback_core::{Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, Timestamp, dialect};
+use comeback_core::{Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, TaskId, Timestamp, dialect};
 use comeback_store::{FeedCursor, Follower, NewTask, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,6 +43,8 @@ static POLICY: LazyLock<Option<Arc<Policy>>> = LazyLock::new(|| {
 });
 
 const LONGEST_URL: usize = 2_000;
+/// How often a delivery may be put off because the one before it is not over.
+const MOST_TURNS: u32 = 1_000;
 
 /// What somebody asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,6 +87,9 @@ pub struct Standing {
     /// What it has heard of dependencies.
     #[serde(skip_serializing_if = "Heard::is_empty")]
     pub heard: Heard,
+    /// The last delivery about each task, as far as they have not come to an end: the next one is made behind it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub last: Vec<(String, TaskId)>,
 }
 
 /// What signs deliveries: a secret that was made for the subscription, or a named one.
@@ -253,6 +258,23 @@ pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, Standing), Store
     Ok((spec, standing))
 }
 
+/// What a delivery tells.
+pub(crate) struct Told<'a> {
+    pub id: &'a str,
+    pub name: &'a str,
+    pub body: Value,
+    /// The delivery that has to be over before: the last of the same subscription about the same task.
+    pub behind: Option<TaskId>,
+}
+
+/// Who waits for its turn is never given up for that.
+fn patient(policy: Arc<Policy>) -> Arc<Policy> {
+    match policy.max_snoozes {
+        0..MOST_TURNS => Arc::new(Policy { max_snoozes: MOST_TURNS, ..(*policy).clone() }),
+        _ => policy,
+    }
+}
+
 /// What keeps one subscription from taking every hand there is.
 fn share() -> Rule {
     Rule {
@@ -276,16 +298,17 @@ impl Core {
         self.settle_rules().await
     }
 
-    /// One message for one subscription.
+    /// One message for one subscription, behind another delivery or behind none.
     pub(crate) fn message_to(
         &self,
         namespace: &str,
         id: &str,
         spec: &SubscriptionSpec,
-        message: &Message,
+        (message, behind): (&Message, Option<TaskId>),
         now: Timestamp,
     ) -> NewTask {
-        self.delivery_of(namespace, id, spec, (&message.id, &message.name), message.written(spec.format), now)
+        let told = Told { id: &message.id, name: &message.name, body: message.written(spec.format), behind };
+        self.delivery_of(namespace, id, spec, told, now)
     }
 
     /// The same of a body that was told before.
@@ -294,22 +317,24 @@ impl Core {
         namespace: &str,
         id: &str,
         spec: &SubscriptionSpec,
-        (message, name): (&str, &str),
-        body: Value,
+        told: Told<'_>,
         now: Timestamp,
     ) -> NewTask {
         // Nobody else can write such settings: a call that somebody submits has no field of that name.
-        let settings = json!({"type": "http", "subscription": id, "url": spec.url});
-        let labels = [(OF, id), ("event", message), ("type", name)];
+        let mut settings = json!({"type": "http", "subscription": id, "url": spec.url});
+        if let Some(behind) = told.behind {
+            settings["behind"] = behind.to_string().into();
+        }
+        let labels = [(OF, id), ("event", told.id), ("type", told.name)];
         let task = TaskSpec {
-            name: Some(message.to_owned()),
+            name: Some(told.id.to_owned()),
             queue: Some(HOOK_QUEUE.into()),
-            payload: Some(body.into()),
+            payload: Some(told.body.into()),
             executor: ExecutorSpec::Http(settings.into()),
-            retry: spec.policy(),
+            retry: spec.policy().map(patient),
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
             rules: vec![share().name],
-            external_id: Some(message.to_owned()),
+            external_id: Some(told.id.to_owned()),
             ..TaskSpec::new(DELIVERY)
         };
         task.lone(namespace, &self.config, self.ids.task(now), now)

@@ -572,6 +572,14 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.due_dependencies(now, limit)).await
     }
 
+    async fn hold_name(&self, name: &str) -> Result<HeldName, StoreError> {
+        self.truth.hold_name(name).await
+    }
+
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        self.reads(self.truth.is_waited_for(namespace, dependency)).await
+    }
+
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         self.reads(self.truth.next_dependency(after)).await
     }

@@ -3,7 +3,7 @@
 use comeback_core::dependency::Settings;
 use comeback_core::{Failure, Millis, RetryAfter, State, TaskId, Timestamp, Trigger};
 use comeback_engine::store::{AuditQuery, Dependency};
-use comeback_engine::{CommandError, Engine, HeldBy, Leased, Moment, ReportEnd, TaskSpec, Turn};
+use comeback_engine::{CommandError, Engine, HeldBy, LeaseRequest, Leased, Moment, ReportEnd, TaskSpec, Turn};
 use serde_json::{Value, json};
 
 use crate::alerts::{subscribe, tick, told};
@@ -109,6 +109,77 @@ stories! {
         }
     }
 
+    /// Whoever asks and however often: each second for many, a hundred who ask for one each, or many times a second, the waves are the
+    /// same, and it closes when nobody waits.
+    fn waves_are_counted_by_who_waits(place) {
+        let (one, two) = (place.engine().await, place.engine().await);
+        for (name, every, asks, limit) in [("each-second", 1_000, 1, 100), ("small-ones", 1_000, 60, 1), ("often", 250, 1, 100)] {
+            put(&one, name, json!({"breaker": {"failures": 3}})).await;
+            for _ in 0..63 {
+                submit(&one, TaskSpec { queue: Some(name.into()), ..needing(name, json!({"max_retries": 0})) }).await;
+            }
+            let ask = |limit: u32| LeaseRequest { queues: vec![name.into()], limit, ..LeaseRequest::new("default", "w") };
+            let failed = one.lease(ask(3)).await.unwrap();
+            end_all(&one, &failed, &unavailable()).await;
+            place.pass(2_000);
+            let canary = two.lease(ask(100)).await.unwrap();
+            assert_eq!(canary.len(), 1, "{name}");
+            end_all(&two, &canary, &succeeded()).await;
+            let mut by_second = Vec::new();
+            let mut shown = Vec::new();
+            for _ in 0..6 {
+                let mut started = 0;
+                for _ in 0..1_000 / every {
+                    place.pass(every);
+                    one.tick().await.unwrap();
+                    for n in 0..asks {
+                        let engine = if n % 2 == 0 { &one } else { &two };
+                        let leased = engine.lease(ask(limit)).await.unwrap();
+                        started += leased.len();
+                        end_all(engine, &leased, &succeeded()).await;
+                    }
+                }
+                by_second.push(started);
+                shown.push(phase(&two, name).await);
+            }
+            assert_eq!(by_second, [5, 10, 20, 24, 0, 0], "{name}");
+            assert_eq!(shown[..3], ["recovering"; 3], "{name}");
+            assert_eq!(shown[5], "closed", "{name}");
+        }
+    }
+
+    /// It is not over as long as somebody waits for whom nobody asks: another queue, another kind.
+    fn who_waits_is_not_who_is_asked_for(place) {
+        let engine = place.engine().await;
+        put(&engine, "psp", json!({"breaker": {"failures": 3}})).await;
+        for queue in ["asked", "waits"] {
+            for _ in 0..8 {
+                submit(&engine, TaskSpec { queue: Some(queue.into()), ..needing("psp", json!({"max_retries": 0})) }).await;
+            }
+        }
+        let ask = |queue: &str| LeaseRequest { queues: vec![queue.into()], limit: 100, ..LeaseRequest::new("default", "w") };
+        let failed = engine.lease(LeaseRequest { limit: 3, ..ask("asked") }).await.unwrap();
+        end_all(&engine, &failed, &unavailable()).await;
+        place.pass(2_000);
+        let canary = engine.lease(ask("asked")).await.unwrap();
+        end_all(&engine, &canary, &succeeded()).await;
+        for _ in 0..10 {
+            place.pass(1_000);
+            engine.tick().await.unwrap();
+            let leased = engine.lease(ask("asked")).await.unwrap();
+            end_all(&engine, &leased, &succeeded()).await;
+        }
+        assert_eq!(phase(&engine, "psp").await, "recovering", "eight wait in another queue");
+        for left in [1, 7] {
+            let leased = engine.lease(ask("waits")).await.unwrap();
+            assert_eq!(leased.len(), left, "the fifth of the first wave, and then the second");
+            end_all(&engine, &leased, &succeeded()).await;
+            place.pass(1_000);
+            engine.tick().await.unwrap();
+        }
+        assert_eq!(phase(&engine, "psp").await, "closed");
+    }
+
     /// A retry that is decided while the breaker is open keeps its own time, and is held beside it; `why` and the forecast name who holds.
     fn a_held_retry_keeps_its_own_time_and_names_its_holder(place) {
         let engine = place.engine().await;
@@ -140,6 +211,61 @@ stories! {
         assert_eq!(state(&engine, a).await, State::Pending, "its time has come");
         assert!(held(&engine, a).await.is_some_and(|by| by.words.starts_with("held by breaker psp")));
         assert_eq!(state(&engine, d).await, State::RetryPending);
+    }
+
+    /// Who is held is shown until when, no later than its deadline, before its own time and after it; the forecast counts with it.
+    fn what_is_held_is_shown_no_later_than_its_deadline(place) {
+        let engine = place.engine().await;
+        put(&engine, "psp", json!({"breaker": {}})).await;
+        let at = |ms: u64| START + Millis(ms);
+        let within = || TaskSpec { deadline: Some(Moment::After(Millis(1_800_000))), ..needing("psp", retry()) };
+        let (first, first_within) = (submit(&engine, needing("psp", retry())).await, submit(&engine, within()).await);
+        let leased = lease(&engine, 2).await;
+        end_all(&engine, &leased, &unavailable()).await;
+        let (ready, ready_within) = (submit(&engine, needing("psp", retry())).await, submit(&engine, within()).await);
+        let lasts = Some(Millis(3_600_000));
+        engine.turn_dependency("default", "psp", &Turn::Open { lasts }, &nobody()).await.unwrap();
+        let words = format!("held by breaker psp until {}", at(3_600_000).to_rfc3339());
+        for (id, until, due) in [
+            (first, 3_600_000, Some(2_000)),
+            (first_within, 1_800_000, Some(2_000)),
+            (ready, 3_600_000, None),
+            (ready_within, 1_800_000, None),
+        ] {
+            assert_eq!(held(&engine, id).await, Some(HeldBy { words: words.clone(), until: Some(at(until)) }));
+            let task = engine.task("default", id).await.unwrap().stored.task;
+            assert_eq!(task.next_retry_at, due.map(at), "it keeps its own time");
+            let forecast = engine.forecast("default", id, 3).await.unwrap();
+            if until == 3_600_000 {
+                assert_eq!(forecast.attempts[0].at, at(3_600_000));
+            } else {
+                assert_eq!((forecast.attempts.len(), forecast.gives_up_at), (0, Some(at(until))), "it dies in time");
+            }
+        }
+        // Nobody knows how long a person keeps it open.
+        engine.turn_dependency("default", "psp", &Turn::Open { lasts: None }, &nobody()).await.unwrap();
+        let by = held(&engine, ready).await;
+        assert_eq!(by, Some(HeldBy { words: "held by breaker psp".into(), until: None }));
+        assert!(engine.forecast("default", ready, 3).await.unwrap().attempts.is_empty());
+        engine.turn_dependency("default", "psp", &Turn::Close { lasts: None }, &nobody()).await.unwrap();
+        assert_eq!(held(&engine, first).await, None);
+        assert_eq!(engine.forecast("default", first, 1).await.unwrap().attempts[0].at, at(2_000));
+
+        // A gate, for one that is ready and for one whose time comes before.
+        put(&engine, "api", json!({"gate": {"spread": "0s"}})).await;
+        let limited = submit(&engine, needing("api", retry())).await;
+        let asked = Failure {
+            status: Some(429),
+            retry_after: Some(RetryAfter::Span(Millis(60_000))),
+            ..Failure::new(Trigger::Error, "Too Many Requests")
+        };
+        let mut leased = lease(&engine, 10).await;
+        leased.retain(|it| it.lease.task == limited);
+        end_all(&engine, &leased, &ReportEnd::Failed(asked)).await;
+        let ready = submit(&engine, needing("api", retry())).await;
+        let by = held(&engine, ready).await.expect("held");
+        assert_eq!(by.until, Some(at(60_000)));
+        assert_eq!(engine.forecast("default", ready, 1).await.unwrap().attempts[0].at, at(60_000));
     }
 
     /// One answer with Retry-After holds every sibling, also on the other instance; they come back spread out.

@@ -1,13 +1,17 @@
 //! What the engine does itself, with real processes.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::stories;
 use crate::world::*;
-use comeback_core::{Class, Millis, State, TaskId};
+use comeback_core::{Class, Executor, Millis, State, TaskId};
 use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
-use comeback_engine::{Available, Engine, EngineConfig, ExecutorSpec, Submit, TaskSpec};
+use comeback_engine::{
+    Available, Engine, EngineConfig, ExecutorSpec, LeaseRequest, ManualRetry, ReportError, Submit, TaskSpec,
+};
+use parking_lot::Mutex;
 use serde_json::json;
 
 async fn engine(place: &Place) -> Engine {
@@ -192,5 +196,86 @@ stories! {
         let kept = failure.result.expect("the call");
         assert_eq!((&kept["method"], &kept["url"], &kept["status"]), (&json!("POST"), &json!(url), &json!(502)));
         assert_eq!(kept["body"], json!({"why": "busy"}));
+    }
+
+    /// A callee that remembers a failure by its key is asked anew by whoever retries by hand, and by nobody else.
+    fn the_key_of_a_call_stays_for_the_tries_of_a_cycle(place) {
+        let engine = engine(&place).await;
+        let _executors = start(&engine, 4);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let keys = Arc::new(Mutex::new(Vec::<String>::new()));
+        let heard = keys.clone();
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let mut bytes = [0; 4096];
+                let read = std::io::Read::read(&mut stream, &mut bytes).unwrap_or(0);
+                let text = String::from_utf8_lossy(&bytes[..read]).to_lowercase();
+                let key = text.lines().find_map(|line| line.strip_prefix("idempotency-key: ").map(str::to_owned));
+                heard.lock().push(key.expect("a key"));
+                let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            }
+        });
+        let executor = ExecutorSpec::Http(json!({"type": "http", "method": "post", "url": url}).into());
+        let retry = json!({"strategy": "fixed", "delay": "1s", "max_retries": 1});
+        let id = submit(&engine, TaskSpec { executor, payload: Some(json!({"a": 1}).into()), ..spec("h", retry) }).await;
+        let give_up = async || {
+            until("it was tried twice", || async {
+                place.pass(1_000);
+                engine.tick().await.expect("a tick");
+                !state(&engine, id).await.is_open()
+            })
+            .await;
+        };
+        give_up().await;
+        engine.retry("default", id, ManualRetry::default()).await.expect("again");
+        give_up().await;
+        let edited = ManualRetry { payload_patch: Some(json!({"a": 2}).into()), ..ManualRetry::default() };
+        engine.retry("default", id, edited).await.expect("once more");
+        give_up().await;
+        let ends: Vec<String> = keys.lock().iter().map(|key| key.replacen(&id.to_string(), "", 1)).collect();
+        assert_eq!(ends, ["", "", ":c1", ":c1", ":c2:p2", ":c2:p2"]);
+    }
+
+    /// A process that was killed held its work for as long as the lease lasts; the next of its name does not wait for that.
+    fn what_an_earlier_process_left_is_taken_up_at_once(place) {
+        let engine = engine(&place).await;
+        let retry = json!({"strategy": "fixed", "delay": "1s", "max_retries": 3});
+        let left = submit(&engine, TaskSpec { retry: spec("c", retry).retry, ..shell("true") }).await;
+        let workers = submit(&engine, spec("w", json!({"max_retries": 0}))).await;
+        let by = |worker: &str, executor| LeaseRequest { executor, any_queue: true, ..LeaseRequest::new("default", worker) };
+        let one = engine.lease(by("test/command", Executor::Command)).await.expect("a lease");
+        let other = engine.lease(by("test/w", Executor::Worker)).await.expect("a lease");
+        assert_eq!((one[0].lease.task, other[0].lease.task), (left, workers));
+        let _executors = start(&engine, 4);
+        until("it is taken up", || async { state(&engine, left).await != State::Running }).await;
+        let task = engine.task("default", left).await.expect("the task");
+        assert_eq!(task.stored.task.counters.lost, 1);
+        let failure = task.last_failure.and_then(|record| record.failure).expect("a failure");
+        assert_eq!(failure.message, "test/command was started again and does not know of it");
+        let late = report(&engine, &one[0], succeeded()).await;
+        assert!(matches!(late, Err(ReportError::LeaseLost)), "the lease is void: {late:?}");
+        until("it is done", || async {
+            place.pass(1_000);
+            engine.tick().await.expect("a tick");
+            state(&engine, left).await == State::Succeeded
+        })
+        .await;
+        assert_eq!(state(&engine, workers).await, State::Running, "a worker outside holds what it has");
+    }
+
+    fn one_that_lives_is_not_robbed_by_another_of_its_name(place) {
+        let (one, two) = (engine(&place).await, engine(&place).await);
+        let first = start(&one, 4);
+        let id = submit(&one, shell("exec sleep 1000")).await;
+        until("it runs", || async { first.busy() == 1 }).await;
+        first.ending().close();
+        let _second = start(&two, 4);
+        let next = submit(&two, shell("true")).await;
+        until_over(&two, next).await;
+        let task = two.task("default", id).await.expect("the task").stored.task;
+        assert_eq!((task.state, task.run, task.counters.lost), (State::Running, 1, 0));
+        one.cancel("default", id, nobody()).await.expect("canceled");
+        until("the process is gone", || async { first.busy() == 0 }).await;
     }
 }

@@ -287,6 +287,38 @@ stories! {
         assert_eq!(told[5].1["durationMs"], 40);
     }
 
+    /// Each of them is refused at first: the next one is told when the one before it has been taken, whoever made them.
+    fn what_is_told_of_one_task_keeps_its_order(place) {
+        let (engine, _executors, receivers) = begin(&place).await;
+        let other = place.engine().await;
+        subscribe(&engine, "ops", wants(receivers.at("/flap"), &["task.*"])).await;
+        let id = submit(&engine, spec("mail", json!({"strategy": "fixed", "delay": "1s", "max_retries": 3}))).await;
+        engine.tick().await.expect("a tick");
+        let first = lease_one(&engine).await;
+        place.pass(10);
+        report(&engine, &first, failed("no luck")).await.expect("a verdict");
+        other.tick().await.expect("a tick");
+        place.pass(1_000);
+        engine.tick().await.expect("a tick");
+        report(&engine, &lease_one(&engine).await, succeeded()).await.expect("a verdict");
+        assert_eq!(first.lease.task, id);
+        let give_up = Instant::now() + Duration::from_secs(300);
+        while deliveries(&engine, "state:succeeded").await.len() < 5 {
+            assert!(Instant::now() < give_up, "{:?}", deliveries(&engine, "").await);
+            place.pass(1_000);
+            other.tick().await.expect("a tick");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut made = deliveries(&engine, "").await;
+        made.sort_by_key(|it| it.stored.task.id);
+        let mut seen = BTreeSet::new();
+        let heard = receivers.to("/flap");
+        let taken: Vec<&str> = heard.iter().map(|it| it.header("webhook-id")).filter(|id| !seen.insert(*id)).collect();
+        assert_eq!(taken, events_of(&made), "in the order in which it happened");
+        let types: Vec<&str> = made.iter().map(|it| it.labels["type"].as_str()).collect();
+        assert_eq!((types[0], types[4]), ("task.created", "task.succeeded"));
+    }
+
     fn only_what_is_wanted_is_delivered(place) {
         let (engine, _executors, receivers) = begin(&place).await;
         let all = |path: &str| wants(receivers.at(path), &["task.succeeded"]);

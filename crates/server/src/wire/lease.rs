@@ -233,9 +233,28 @@ impl ErrorIn {
             TextOr::Whole(whole) => whole.failure("error", faults),
         }
     }
+
+    /// As a worker reports it: a header that it hands on and that nobody can read loses no run.
+    pub fn reported(mut self, faults: &mut Invalid) -> Failure {
+        let unread = match &mut self {
+            TextOr::Whole(whole) => whole.take_unread(),
+            TextOr::Text(_) => None,
+        };
+        Failure { retry_after_ignored: unread, ..self.failure(faults) }
+    }
 }
 
+/// Of what could not be read, so many characters are told.
+const MOST_TOLD: usize = 100;
+
 impl WholeError {
+    /// What stands for a time and is none. What is neither a text nor a number is a fault like any other.
+    fn take_unread(&mut self) -> Option<String> {
+        let is_unread = |value: &Value| (value.is_string() || value.is_number()) && read_retry_after(value).is_none();
+        let unread = self.retry_after.take_if(|value| is_unread(value))?;
+        Some(words_of(&unread).chars().filter(|it| !it.is_control()).take(MOST_TOLD).collect())
+    }
+
     pub fn failure(self, at: &str, faults: &mut Invalid) -> Failure {
         let whole = self;
         let class = whole.class.as_deref().and_then(|word| {
@@ -246,12 +265,7 @@ impl WholeError {
             class
         });
         let retry_after = whole.retry_after.and_then(|value| {
-            let text = match &value {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            let span = || Millis::parse(&text).ok().map(RetryAfter::Span);
-            let read = RetryAfter::parse(&text).or_else(span);
+            let read = read_retry_after(&value);
             if read.is_none() {
                 faults.push(format!("{at}.retry_after"), "must be seconds, a span or an HTTP date");
             }
@@ -272,9 +286,22 @@ impl WholeError {
             message: whole.message,
             stack: whole.stack,
             retry_after,
+            retry_after_ignored: None,
             result: whole.result,
         }
     }
+}
+
+fn words_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn read_retry_after(value: &Value) -> Option<RetryAfter> {
+    let text = words_of(value);
+    RetryAfter::parse(&text).or_else(|| Millis::parse(&text).ok().map(RetryAfter::Span))
 }
 
 impl ReportIn {
@@ -284,7 +311,7 @@ impl ReportIn {
             "succeeded" => ReportEnd::Succeeded { result: self.result.map(|raw| Json::from(raw.0)) },
             "failed" => {
                 let error = self.error.unwrap_or_else(ErrorIn::unsaid);
-                ReportEnd::Failed(error.failure(&mut faults))
+                ReportEnd::Failed(error.reported(&mut faults))
             }
             "snoozed" => match self.delay {
                 Some(Span(delay)) => ReportEnd::Snoozed { delay },

@@ -185,6 +185,32 @@ cases! { "dependencies";
         assert_eq!(ids(&w.claim(10).await), tasks);
     }
 
+    /// Who is ready waits for it, whoever asks and for what; nobody else does.
+    fn it_is_known_whether_anybody_waits(w) {
+        w.depend("psp", json!({"breaker": {"failures": 1}})).await;
+        let waits = async |name: &str| w.store.is_waited_for("default", name).await.unwrap();
+        w.submit_many("other", 1).await;
+        assert!(!waits("psp").await);
+        let id = w.submit(vec![w.depending("pay", "psp")]).await[0];
+        assert!(waits("psp").await && !waits("api").await);
+        assert!(!w.store.is_waited_for("elsewhere", "psp").await.unwrap());
+        let claimed = w.claim(10).await;
+        assert!(ids(&claimed).contains(&id) && !waits("psp").await, "it runs");
+    }
+
+    /// The only one of its name hears what was left behind; one beside which another lives hears nothing.
+    fn a_name_is_held_until_it_is_dropped(w) {
+        let tasks = w.submit_many("call", 2).await;
+        let by = |worker: &str| ClaimRequest { worker: worker.into(), ..w.request(1) };
+        w.claim_with(by("p/http")).await;
+        w.claim_with(by("worker")).await;
+        let one = w.store.hold_name("p").await.unwrap();
+        assert_eq!(one.left, tasks[..1]);
+        assert_eq!(w.store.hold_name("p").await.unwrap().left, []);
+        drop(one);
+        assert_eq!(w.store.hold_name("p").await.unwrap().left, tasks[..1], "both are gone");
+    }
+
     fn it_is_known_when_time_changes_something(w) {
         w.depend("psp", json!({"breaker": {"failures": 1, "open": "5s"}})).await;
         assert_eq!(w.store.next_dependency(w.now()).await.unwrap(), None);

@@ -5,9 +5,11 @@ use comeback_core::{Audit, Millis, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use tokio_postgres::Row;
 
+use super::claim::next_ready;
 use super::{PostgresStore, audit, learn, rules};
 use crate::StoreError;
 use crate::dependencies::{Dependency, DependencyRow};
+use crate::ready::ReadyWalk;
 
 const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
      from dependency d join namespace n on n.id = d.namespace";
@@ -70,6 +72,20 @@ pub async fn next(store: &PostgresStore, after: Timestamp) -> Result<Option<Time
     let client = store.reader().await?;
     let statement = client.prepare_cached("select min(due) from dependency where due > $1").await?;
     Ok(client.query_one(&statement, &[&after.0]).await?.get::<_, Option<i64>>(0).map(Timestamp))
+}
+
+pub async fn is_waited_for(store: &PostgresStore, namespace: &str, name: &str) -> Result<bool, StoreError> {
+    let client = store.reader().await?;
+    let generation: i64 = client.query_one(rules::GENERATION, &[]).await?.get(0);
+    learn::learn_limited(&*client, &store.dictionary, generation).await?;
+    let lanes = store.dictionary.under(namespace, name);
+    let mut walk = ReadyWalk::new(&lanes, 0);
+    while !walk.is_over() {
+        if !next_ready(&*client, &mut walk, 1).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the version that it names is still the one there is. Only then deadlines behind an instant are moved by a span.

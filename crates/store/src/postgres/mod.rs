@@ -20,6 +20,7 @@ mod forget;
 mod health;
 mod learn;
 mod list;
+mod names;
 mod operations;
 mod payloads;
 #[cfg(test)]
@@ -77,6 +78,7 @@ pub use health::{Health, Holder, HolderKind, health};
 pub use setup::PostgresOptions;
 
 pub struct PostgresStore {
+    options: PostgresOptions,
     pools: setup::Pools,
     searches: Arc<Searches>,
     dictionary: Arc<Dictionary>,
@@ -105,6 +107,7 @@ impl PostgresStore {
         let wake = wake::Wake::start(options.clone(), pools.learn.clone(), dictionary.clone(), &background);
         let sequencer = sequence::Sequencer::new(pools.sequence.clone());
         Ok(PostgresStore {
+            options: options.clone(),
             pools,
             searches: Searches::new(options.interactive_readers.saturating_sub(1)),
             dictionary,
@@ -618,6 +621,14 @@ impl Store for PostgresStore {
 
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         dependencies::next(self, after).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn hold_name(&self, name: &str) -> Result<HeldName, StoreError> {
+        names::hold(&self.options, name).await
+    }
+
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        dependencies::is_waited_for(self, namespace, dependency).await.map_err(StoreError::of_a_read)
     }
 
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {

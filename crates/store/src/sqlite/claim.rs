@@ -98,6 +98,17 @@ pub fn next_ready(connection: &Connection, walk: &mut ReadyWalk<'_>, most: usize
     Ok(ready)
 }
 
+/// Whether one of these lanes (in order) has something ready.
+pub fn is_any_ready(connection: &Connection, lanes: &[i32]) -> Result<bool, StoreError> {
+    let mut walk = ReadyWalk::new(lanes, 0);
+    while !walk.is_over() {
+        if !next_ready(connection, &mut walk, 1)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Lone tasks that are alike in all but a few columns: those are read, and all of them in one statement.
 struct Plain {
     state: State,

@@ -100,6 +100,18 @@ pub struct SqliteStore {
     wakes: tokio::sync::watch::Sender<u64>,
     /// Present where there is a file.
     fence: Option<fence::Fence>,
+    /// Locked while somebody looks what earlier processes have left; and how many names are held.
+    naming: tokio::sync::Mutex<()>,
+    named: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+/// One name that is held.
+struct Named(Arc<std::sync::atomic::AtomicUsize>);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
+    }
 }
 
 impl SqliteStore {
@@ -135,6 +147,8 @@ impl SqliteStore {
             suspects,
             wakes,
             fence,
+            naming: tokio::sync::Mutex::new(()),
+            named: Arc::default(),
         })
     }
 
@@ -768,6 +782,23 @@ impl Store for SqliteStore {
 
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
         self.read(move |connection, _| dependencies::next(connection, after)).await
+    }
+
+    async fn hold_name(&self, _name: &str) -> Result<HeldName, StoreError> {
+        let _looking = self.naming.lock().await;
+        // The file is locked: whoever is not in this process is not there at all, whatever its name was.
+        let is_alone = self.named.fetch_add(1, std::sync::atomic::Ordering::AcqRel) == 0;
+        let kept = Box::new(Named(self.named.clone()));
+        let left = match is_alone {
+            true => self.read(|connection, _| read::leased_by_processes(connection, HeldName::MOST_LEFT)).await?,
+            false => Vec::new(),
+        };
+        Ok(HeldName { left, _kept: kept })
+    }
+
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        let lanes = self.dictionary.under(namespace, dependency);
+        self.read(move |connection, _| claim::is_any_ready(connection, &lanes)).await
     }
 
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {

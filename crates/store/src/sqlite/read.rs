@@ -77,6 +77,15 @@ pub fn next_due(connection: &Connection) -> Result<NextDue, StoreError> {
     Ok(NextDue { retry, start, lease, timeout, deadline, gate, schedule, operation, alert })
 }
 
+/// What is leased to a part of a process.
+pub fn leased_by_processes(connection: &Connection, limit: u32) -> Result<Vec<TaskId>, StoreError> {
+    let sql = "select id from task_open indexed by open_lease
+               where lease_expires is not null and instr(worker, '/') > 0 limit ?1";
+    let mut statement = connection.prepare_cached(sql)?;
+    let ids = statement.query_map([limit], |row| Ok(TaskId(Uuid::from_bytes(row.get(0)?))))?;
+    Ok(ids.collect::<rusqlite::Result<_>>()?)
+}
+
 pub fn retry_after(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
     let sql = "select due from task_open where state = 4 and hold = 0 and due > ?1 order by due limit 1";
     let at: Option<i64> = connection.prepare_cached(sql)?.query_row((after.0,), |row| row.get(0)).optional()?;

@@ -122,7 +122,7 @@ async fn emit(
         }
     }
     let mut faults = Invalid::default();
-    let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
+    let failure = given.error.unwrap_or_else(ErrorIn::unsaid).reported(&mut faults);
     if let Some(node) = &given.node_id {
         app.engine.config().limits.check_name("node_id", node, &mut faults);
     }

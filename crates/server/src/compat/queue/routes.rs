@@ -411,7 +411,7 @@ async fn fail(
 
 async fn failed(app: &App, caller: &Caller, id: TaskId, given: FailIn) -> Result<Json<Value>, Problem> {
     let mut faults = Invalid::default();
-    let failure = given.error.unwrap_or_else(ErrorIn::unsaid).failure(&mut faults);
+    let failure = given.error.unwrap_or_else(ErrorIn::unsaid).reported(&mut faults);
     faults.or(())?;
     let holder = Holder::new(app, caller, &given.worker_id, &given.lease)?;
     holder.end(app, &caller.namespace, id, ReportEnd::Failed(failure)).await.map(Json)

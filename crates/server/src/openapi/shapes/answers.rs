@@ -334,6 +334,7 @@ fn failure() -> Value {
             ("stack", text()),
             ("retry_after_ms", count()),
             ("retry_after_at", instant()),
+            ("retry_after_ignored", about(text(), "What was given and could not be read.")),
             ("result", anything()),
         ],
     )

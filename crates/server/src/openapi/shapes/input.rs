@@ -51,8 +51,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         (
             "RetryAfter",
             about(
-                any_of([named("Duration"), text()]),
-                "As the header of that name: seconds or a date; or a span in words.",
+                any_of([json!({"type": "number"}), text()]),
+                "As the header of that name: seconds or a date; or a span in words. In a worker's report, what cannot be read is ignored, with a note in the verdict.",
             ),
         ),
         ("Priority", any_of([between(-1_000, 1_000), words!(comeback_core::Priority)])),

@@ -1,0 +1,59 @@
+//! What an earlier process of the same name has left behind: calls, claims and commands that nobody does any more. They are taken up at
+//! once and not when their leases run out. That takes the road of every lost run, in the name of the lease itself: whoever has leased
+//! one of them meanwhile is not disturbed.
+
+use comeback_core::{End, Executor, Outcome, Speaker, State, Task, Trigger};
+use comeback_store::{HeldName, StoreError};
+
+use super::Kinds;
+use crate::Engine;
+use crate::road::{Behind, Met, Verb, Wish};
+
+/// Tasks that are taken up in one go.
+const BATCH: usize = 500;
+
+impl Engine {
+    /// Holds the name of this process, and takes up what was left. Without it, that waits for the end of its leases.
+    pub(super) async fn begin(&self) -> Option<HeldName> {
+        match self.take_up().await {
+            Ok(held) => Some(held),
+            Err(error) => {
+                tracing::warn!(%error, "what an earlier process of this name left behind is taken up when its leases run out");
+                None
+            }
+        }
+    }
+
+    async fn take_up(&self) -> Result<HeldName, StoreError> {
+        let held = self.core.store.hold_name(&self.core.config.instance).await?;
+        let mut taken_up = 0;
+        for ids in held.left.chunks(BATCH) {
+            let left = self.core.store.load(ids).await?.into_iter().flatten();
+            let wishes = left.filter(|it| is_own(&it.task, &self.core.config.kinds)).map(|it| {
+                let outcome =
+                    Outcome { speaker: Speaker::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
+                Wish { task: it.task.id, verb: Verb::End(outcome), seen: Some(it), remembered: false }
+            });
+            let met = self.core.fulfil(wishes.collect(), Behind::Caller).await?;
+            taken_up += met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
+        }
+        if taken_up > 0 {
+            tracing::info!(taken_up, "work of an earlier process is taken up");
+        }
+        Ok(held)
+    }
+}
+
+/// Whether an executor of the server had it in its hands. A hook that was started runs elsewhere.
+fn is_own(task: &Task, kinds: &Kinds) -> bool {
+    match task.lane.executor {
+        Executor::Http | Executor::Command | Executor::Timer => true,
+        Executor::Hook => task.state == State::Claimed,
+        Executor::Worker => task.lease.as_ref().is_some_and(|lease| {
+            let part = lease.worker.rsplit_once('/').map(|(_, part)| part);
+            let is_it = |kind: &str| kind == task.lane.kind && part == Some(kind);
+            kinds.iter().any(|kind| kind.namespace == task.lane.namespace && is_it(&kind.name))
+        }),
+        Executor::Flow => false,
+    }
+}
