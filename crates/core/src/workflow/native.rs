@@ -57,7 +57,7 @@ pub fn read(root: &Node, routes: &mut Routes, findings: &mut Findings) -> Option
     };
     let mut references = Vec::new();
     let output = fields.some("output").map(|field| {
-        Scope::common().check_node(field.node, &field.path, &mut references, findings);
+        Scope::common().without(&["attempt"]).check_node(field.node, &field.path, &mut references, findings);
         field.node.to_value()
     });
     fields.finish(&FIELDS, findings);

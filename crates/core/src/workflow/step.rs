@@ -60,13 +60,19 @@ impl Reader<'_> {
         let mut references = Vec::new();
         let foreach = fields.some("foreach").and_then(|field| foreach(&field, &mut references, self.findings));
         let inner = match &foreach {
-            Some(foreach) => Scope::common().with([foreach.name.as_str(), LOOP]),
+            Some(foreach) => Scope::common().in_loop(&foreach.name),
             None => Scope::common(),
         };
         let condition =
             fields.some("if").and_then(|field| condition(&field, &Scope::common(), &mut references, self.findings));
         let output = fields.some("output").map(|field| {
-            inner.with(["result"]).check_node(field.node, &field.path, &mut references, self.findings);
+            // Which attempt it was is forgotten by the time that others look.
+            inner.without(&["attempt"]).with(["result"]).check_node(
+                field.node,
+                &field.path,
+                &mut references,
+                self.findings,
+            );
             field.node.to_value()
         });
         let (needs, written_needs) = fields.some("needs").map(|field| needs(&field, self.findings)).unwrap_or_default();
@@ -127,6 +133,8 @@ impl Reader<'_> {
             // `null` is a word about retries: none, whatever the defaults say.
             let field = if shape == Shape::Retry { fields.take(name) } else { fields.some(name) };
             let Some(field) = field.filter(|_| !own.contains_key(name)) else { continue };
+            // The rest is the same for all rounds of a loop.
+            let scope = if task::OF_A_ROUND.contains(&name) { scope } else { &Scope::common() };
             let value = task::value(&field, shape, dialect, scope, references, self.findings);
             own.extend(value.map(|value| (name.to_owned(), value)));
         }

@@ -83,7 +83,43 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
     }
     let most = core.config.limits.result_bytes;
     let rounds = rounds_of(core, claimed, most as u64).await?;
-    Ok(end(gathered(&rounds, most)))
+    let left = match (gathered(&rounds, most), step.output_of_each()) {
+        (Ok(results), Some(output)) => shaped(core, claimed, &step, output, &rounds, results).await?,
+        (gathered, _) => gathered,
+    };
+    Ok(end(match left {
+        Ok(results) => End::Succeeded { result: Some(Value::Array(results).to_string().into()) },
+        Err(failure) => End::Failed(failure),
+    }))
+}
+
+/// What the rounds of a loop leave, where its output says what that is for each of them.
+async fn shaped(
+    core: &Core,
+    claimed: &Claimed,
+    step: &Step,
+    output: &Value,
+    rounds: &[StepView],
+    results: Vec<Value>,
+) -> Result<Result<Vec<Value>, Failure>, StoreError> {
+    let task = &claimed.stored.task;
+    let scene = match task.execution {
+        Some(execution) => core.scene(&task.lane.namespace, execution, &step.sees).await?,
+        None => None,
+    };
+    let Some(scene) = scene else { return Ok(Ok(results)) };
+    let round = |it: &StepView| it.step.as_deref().and_then(Step::read).and_then(|step| step.round);
+    let rounds = rounds.iter().zip(results).filter_map(|(it, result)| Some((round(it)?, result))).collect();
+    let most = core.config.limits.result_bytes;
+    Ok(match scene.shaped_rounds(step, output, rounds, most).await {
+        Ok(Some(results)) => Ok(results),
+        Ok(None) => {
+            let message =
+                format!("what its rounds leave is more than the {most} bytes of a result (--limit result_bytes)");
+            Err(finally("result_bytes", message))
+        }
+        Err(faults) => Err(finally("template", format!("what it speaks of could not be worked out: {faults}"))),
+    })
 }
 
 /// The type of a failure that a quota of the namespace is the reason for.
@@ -109,7 +145,9 @@ async fn begin_call(core: &Core, claimed: &Claimed, step: &Step, call: &Call) ->
         (Some(input), Some(execution)) => {
             let scene = core.scene(&namespace, execution, &step.sees).await?;
             let scene = scene.ok_or(CommandError::NotFound("execution"))?;
-            let rendered = expression::render(input, &scene.context(step)?);
+            let mut context = scene.context(step)?;
+            context["attempt"] = task.attempt_number().into();
+            let rendered = expression::render(input, &context);
             Some(rendered.map_err(|faults| faults.under("input"))?)
         }
         (input, _) => input.clone(),
@@ -149,7 +187,7 @@ async fn rounds_of(core: &Core, claimed: &Claimed, most_bytes: u64) -> Result<Ve
 }
 
 /// A loop succeeds with the list of what its rounds left; one that failed fails it for good, since it had its own retries.
-fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
+fn gathered(rounds: &[StepView], most_bytes: usize) -> Result<Vec<Value>, Failure> {
     let bad: Vec<&StepView> = rounds.iter().filter(|it| it.state.is_failure()).collect();
     let skipped = rounds.iter().filter(|it| it.state == State::Skipped).count();
     if bad.is_empty() && skipped == 0 {
@@ -160,15 +198,14 @@ fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
                  (--limit result_bytes); let the rounds keep what is large elsewhere",
                 rounds.len()
             );
-            return End::Failed(finally("result_bytes", message));
+            return Err(finally("result_bytes", message));
         }
-        let results: Vec<Value> = rounds.iter().map(|it| parsed(it.result.as_deref())).collect();
-        return End::Succeeded { result: Some(Value::Array(results).to_string().into()) };
+        return Ok(rounds.iter().map(|it| parsed(it.result.as_deref())).collect());
     }
     let names: Vec<&str> = bad.iter().take(5).filter_map(|it| it.key.as_deref()).collect();
     let more = if bad.len() > names.len() { " and more" } else { "" };
     let message = format!("{} of {} rounds failed: {}{more}", bad.len(), rounds.len(), names.join(", "));
-    End::Failed(finally("foreach", message))
+    Err(finally("foreach", message))
 }
 
 fn finally(error_type: &str, message: String) -> Failure {

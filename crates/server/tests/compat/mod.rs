@@ -2,6 +2,7 @@
 
 mod batch;
 mod jobs;
+mod loops;
 mod queue;
 mod schedules;
 mod steps;
