@@ -146,7 +146,7 @@ const PASSED: &str = "its deadline has passed";
 pub fn unmet(needs: &[(String, State)]) -> Option<String> {
     let named: Vec<String> = needs.iter().take(5).map(|(name, end)| format!("`{name}` is {end}")).collect();
     let more = if needs.len() > named.len() { " and more" } else { "" };
-    (!named.is_empty()).then(|| format!("it needs {}, and {}{more}", plural(needs.len(), "task"), named.join(", ")))
+    (!named.is_empty()).then(|| format!("of what it needs, {}{more}", named.join(", ")))
 }
 
 fn cancellation(reason: Reason) -> &'static str {

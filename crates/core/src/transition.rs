@@ -210,6 +210,10 @@ impl<'a> Change<'a> {
 
     /// Moves to `to`, or stays paused where the task was paused while its run was under way.
     pub fn finish_unless_paused(mut self, line: Line, to: State) -> Result<Transition, Rejection> {
+        // Who waits for a retry has been started, until the retry is due (T14).
+        if to == State::RetryPending {
+            self.after.started_at = self.record.started_at;
+        }
         if self.before.state == State::Paused {
             self.after.paused_from = Some(to);
             return self.finish(line, State::Paused, "moved");
@@ -224,7 +228,7 @@ impl<'a> Change<'a> {
         self.after.paused_from = None;
         self.after.parked = false;
         self.after.reason = Some(reason);
-        self.after.started_at = self.record.started_at;
+        self.after.started_at = self.record.started_at.or(self.before.started_at);
         self.after.ended_at = Some(self.now);
         self.finish(line, to, "ended")
     }
@@ -480,6 +484,7 @@ pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
     let mut step = Step::of(task, State::Pending, now);
     step.after.next_retry_at = None;
     step.after.start_at = None;
+    step.after.started_at = None;
     step.after.hold = None;
     if task.state == State::RetryPending {
         step.tell(EventKind::TaskRetryDue, |unwritten| unwritten.retry_due = Some(now));

@@ -11,6 +11,7 @@ mod import;
 mod masked;
 mod native;
 mod node;
+mod nodes;
 mod order;
 mod playbook;
 mod problem;

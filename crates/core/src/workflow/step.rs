@@ -10,7 +10,7 @@ use super::order::Place;
 use super::problem::{Findings, Position};
 use super::task::{self, Shape};
 use super::template::{COMMON, LOOP, Reference, Scope};
-use super::{Call, Foreach, Items, Mode, Need, Origin, Routes, Step, executor};
+use super::{Call, Foreach, Items, Mode, Need, Origin, Routes, Step, executor, nodes};
 use crate::expression::is_template;
 use crate::graph::{OnUnmet, When};
 use crate::policy::Dialect;
@@ -41,6 +41,8 @@ pub struct Written<'a> {
     pub name_at: Position,
     pub path: String,
     pub node: &'a Node,
+    /// It was written as a node of another engine.
+    pub is_node: bool,
     /// In a list `name` is the name of the step, in a map it is the title of its task.
     pub in_list: bool,
 }
@@ -82,6 +84,9 @@ impl Reader<'_> {
         let known: Vec<&str> = task::FIELDS.iter().map(|(name, _)| *name).chain(OWN_FIELDS).collect();
         fields.finish(&known, self.findings);
 
+        if written.is_node {
+            nodes::routes(written.name, &written.path, self.routes);
+        }
         let dialect = if own.contains_key("retry") { dialect.or(self.defaults.dialect) } else { self.defaults.dialect };
         let (task, origins) = self.merge(written.name, &route, own, call.is_some());
         let step = Step {

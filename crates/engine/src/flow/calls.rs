@@ -3,7 +3,7 @@
 use comeback_core::filter::{Filter, Sort, StateTest, Test};
 use comeback_core::transition::Act;
 use comeback_core::{
-    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId,
+    Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Reason, Speaker, State, TaskId,
     Trigger, expression,
 };
 use comeback_store::{Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError};
@@ -89,7 +89,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
     };
     Ok(end(match left {
         Ok(results) => End::Succeeded { result: Some(Value::Array(results).to_string().into()) },
-        Err(failure) => End::Failed(failure),
+        Err(failure) => End::Failed(*failure),
     }))
 }
 
@@ -101,7 +101,7 @@ async fn shaped(
     output: &Value,
     rounds: &[StepView],
     results: Vec<Value>,
-) -> Result<Result<Vec<Value>, Failure>, StoreError> {
+) -> Result<Result<Vec<Value>, Box<Failure>>, StoreError> {
     let task = &claimed.stored.task;
     let scene = match task.execution {
         Some(execution) => core.scene(&task.lane.namespace, execution, &step.sees).await?,
@@ -116,9 +116,9 @@ async fn shaped(
         Ok(None) => {
             let message =
                 format!("what its rounds leave is more than the {most} bytes of a result (--limit result_bytes)");
-            Err(finally("result_bytes", message))
+            Err(finally("result_bytes", message).into())
         }
-        Err(faults) => Err(finally("template", format!("what it speaks of could not be worked out: {faults}"))),
+        Err(faults) => Err(finally("template", format!("what it speaks of could not be worked out: {faults}")).into()),
     })
 }
 
@@ -187,7 +187,7 @@ async fn rounds_of(core: &Core, claimed: &Claimed, most_bytes: u64) -> Result<Ve
 }
 
 /// A loop succeeds with the list of what its rounds left; one that failed fails it for good, since it had its own retries.
-fn gathered(rounds: &[StepView], most_bytes: usize) -> Result<Vec<Value>, Failure> {
+fn gathered(rounds: &[StepView], most_bytes: usize) -> Result<Vec<Value>, Box<Failure>> {
     let bad: Vec<&StepView> = rounds.iter().filter(|it| it.state.is_failure()).collect();
     let skipped = rounds.iter().filter(|it| it.state == State::Skipped).count();
     if bad.is_empty() && skipped == 0 {
@@ -198,14 +198,14 @@ fn gathered(rounds: &[StepView], most_bytes: usize) -> Result<Vec<Value>, Failur
                  (--limit result_bytes); let the rounds keep what is large elsewhere",
                 rounds.len()
             );
-            return Err(finally("result_bytes", message));
+            return Err(finally("result_bytes", message).into());
         }
         return Ok(rounds.iter().map(|it| parsed(it.result.as_deref())).collect());
     }
     let names: Vec<&str> = bad.iter().take(5).filter_map(|it| it.key.as_deref()).collect();
     let more = if bad.len() > names.len() { " and more" } else { "" };
     let message = format!("{} of {} rounds failed: {}{more}", bad.len(), rounds.len(), names.join(", "));
-    Err(finally("foreach", message))
+    Err(finally("foreach", message).into())
 }
 
 fn finally(error_type: &str, message: String) -> Failure {
@@ -265,7 +265,8 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
             if let Some(reason) = stopped_by_quota(core, end).await? {
                 return Ok(End::Failed(finally(QUOTA, reason)));
             }
-            let message = format!("execution {id} failed");
+            let what = first_failure(core, end).await?.map(|what| format!(": {what}")).unwrap_or_default();
+            let message = format!("execution {id} failed{what}");
             let failure = Failure::new(Trigger::Upstream, message);
             Ok(End::Failed(Failure { error_type: Some("execution".into()), ..failure }))
         }
@@ -280,6 +281,28 @@ async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, 
     let query = ListQuery { filter, sort: Sort::Submitted, limit: 1, after: None, now: core.clock.now() };
     let found = core.store.list(&end.task.task.lane.namespace, &query).await?;
     Ok(found.items.into_iter().next().and_then(|item| item.last_error))
+}
+
+/// How many of those that failed are looked at for the first one.
+const LOOKED_AT: u32 = 50;
+
+/// What an execution failed of: the first step that ended badly, by itself rather than because of another, and its error.
+async fn first_failure(core: &Core, end: &CallEnd) -> Result<Option<String>, StoreError> {
+    let state = [State::Failed, State::Dead, State::Canceled].map(StateTest::Is).to_vec();
+    let filter = Filter::default().and(Test::Execution(vec![end.execution.0])).and(Test::State(state));
+    let query = ListQuery { filter, sort: Sort::Submitted, limit: LOOKED_AT, after: None, now: core.clock.now() };
+    let found = core.store.list(&end.task.task.lane.namespace, &query).await?;
+    let first = found.items.into_iter().min_by_key(|it| {
+        let task = &it.stored.task;
+        let for_another = matches!(task.reason, Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd));
+        (for_another, task.ended_at, task.id)
+    });
+    Ok(first.map(|it| {
+        let name = it.key.unwrap_or_else(|| it.stored.task.id.to_string());
+        let error = it.last_error.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
+        let error: String = error.chars().take(200).collect();
+        if error.is_empty() { format!("`{name}` is {}", it.stored.task.state) } else { format!("`{name}`: {error}") }
+    }))
 }
 
 /// What an execution says it came to.

@@ -150,7 +150,7 @@ pub fn scope_of(written: &Written, tool: &str, is_given: bool, scope: &Scope) ->
         _ => &ARGS[..],
     };
     let has = |name: &&str| written.node.get(name).and_then(Node::map).is_some_and(|entries| !entries.is_empty());
-    let has_some = own.iter().any(|name| has(&name)) || (is_given && tool != "playbook");
+    let has_some = own.iter().any(has) || (is_given && tool != "playbook");
     if has_some { scope.clone() } else { scope.without(&["args"]) }
 }
 
