@@ -180,6 +180,8 @@ struct Bad<'a> {
     class: Class,
     now: Timestamp,
     matched: Option<String>,
+    /// The maximum of the rule that matched, where it is used up.
+    rule_max: Option<u32>,
     notes: Vec<String>,
     delay: Option<DelayParts>,
     allowance: Allowance,
@@ -201,7 +203,17 @@ impl<'a> Bad<'a> {
         let ignored = failure.retry_after_ignored.as_deref();
         let notes =
             ignored.map(|text| format!("retry_after `{text}` cannot be read and was ignored")).into_iter().collect();
-        Bad { snapshot, failure, class, now, matched: None, notes, delay: None, allowance: Allowance::default() }
+        Bad {
+            snapshot,
+            failure,
+            class,
+            now,
+            matched: None,
+            rule_max: None,
+            notes,
+            delay: None,
+            allowance: Allowance::default(),
+        }
     }
 
     fn task(&self) -> &'a Task {
@@ -304,13 +316,16 @@ impl<'a> Bad<'a> {
     /// 4: a rule stands in place of the simple fields, which are sugar for rules behind it (model A7).
     fn by_rule(mut self, policy: &'a Policy, index: usize, rule: &'a Rule) -> Result<Transition, Rejection> {
         let used = self.task().rule_counts.get(index).copied().unwrap_or(0);
-        let spent = rule.max.is_some_and(|max| used >= max);
+        let spent = rule.max.filter(|max| used >= *max);
         match rule.then {
             Then::Final => {
                 self.class = Class::Final;
                 self.refuse(Reason::Rule)
             }
-            _ if spent => self.exhaust(policy, Reason::Attempts),
+            _ if spent.is_some() => {
+                self.rule_max = spent;
+                self.exhaust(policy, Reason::Attempts)
+            }
             Then::Park => self.park(Counted::Attempt),
             Then::Snooze => self.postpone(policy, rule.delay.unwrap_or_default(), Some(index)),
             Then::Retry => {
@@ -424,6 +439,10 @@ impl<'a> Bad<'a> {
             let mut change = Change::of(task, now);
             change.end_attempt(AttemptOutcome::Snoozed);
             change.record.decision = Some(decision);
+            if task.class.is_none() {
+                let message = format!("it was postponed {} times, and no more are allowed", task.counters.snoozed);
+                change.record.failure = Some(Failure::new(Trigger::Explicit, message));
+            }
             change.event(EventKind::TaskRetryExhausted);
             change.event(EventKind::TaskFailed);
             change.event_of_executions(EventKind::ExecutionRetryExhausted);
@@ -654,22 +673,15 @@ impl<'a> Bad<'a> {
 
     fn decision_without_policy(&self, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
         Decision {
-            verdict,
-            reason,
-            at: self.now,
-            by: None,
             class: Some(self.class),
             trigger: Some(self.failure.trigger),
             matched: self.matched.clone(),
             policy: self.snapshot.policy_id,
-            max_retries: None,
+            rule_max: self.rule_max,
             delay: self.delay.clone(),
-            before: self.task().counters,
             after,
-            next_retry_at: None,
-            held_until: None,
-            held_by: None,
             notes: self.notes.clone(),
+            ..Decision::without_policy(verdict, reason, self.task().counters, self.now)
         }
     }
 

@@ -107,7 +107,10 @@ pub fn standing(task: &Task, last: Option<&Record>) -> String {
     let is_the_end = |record: &Record| record.decision.as_ref().is_some_and(|it| it.verdict == Verdict::Succeed);
     let since = match task.state {
         State::Succeeded if last.is_none_or(|last| !is_the_end(last)) => Some(format!("run {} succeeded", task.run)),
-        State::Canceled | State::Skipped => task.reason.map(|reason| cancellation(reason).to_owned()),
+        State::Canceled | State::Skipped => Some(task.reason.map_or("it was given up", cancellation).to_owned()),
+        State::Failed | State::Dead if !last.is_some_and(|last| is_its_end(task, last)) => {
+            Some(format!("it ended as {}: {}", task.state, task.reason.map_or("it was given up", gave_up)))
+        }
         _ if last.is_some_and(|last| last.cycle < task.cycle) => Some("somebody asked for another try".to_owned()),
         _ => None,
     };
@@ -134,6 +137,33 @@ pub fn mended(task: &Task, mended: &Record, last: Option<&Record>) -> String {
     format!("{ended}{who} {anew} execution {id}, which it stands for{superseded}{before}")
 }
 
+/// Whether a verdict is the one that ended a task that failed.
+fn is_its_end(task: &Task, last: &Record) -> bool {
+    last.cycle == task.cycle && last.decision.as_ref().is_some_and(|decision| Some(decision.reason) == task.reason)
+}
+
+/// Of tasks whose log does not have the verdict.
+fn gave_up(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Expired => PASSED,
+        Reason::Expression => cancellation(reason),
+        Reason::Attempts => "the retries are used up",
+        Reason::Lost => "too many runs were lost",
+        Reason::ThrottledOut => "it was throttled too often",
+        Reason::SnoozedOut => "it was postponed too often",
+        other => refusal(other),
+    }
+}
+
+const PASSED: &str = "its deadline has passed";
+
+/// What a task needed and did not get, by name and end.
+pub fn unmet(needs: &[(String, State)]) -> Option<String> {
+    let named: Vec<String> = needs.iter().take(5).map(|(name, end)| format!("`{name}` is {end}")).collect();
+    let more = if needs.len() > named.len() { " and more" } else { "" };
+    (!named.is_empty()).then(|| format!("of what it needs, {}{more}", named.join(", ")))
+}
+
 fn cancellation(reason: Reason) -> &'static str {
     match reason {
         Reason::Canceled => "somebody canceled it",
@@ -158,6 +188,7 @@ fn what_happened(record: &Record) -> String {
     match &record.failure {
         None => match record.outcome {
             Some(outcome) => format!("run {} {outcome}", record.run),
+            None if record.decision.is_some() => "it waited".into(),
             None => record.events.last().map(ToString::to_string).unwrap_or_default(),
         },
         Some(failure) => {
@@ -169,7 +200,10 @@ fn what_happened(record: &Record) -> String {
             let again = failure.status.map(|status| format!("{status} "));
             let bare = again.and_then(|again| message.strip_prefix("HTTP ").unwrap_or(message).strip_prefix(&*again));
             let short: String = bare.unwrap_or(message).chars().take(200).collect();
-            format!("run {}: {status}{name}{short}", record.run)
+            match record.outcome {
+                Some(_) => format!("run {}: {status}{name}{short}", record.run),
+                None => format!("without a run: {short}"),
+            }
         }
     }
 }
@@ -191,7 +225,11 @@ fn consequence(decision: &Decision) -> String {
         Verdict::Release => "given back, not counted".into(),
         Verdict::Park => "parked for a person".into(),
         Verdict::Refuse => format!("not retried because {}{class}{matched}", refusal(decision.reason)),
-        Verdict::Exhaust => format!("given up because {}{class}", exhaustion(decision)),
+        Verdict::Exhaust => format!(
+            "given up because {}{class}{}",
+            exhaustion(decision),
+            if decision.rule_max.is_some() { "" } else { &matched }
+        ),
     };
     if let (Some(until), Some(by)) = (decision.held_until, &decision.held_by) {
         words.push_str(&format!("; held by {by} until {}", until.to_rfc3339()));
@@ -222,16 +260,21 @@ fn refusal(reason: Reason) -> &'static str {
         Reason::OnLostFail => "a lost run fails this task",
         Reason::UpstreamFailed => "a task it needs failed",
         Reason::Rounds => "a round of it failed",
+        Reason::Expression => "what could not be worked out would not be the next time",
         _ => "it was not to be",
     }
 }
 
 fn exhaustion(decision: &Decision) -> String {
+    if let (Some(max), Some(rule)) = (decision.rule_max, &decision.matched) {
+        return format!("{rule} allows {} and no more", plural(max as usize, "retry"));
+    }
     match decision.reason {
         Reason::Attempts => match decision.max_retries {
             Some(max) => format!("all {} are used up", plural(max as usize, "retry")),
             None => "the retries are used up".into(),
         },
+        Reason::Expired if decision.delay.is_none() => PASSED.into(),
         Reason::Expired => "the next try would come after the deadline".into(),
         Reason::Lost => format!("{} were lost", plural(decision.after.lost as usize, "run")),
         Reason::ThrottledOut => "it was throttled too often".into(),

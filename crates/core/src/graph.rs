@@ -10,6 +10,7 @@ use crate::audit::Audit;
 use crate::budget::Booking;
 use crate::event::{EventKind, Record};
 use crate::execution::{Execution, ExecutionState};
+use crate::failure::{Class, Failure, Trigger};
 use crate::id::TaskId;
 use crate::operation::Mark;
 use crate::payload::NewPayload;
@@ -138,6 +139,9 @@ impl From<Rejection> for Halt {
         Halt::Rejected(rejection)
     }
 }
+
+/// The type of the error of those who fail with a task that they need.
+const UPSTREAM: &str = "upstream";
 
 /// Whether nothing is left to wait for.
 fn may_start(task: &Task, now: Timestamp) -> bool {
@@ -607,7 +611,7 @@ impl Working {
         if !edge.is_met_by(end) {
             let change = match edge.on_unmet {
                 OnUnmet::Skip => transition::skip(child, now)?,
-                OnUnmet::Fail => transition::fail_upstream(child, now)?,
+                OnUnmet::Fail => transition::fail_upstream(child, self.why_unmet(edge.from, end), now)?,
             };
             self.take(change, ends);
             return Ok(());
@@ -622,6 +626,19 @@ impl Working {
             self.take(change, ends);
         }
         Ok(())
+    }
+
+    /// What is said to those who fail with a task: which one it was and what was wrong with it. Further down it is said again.
+    fn why_unmet(&self, parent: TaskId, end: State) -> Failure {
+        let of_parent = self.records.iter().rev().find(|record| record.subject == parent.0);
+        let failure = of_parent.and_then(|record| record.failure.as_ref());
+        if let Some(above) = failure.filter(|failure| failure.error_type.as_deref() == Some(UPSTREAM)) {
+            return above.clone();
+        }
+        let message = failure.and_then(|failure| failure.message.lines().next()).filter(|line| !line.is_empty());
+        let message: String = message.map(|line| format!(": {line}")).unwrap_or_default().chars().take(200).collect();
+        let failure = Failure::new(Trigger::Upstream, format!("task {parent}, which it needs, is {end}{message}"));
+        Failure { class: Some(Class::Final), error_type: Some(UPSTREAM.into()), ..failure }
     }
 
     /// A parent all of whose children are over has nothing left to work for (F1-12). A barrier stops the climb above it:

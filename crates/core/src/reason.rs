@@ -128,6 +128,9 @@ pub struct Decision {
     pub policy: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
+    /// How often the rule that matched may be applied, where that was used up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule_max: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelayParts>,
     pub before: Counters,
@@ -141,4 +144,29 @@ pub struct Decision {
     /// What a person should know beside the verdict: a clamped Retry-After, an expression that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+impl Decision {
+    /// A verdict that no policy was asked for: nothing was counted.
+    pub fn without_policy(verdict: Verdict, reason: Reason, counters: Counters, at: Timestamp) -> Decision {
+        Decision {
+            verdict,
+            reason,
+            at,
+            by: None,
+            class: None,
+            trigger: None,
+            matched: None,
+            policy: None,
+            max_retries: None,
+            rule_max: None,
+            delay: None,
+            before: counters,
+            after: counters,
+            next_retry_at: None,
+            held_until: None,
+            held_by: None,
+            notes: Vec::new(),
+        }
+    }
 }

@@ -375,6 +375,27 @@ impl Task {
         }
     }
 
+    /// Whether its last error may be tried again, as far as its class and its policy have said.
+    pub fn may_be_retried(&self) -> bool {
+        use Reason::*;
+        let refused = matches!(
+            self.reason,
+            Some(
+                Final
+                    | StopWhen
+                    | Ignored
+                    | NotListed
+                    | RetryWhen
+                    | Rule
+                    | Reclassified
+                    | OnLostFail
+                    | Expression
+                    | UpstreamFailed
+            )
+        );
+        self.class != Some(Class::Final) && !(self.state == State::Failed && refused)
+    }
+
     /// Whether its needs are met and its gate is to be looked at.
     pub fn is_at_its_gate(&self) -> bool {
         self.gated && self.state == State::Waiting && self.needs_left == 0 && !self.execution_paused

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::event::{AttemptOutcome, EventKind, Record};
+use crate::failure::{Class, Failure, Trigger};
 use crate::id::ExecutionId;
 use crate::operation::Was;
-use crate::reason::Reason;
+use crate::reason::{Decision, Reason, Verdict};
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
 
@@ -190,6 +191,15 @@ impl<'a> Change<'a> {
         self.release_lease();
     }
 
+    /// A verdict without a run of its own is kept as one with a run is (model A6): with its reason, and with what was wrong.
+    fn decide(&mut self, verdict: Verdict, reason: Reason, failure: Option<Failure>) {
+        let decision = Decision::without_policy(verdict, reason, self.before.counters, self.now);
+        let class = failure.as_ref().and_then(|failure| failure.class);
+        let trigger = failure.as_ref().map(|failure| failure.trigger);
+        self.record.decision = Some(Decision { class, trigger, ..decision });
+        self.record.failure = failure;
+    }
+
     pub fn release_lease(&mut self) {
         self.after.lease = None;
         self.after.timeout_at = None;
@@ -203,6 +213,10 @@ impl<'a> Change<'a> {
 
     /// Moves to `to`, or stays paused where the task was paused while its run was under way.
     pub fn finish_unless_paused(mut self, line: Line, to: State) -> Result<Transition, Rejection> {
+        // Who waits for a retry has been started, until the retry is due (T14).
+        if to == State::RetryPending {
+            self.after.started_at = self.record.started_at;
+        }
         if self.before.state == State::Paused {
             self.after.paused_from = Some(to);
             return self.finish(line, State::Paused, "moved");
@@ -217,7 +231,7 @@ impl<'a> Change<'a> {
         self.after.paused_from = None;
         self.after.parked = false;
         self.after.reason = Some(reason);
-        self.after.started_at = self.record.started_at;
+        self.after.started_at = self.record.started_at.or(self.before.started_at);
         self.after.ended_at = Some(self.now);
         self.finish(line, to, "ended")
     }
@@ -385,31 +399,40 @@ pub fn ready(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
 
 /// T4: an edge can no longer be met, and the task is not worth a failure.
 pub fn skip(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
-    unmet(task, now, Line::T4, State::Skipped, Reason::UpstreamUnmet)
+    unmet(task, now, Reason::UpstreamUnmet)
 }
 
 /// T4: its own condition says no.
 pub fn skip_by_condition(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
-    unmet(task, now, Line::T4, State::Skipped, Reason::Condition)
+    unmet(task, now, Reason::Condition)
 }
+
+/// How much is kept of what could not be worked out, in letters.
+const MOST_TOLD: usize = 4_096;
 
 /// T5: what stands at its gate could not be worked out.
 pub fn fail_at_gate(task: &Task, message: &str, now: Timestamp) -> Result<Transition, Rejection> {
     let mut change = given_up(task, now, EventKind::TaskFailed)?;
     change.data(json!({"reason": Reason::Expression.word(), "message": message}));
+    let short: String = message.chars().take(MOST_TOLD).collect();
+    let failure = Failure { error_type: Some("template".into()), ..Failure::new(Trigger::Error, short) };
+    change.after.class = Some(Class::Final);
+    change.decide(Verdict::Refuse, Reason::Expression, Some(Failure { class: Some(Class::Final), ..failure }));
     change.end(Line::T5, State::Failed, Reason::Expression)
 }
 
-/// T5: an edge can no longer be met, and the task fails with it.
-pub fn fail_upstream(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
-    unmet(task, now, Line::T5, State::Failed, Reason::UpstreamFailed)
+/// T5: an edge can no longer be met, and the task fails with it, because of this.
+pub fn fail_upstream(task: &Task, because: Failure, now: Timestamp) -> Result<Transition, Rejection> {
+    let mut change = given_up(task, now, EventKind::TaskFailed)?;
+    change.data(json!({"reason": Reason::UpstreamFailed.word()}));
+    change.decide(Verdict::Refuse, Reason::UpstreamFailed, Some(because));
+    change.end(Line::T5, State::Failed, Reason::UpstreamFailed)
 }
 
-fn unmet(task: &Task, now: Timestamp, line: Line, to: State, reason: Reason) -> Result<Transition, Rejection> {
-    let event = if to == State::Skipped { EventKind::TaskSkipped } else { EventKind::TaskFailed };
-    let mut change = given_up(task, now, event)?;
+fn unmet(task: &Task, now: Timestamp, reason: Reason) -> Result<Transition, Rejection> {
+    let mut change = given_up(task, now, EventKind::TaskSkipped)?;
     change.data(json!({"reason": reason.word()}));
-    change.end(line, to, reason)
+    change.end(Line::T4, State::Skipped, reason)
 }
 
 fn given_up(task: &Task, now: Timestamp, event: EventKind) -> Result<Change<'_>, Rejection> {
@@ -464,6 +487,7 @@ pub fn promote(task: &Task, now: Timestamp) -> Result<Step, Rejection> {
     let mut step = Step::of(task, State::Pending, now);
     step.after.next_retry_at = None;
     step.after.start_at = None;
+    step.after.started_at = None;
     step.after.hold = None;
     if task.state == State::RetryPending {
         step.tell(EventKind::TaskRetryDue, |unwritten| unwritten.retry_due = Some(now));
@@ -492,6 +516,14 @@ fn expire_now(task: &Task, now: Timestamp) -> Result<Transition, Rejection> {
         change.end_attempt(AttemptOutcome::Canceled);
     }
     change.data(json!({"reason": Reason::Expired.word()}));
+    // The last error stays what it was, where there was one.
+    let failure = task.class.is_none().then(|| {
+        let how = if task.run == 0 { "passed before it was started" } else { "has passed" };
+        let at = task.expires_at.unwrap_or(now).to_rfc3339();
+        let failure = Failure::new(Trigger::Timeout, format!("its deadline {at} {how}"));
+        Failure { error_type: Some("deadline".into()), ..failure }
+    });
+    change.decide(Verdict::Exhaust, Reason::Expired, failure);
     let line = if task.state == State::RetryPending { Line::T15 } else { Line::T27 };
     change.event(if line == Line::T15 { EventKind::TaskRetryExhausted } else { EventKind::TaskExpired });
     change.event(EventKind::TaskFailed);

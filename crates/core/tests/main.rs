@@ -3,6 +3,7 @@
 mod backtest;
 mod common;
 mod decide;
+mod ends;
 mod forecast;
 mod graph;
 mod lint;

@@ -49,7 +49,7 @@ fn each_verb_is_possible_from_its_own_states_only() {
     let state = |change: Result<Transition, Rejection>| change.map(|it| it.after().state);
     let verbs: Vec<(&str, Vec<State>, Verb)> = vec![
         ("T4", vec![Waiting], Box::new(move |task| state(transition::skip(task, T0)))),
-        ("T5", vec![Waiting], Box::new(move |task| state(transition::fail_upstream(task, T0)))),
+        ("T5", vec![Waiting], Box::new(move |task| state(transition::fail_upstream(task, error("x"), T0)))),
         ("T6", vec![Pending], Box::new(|task| transition::lease(task, "w", Millis(1), T0).map(|it| it.after.state))),
         ("T7", vec![Claimed], Box::new(move |task| state(transition::hook_started(task, Millis(1), T0)))),
         ("T14", vec![RetryPending], Box::new(move |task| transition::promote(task, late).map(|it| it.after.state))),

@@ -3152,6 +3152,8 @@ export interface components {
             matched?: string;
             policy?: number;
             max_retries?: number;
+            /** @description How often the rule that matched may be applied, where that was used up. */
+            rule_max?: number;
             /** @description How the delay came about, part by part. */
             delay?: {
                 strategy: string;
@@ -4839,6 +4841,31 @@ export interface components {
              */
             retry_cost_per_month?: number | null;
         };
+        /**
+         * @example [
+         *       "7d",
+         *       "14d"
+         *     ]
+         */
+        RetryDelays: (components["schemas"]["Duration"] | ({
+            attempt?: number | null;
+            delay?: components["schemas"]["Duration"] | null;
+            delay_days?: number | null;
+            delay_hours?: number | null;
+            delay_minutes?: number | null;
+        } & {
+            [key: string]: unknown;
+        }))[] | {
+            attempts: (components["schemas"]["Duration"] | ({
+                attempt?: number | null;
+                delay?: components["schemas"]["Duration"] | null;
+                delay_days?: number | null;
+                delay_hours?: number | null;
+                delay_minutes?: number | null;
+            } & {
+                [key: string]: unknown;
+            }))[];
+        };
         /** @enum {string} */
         RetryFrom: "failed" | "start";
         RetryPoint: {
@@ -4865,7 +4892,7 @@ export interface components {
             delay?: components["schemas"]["Duration"] | null;
             multiplier?: number | null;
             max_delay?: components["schemas"]["Duration"] | null;
-            schedule?: components["schemas"]["RetrySchedule"] | null;
+            schedule?: components["schemas"]["RetryDelays"] | null;
             jitter?: (("none" | "proportional" | "full" | "equal" | "decorrelated") | boolean) | null;
             retry_on?: components["schemas"]["Matchers"] | null;
             ignore?: components["schemas"]["Matchers"] | null;
@@ -4921,7 +4948,7 @@ export interface components {
             delay?: components["schemas"]["Duration"] | null;
             multiplier?: number | null;
             max_delay?: components["schemas"]["Duration"] | null;
-            schedule?: components["schemas"]["RetrySchedule"] | null;
+            schedule?: components["schemas"]["RetryDelays"] | null;
             jitter?: (("none" | "proportional" | "full" | "equal" | "decorrelated") | boolean) | null;
         } & {
             [key: string]: unknown | unknown | unknown;
@@ -5462,7 +5489,7 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
-            /** @description Whether its last error may be tried again; true where there was none. */
+            /** @description Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none. */
             retryable: boolean;
             /**
              * @description Errors that look the same to a person have the same.
@@ -5555,7 +5582,7 @@ export interface components {
                 expires_at: components["schemas"]["Instant"] | null;
             } | null;
             error_class: components["schemas"]["Class"] | null;
-            /** @description Whether its last error may be tried again; true where there was none. */
+            /** @description Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none. */
             retryable: boolean;
             /**
              * @description Errors that look the same to a person have the same.

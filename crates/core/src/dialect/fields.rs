@@ -12,6 +12,8 @@ use crate::time::{Millis, Timestamp};
 pub struct Fields<'a> {
     /// By snake-case name: the name as written, and its value.
     left: BTreeMap<String, (&'a str, &'a Value)>,
+    /// Every name as written, by its snake-case form.
+    written: BTreeMap<String, &'a str>,
     faults: Invalid,
     /// It was checked when it was stored, perhaps by an earlier version that let in more.
     stored: bool,
@@ -25,8 +27,12 @@ impl<'a> Fields<'a> {
         let Value::Object(object) = value else {
             return Err(Invalid::one("", "must be an object"));
         };
-        let mut fields = Fields { left: BTreeMap::new(), faults: Invalid::default(), stored: false };
+        let (left, written, faults) = (BTreeMap::new(), BTreeMap::new(), Invalid::default());
+        let mut fields = Fields { left, written, faults, stored: false };
         for (name, value) in object {
+            if !value.is_null() {
+                fields.written.insert(snake(name), name);
+            }
             if let Some((other, first)) = fields.left.insert(snake(name), (name, value))
                 && first != value
             {
@@ -57,6 +63,30 @@ impl<'a> Fields<'a> {
     /// Whether any spelling that `duration` reads is there.
     pub fn has_duration(&self, names: &[&str]) -> bool {
         names.iter().any(|name| UNITS.iter().any(|(unit, _)| self.has(&format!("{name}{unit}"))))
+    }
+
+    /// How one of these fields was written, whether it was read already or not.
+    pub fn written(&self, names: &[&str]) -> Option<&'a str> {
+        names.iter().find_map(|name| self.written.get(*name).copied())
+    }
+
+    /// The same for fields that `duration` reads.
+    pub fn written_duration(&self, names: &[&str]) -> Option<&'a str> {
+        let mut spelled = names.iter().flat_map(|name| UNITS.iter().map(move |(unit, _)| format!("{name}{unit}")));
+        spelled.find_map(|name| self.written.get(&name).copied())
+    }
+
+    /// Takes over what is wrong with the whole, but for what is told of a field or of a part of it already.
+    pub fn absorb_whole(&mut self, whole: Invalid) {
+        for fault in whole.faults {
+            let below = |told: &str| {
+                told.strip_prefix(fault.path.as_str())
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+            };
+            if !self.faults.faults.iter().any(|told| below(&told.path)) {
+                self.faults.push(fault.path, fault.message);
+            }
+        }
     }
 
     pub fn ignore(&mut self, name: &str) {

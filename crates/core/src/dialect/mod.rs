@@ -33,14 +33,11 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
             }
             None => return Err(Invalid::one("", "a number must be a whole count of executions")),
         },
-        Value::Object(_) => match parse_object(Fields::new(value)?, dialect)? {
-            Some(policy) => policy,
-            None => return Ok(None),
-        },
+        Value::Object(_) => return parse_object(Fields::new(value)?, dialect, Some(limits)),
         Value::String(short) if dialect == Dialect::Native => return parse(&text::long_form(short)?, dialect, limits),
         _ => return Err(Invalid::one("", "must be an object, true, false or a number of executions")),
     };
-    if dialect == Dialect::Task && !value.is_object() {
+    if dialect == Dialect::Task {
         check_seed_001(&policy)?;
     }
     policy.check(limits)?;
@@ -50,7 +47,7 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
 /// What a stored policy was: the normalised form is native, and was checked when it was stored.
 pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
-    parse_object(Fields::stored(&value)?, Dialect::Native)?
+    parse_object(Fields::stored(&value)?, Dialect::Native, None)?
         .ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
 }
 
@@ -59,7 +56,12 @@ pub fn duration(value: &Value) -> Result<Millis, String> {
     fields::duration(value, 1e3)
 }
 
-fn parse_object(mut fields: Fields<'_>, outer: Dialect) -> Result<Option<Policy>, Invalid> {
+/// What is wrong with single fields and what is wrong with the whole is told together. What was stored was within the limits.
+fn parse_object(
+    mut fields: Fields<'_>,
+    outer: Dialect,
+    limits: Option<&PolicyLimits>,
+) -> Result<Option<Policy>, Invalid> {
     let dialect = match fields.word("dialect", Dialect::from_word, Dialect::list) {
         Some(inner) if outer == Dialect::Native || inner == outer => inner,
         Some(_) => {
@@ -86,6 +88,9 @@ fn parse_object(mut fields: Fields<'_>, outer: Dialect) -> Result<Option<Policy>
         if let Err(faults) = check_seed_001(&policy) {
             fields.absorb("", faults);
         }
+    }
+    if let Some(Err(faults)) = limits.filter(|_| enabled).map(|limits| policy.check(limits)) {
+        fields.absorb_whole(faults.renamed(|path| parts::as_written(&fields, path)));
     }
     fields.finish()?;
     Ok(enabled.then_some(policy))

@@ -31,6 +31,41 @@ const MULTIPLIERS: [&str; 2] = ["multiplier", "backoff_multiplier"];
 const INITIAL_DELAYS: [&str; 2] = ["initial_delay", "initial_backoff"];
 const MAX_DELAYS: [&str; 2] = ["max_delay", "max_backoff"];
 
+/// A path of the policy by the name that the document has for it.
+pub fn as_written(fields: &Fields<'_>, path: &str) -> String {
+    let end = path.find(['.', '[']).unwrap_or(path.len());
+    let (name, rest) = path.split_at(end);
+    let written = match name {
+        "multiplier" => fields.written(&MULTIPLIERS),
+        "initial_delay" => fields.written_duration(&INITIAL_DELAYS).or(fields.written(&["wait_duration"])),
+        "delay" => fields.written_duration(&["delay"]),
+        "max_delay" => fields.written_duration(&MAX_DELAYS),
+        _ => None,
+    };
+    format!("{}{rest}", written.unwrap_or(name))
+}
+
+/// Fields that say something else than the strategy does. Only natively: rows and documents of the seeds carry what they do not use.
+fn refuse_contradictions(fields: &mut Fields<'_>, chosen: Option<Shape>, delay: Millis) {
+    let Some(shape) = chosen else { return };
+    let (word, waits) = match shape {
+        Shape::Immediate => ("immediate", "waits for nothing"),
+        Shape::Fixed => ("fixed", "always waits for `delay`"),
+        Shape::Linear => ("linear", "grows by `delay`"),
+        Shape::Exponential => ("exponential", "grows by `multiplier`"),
+        Shape::Schedule => ("schedule", "waits as its list says"),
+    };
+    let list = fields.written(&["schedule", "custom_schedule"]).filter(|_| shape != Shape::Schedule);
+    let factor = fields.written(&MULTIPLIERS).filter(|_| shape != Shape::Exponential);
+    let of_list = shape == Shape::Schedule;
+    let first = fields.written_duration(&INITIAL_DELAYS).or(fields.written(&["wait_duration"])).filter(|_| of_list);
+    let is_delayed = of_list || (shape == Shape::Immediate && delay > Millis::ZERO);
+    let delay = fields.written_duration(&["delay"]).filter(|_| is_delayed);
+    for name in [list, factor, first, delay].into_iter().flatten() {
+        fields.fault(name, format!("contradicts the strategy `{word}`, which {waits}; give one of the two"));
+    }
+}
+
 /// Reads whatever of a backoff is there; what is not keeps the value of `base`.
 pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Backoff {
     let explicit = shape(fields);
@@ -48,6 +83,15 @@ pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Bac
     });
 
     let chosen = explicit.or(schedule.as_ref().map(|_| Shape::Schedule));
+    if dialect == Dialect::Native && !fields.is_stored() {
+        refuse_contradictions(fields, chosen, delay.unwrap_or_default());
+    }
+    let wrong = multiplier.filter(|multiplier| !(multiplier.is_finite() && *multiplier >= 1.0));
+    if wrong.is_some() {
+        let name = fields.written(&MULTIPLIERS).unwrap_or("multiplier");
+        fields.fault(name, "must be a number of 1 or more");
+    }
+    let multiplier = multiplier.filter(|_| wrong.is_none());
     let strategy = match chosen {
         None if initial.is_none() && delay.is_none() && multiplier.is_none() => base.strategy.clone(),
         Some(Shape::Immediate) => Strategy::Immediate { first: initial.or(delay).filter(|first| first.0 > 0) },
@@ -81,9 +125,6 @@ pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Bac
             }
         }
     };
-    if multiplier.is_some_and(|multiplier| !(multiplier.is_finite() && multiplier >= 1.0)) {
-        fields.fault("multiplier", "must be a number of 1 or more");
-    }
     // A preset's cap belongs to the preset's own curve; a list or a fixed delay says its lengths itself.
     let keeps_cap = matches!(strategy, Strategy::Exponential { .. } | Strategy::Linear { .. });
     Backoff {

@@ -250,6 +250,62 @@ fn conflicts_and_unknown_fields_are_named() {
     assert_eq!(faults(Dialect::Task, json!({"dialect": "run"})), ["dialect"]);
 }
 
+/// What the strategy makes no use of is refused by the name it was given, not dropped.
+#[test]
+fn fields_that_contradict_the_strategy_are_refused_by_name() {
+    let check = |value: Value, paths: &[&str]| assert_eq!(faults(Dialect::Native, value.clone()), paths, "{value}");
+    check(json!({"strategy": "fixed", "schedule": ["1s", "9s"]}), &["schedule"]);
+    check(json!({"strategy": "exponential", "customSchedule": ["1s"]}), &["customSchedule"]);
+    check(json!({"strategy": "fixed", "delay": 5, "backoff_multiplier": 2}), &["backoff_multiplier"]);
+    check(json!({"strategy": "linear", "multiplier": 2}), &["multiplier"]);
+    check(json!({"strategy": "immediate", "multiplier": 2, "delay_secs": 3}), &["multiplier", "delay_secs"]);
+    check(
+        json!({"strategy": "schedule", "schedule": ["1s"], "initial_delay": 5, "delay": 6}),
+        &["initial_delay", "delay"],
+    );
+    check(json!({"schedule": ["1s"], "multiplier": 3}), &["multiplier"]);
+    check(
+        json!({"rules": [{"then": "retry", "strategy": "fixed", "delay": 5, "multiplier": 2}]}),
+        &["rules[0].multiplier"],
+    );
+    // What every strategy has a use for, and what says the same.
+    for fine in [
+        json!({"strategy": "fixed", "delay": "10s", "initial_delay": "1s", "max_delay": "5s", "jitter": "full"}),
+        json!({"strategy": "immediate", "delay": 0, "initial_delay": "1s", "max_delay": "1m"}),
+        json!({"strategy": "exponential", "delay": "10s", "multiplier": 3}),
+        json!({"strategy": "linear", "initial_delay": "1s", "delay": "2s"}),
+        json!({"schedule": ["7d", "14d"], "max_retries": 5}),
+        json!({"strategy": "fixed", "delay": 5, "schedule": null, "multiplier": null}),
+    ] {
+        native(fine);
+    }
+    // Rows of seed 000 have all columns, used or not.
+    let row = json!({"retry_strategy": "fixed_delay", "max_attempts": 3, "initial_delay_seconds": 0, "delay_seconds": 300,
+        "multiplier": 2.0, "max_delay_seconds": null, "custom_schedule": null});
+    assert!(read(Dialect::Workflow, row).is_some());
+}
+
+/// What is wrong with the whole is told together with what is wrong with its parts, each once.
+#[test]
+fn every_fault_of_a_policy_is_told_at_once() {
+    let check = |dialect, value: Value, paths: &[&str]| assert_eq!(faults(dialect, value.clone()), paths, "{value}");
+    check(
+        Dialect::Native,
+        json!({"retry_on": [], "on_lost": "shrug", "colour": 1}),
+        &["on_lost", "retry_on", "colour"],
+    );
+    check(Dialect::Native, json!({"retry_on": [], "max_retries": 1001}), &["max_retries", "retry_on"]);
+    check(Dialect::Native, json!({"retry_on": [], "schedule": ["soon"]}), &["schedule[0]", "retry_on"]);
+    check(Dialect::Native, json!({"retry_on": [], "multiplier": 0.5}), &["multiplier", "retry_on"]);
+    check(Dialect::Task, json!({"max_retries": 11, "retry_on": []}), &["max_retries", "retry_on"]);
+    check(
+        Dialect::Run,
+        json!({"initial_backoff_secs": 99_999_999, "retry_on": []}),
+        &["initial_backoff_secs", "retry_on"],
+    );
+    assert_eq!(read(Dialect::Native, json!({"enabled": false, "retry_on": []})), None, "it is never used");
+}
+
 /// S1-69 to S1-73: seed 001 bounds its own policies, whatever the server allows.
 #[test]
 fn seed_001_keeps_its_own_bounds() {
@@ -257,7 +313,7 @@ fn seed_001_keeps_its_own_bounds() {
     check(json!({"max_retries": 0}), &["max_retries"]);
     check(json!({"max_retries": 11}), &["max_retries"]);
     check(json!({"max_retries": 3, "initial_delay_secs": 0}), &["initial_delay_secs"]);
-    check(json!({"max_retries": 3, "backoff_multiplier": 0.9}), &["multiplier"]);
+    check(json!({"max_retries": 3, "backoff_multiplier": 0.9}), &["backoff_multiplier"]);
     check(json!({"max_retries": 3, "max_delay_secs": 3601}), &["max_delay_secs"]);
     check(json!({"max_retries": 3, "initial_delay_secs": 20, "max_delay_secs": 10}), &["initial_delay_secs"]);
     check(json!({"max_retries": 3, "retry_on": []}), &["retry_on"]);

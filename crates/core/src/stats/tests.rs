@@ -40,6 +40,7 @@ fn failed(attempt: u32, verdict: Verdict) -> Fact {
         matched: None,
         policy: None,
         max_retries: None,
+        rule_max: None,
         delay: Some(DelayParts { total_ms: 1_000, ..DelayParts::default() }),
         before,
         after: before,

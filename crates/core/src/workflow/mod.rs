@@ -11,6 +11,7 @@ mod import;
 mod masked;
 mod native;
 mod node;
+mod nodes;
 mod order;
 mod playbook;
 mod problem;
@@ -30,10 +31,11 @@ use serde_json::{Map, Value};
 pub use diff::{Difference, between, diff};
 pub use import::import;
 pub use masked::masked_source;
-pub use playbook::names as playbook_names;
+pub use playbook::{known_before_rounds, names as playbook_names};
 pub use problem::{Position, Problem, Problems};
 pub use schema::schema;
 pub use state::{WorkflowAct, WorkflowState};
+pub use template::names_a_round;
 
 use crate::expression;
 use crate::graph::{OnUnmet, When};
@@ -78,7 +80,8 @@ pub struct Step {
     /// An expression without braces, asked once, before a loop begins.
     pub condition: Option<String>,
     pub foreach: Option<Foreach>,
-    /// A template over `result` and what every template sees.
+    /// A template over `result` and what every template sees. In a loop one that names the item is for each round, any other for
+    /// the list of them.
     pub output: Option<Value>,
     /// Another workflow in place of a task.
     pub call: Option<Call>,
@@ -110,6 +113,15 @@ pub enum Items {
     /// Without braces.
     Expression(String),
     List(Vec<Value>),
+}
+
+impl Items {
+    fn expression(&self) -> Option<&str> {
+        match self {
+            Items::Expression(text) => Some(text),
+            Items::List(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

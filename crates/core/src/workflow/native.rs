@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::fields::Fields;
-use super::node::Node;
+use super::node::{Entry, Node};
 use super::order::{Order, Place, Way};
 use super::problem::Findings;
 use super::step::{Defaults, Reader, Written};
 use super::task::{self, Shape};
 use super::template::{Reference, Scope};
-use super::{MAX_STEPS, Routes, Step, Workflow};
+use super::{MAX_STEPS, Routes, Step, Workflow, nodes};
 use crate::policy::Dialect;
 
 pub const FIELDS: [&str; 12] = [
@@ -30,6 +30,7 @@ pub const FIELDS: [&str; 12] = [
 ];
 
 pub fn read(root: &Node, routes: &mut Routes, findings: &mut Findings) -> Option<Workflow> {
+    let root = &nodes::as_workflow(root);
     let mut fields = Fields::of(root, "", findings)?;
     fields.text("$schema", findings);
     let name = fields.text("name", findings);
@@ -57,7 +58,7 @@ pub fn read(root: &Node, routes: &mut Routes, findings: &mut Findings) -> Option
     };
     let mut references = Vec::new();
     let output = fields.some("output").map(|field| {
-        Scope::common().check_node(field.node, &field.path, &mut references, findings);
+        Scope::common().without(&["attempt"]).check_node(field.node, &field.path, &mut references, findings);
         field.node.to_value()
     });
     fields.finish(&FIELDS, findings);
@@ -114,20 +115,37 @@ fn defaults(node: &Node, path: &str, findings: &mut Findings) -> Defaults {
 /// A map of steps by name, or a list of steps that have one.
 fn steps(node: &Node, reader: &mut Reader<'_>) -> (Vec<Step>, Vec<Place>) {
     let mut written: Vec<Written<'_>> = Vec::new();
+    let as_steps: Vec<Node> = match (node.map(), node.list()) {
+        (Some(entries), _) => {
+            let path = |entry: &Entry| format!("steps.{}", entry.key);
+            entries.iter().map(|entry| nodes::as_step(&entry.value, &path(entry), reader.findings)).collect()
+        }
+        (_, items) => {
+            let items = items.unwrap_or_default().iter().enumerate();
+            items.map(|(n, item)| nodes::as_step(item, &format!("steps[{n}]"), reader.findings)).collect()
+        }
+    };
     if let Some(entries) = node.map() {
-        written.extend(entries.iter().map(|entry| Written {
+        written.extend(entries.iter().zip(&as_steps).map(|(entry, node)| Written {
             name: &entry.key,
             name_at: entry.key_at,
             path: format!("steps.{}", entry.key),
-            node: &entry.value,
+            node,
+            is_node: nodes::is_one(&entry.value),
             in_list: false,
         }));
     } else if let Some(items) = node.list() {
         let mut seen = BTreeMap::new();
-        for (n, item) in items.iter().enumerate() {
+        for (n, (item, node)) in items.iter().zip(&as_steps).enumerate() {
             let path = format!("steps[{n}]");
-            let Some(name) = item.entry("name").filter(|entry| entry.value.text().is_some()) else {
-                let message = if item.map().is_some() { "needs a `name`" } else { "must be a map with a `name`" };
+            let is_node = nodes::is_one(item);
+            let name = if is_node { nodes::name(item) } else { item.entry("name") };
+            let Some(name) = name.filter(|entry| entry.value.text().is_some()) else {
+                let message = match item.map() {
+                    Some(_) if is_node => "needs a `nodeId`, its name",
+                    Some(_) => "needs a `name`",
+                    None => "must be a map with a `name`",
+                };
                 reader.findings.push(item.at, path, message);
                 continue;
             };
@@ -137,7 +155,7 @@ fn steps(node: &Node, reader: &mut Reader<'_>) -> (Vec<Step>, Vec<Place>) {
                 reader.findings.push(name_at, format!("{path}.name"), message);
                 continue;
             }
-            written.push(Written { name: text, name_at, path, node: item, in_list: true });
+            written.push(Written { name: text, name_at, path, node, is_node, in_list: !is_node });
         }
     } else {
         reader.findings.push(node.at, "steps", "must be a map of steps by name, or a list of steps with a `name`");

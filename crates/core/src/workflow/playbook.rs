@@ -14,11 +14,11 @@ use super::fields::{Fields, join};
 use super::node::Node;
 use super::order::{Order, Place, Way};
 use super::problem::{Findings, Position};
-use super::template::{COMMON, Scope};
+use super::template::Scope;
 use super::{MAX_STEPS, Routes, Workflow, native};
 use crate::policy::Dialect;
 
-pub use scope::names;
+pub use scope::{known_before_rounds, names};
 
 /// What templates of a playbook may name beside what every template may.
 const NAMES: [&str; 3] = ["workload", "execution_id", "args"];
@@ -206,9 +206,11 @@ fn map(written: &[Written], routes: &mut Routes, findings: &mut Findings) -> Opt
         match &step.kind {
             Kind::Marker => step::marker(step, findings),
             Kind::Tool(tool) => {
+                let arrival = &arrivals[n];
+                let is_given = arrival.edges.iter().any(|edge| edge.args.is_some());
+                let scope = step::scope_of(step, tool, is_given, &scope);
                 let read = step::read(step, tool, &scope, &mut references, routes, findings);
                 let Some(mut read) = read else { continue };
-                let arrival = &arrivals[n];
                 step::hand_over(&mut read, arrival, &mut references, &scope, findings);
                 read.needs.clone_from(&arrival.needs);
                 read.condition = flow::both(arrival.condition.as_deref(), read.condition.as_deref());
@@ -235,6 +237,8 @@ fn scope_of(written: &[Written]) -> Scope {
 }
 
 /// Names that stay what they are, even where a step or an argument is called so.
+const RESERVED: [&str; 8] = ["input", "steps", "execution", "attempt", "workload", "execution_id", "args", "vars"];
+
 fn is_reserved(name: &str) -> bool {
-    COMMON.contains(&name) || NAMES.contains(&name) || name == "vars"
+    RESERVED.contains(&name)
 }

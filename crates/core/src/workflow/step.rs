@@ -10,7 +10,7 @@ use super::order::Place;
 use super::problem::{Findings, Position};
 use super::task::{self, Shape};
 use super::template::{COMMON, LOOP, Reference, Scope};
-use super::{Call, Foreach, Items, Mode, Need, Origin, Routes, Step, executor};
+use super::{Call, Foreach, Items, Mode, Need, Origin, Routes, Step, executor, nodes};
 use crate::expression::is_template;
 use crate::graph::{OnUnmet, When};
 use crate::policy::Dialect;
@@ -41,6 +41,8 @@ pub struct Written<'a> {
     pub name_at: Position,
     pub path: String,
     pub node: &'a Node,
+    /// It was written as a node of another engine.
+    pub is_node: bool,
     /// In a list `name` is the name of the step, in a map it is the title of its task.
     pub in_list: bool,
 }
@@ -60,13 +62,19 @@ impl Reader<'_> {
         let mut references = Vec::new();
         let foreach = fields.some("foreach").and_then(|field| foreach(&field, &mut references, self.findings));
         let inner = match &foreach {
-            Some(foreach) => Scope::common().with([foreach.name.as_str(), LOOP]),
+            Some(foreach) => Scope::common().in_loop(&foreach.name),
             None => Scope::common(),
         };
         let condition =
             fields.some("if").and_then(|field| condition(&field, &Scope::common(), &mut references, self.findings));
         let output = fields.some("output").map(|field| {
-            inner.with(["result"]).check_node(field.node, &field.path, &mut references, self.findings);
+            // Which attempt it was is forgotten by the time that others look.
+            inner.without(&["attempt"]).with(["result"]).check_node(
+                field.node,
+                &field.path,
+                &mut references,
+                self.findings,
+            );
             field.node.to_value()
         });
         let (needs, written_needs) = fields.some("needs").map(|field| needs(&field, self.findings)).unwrap_or_default();
@@ -76,6 +84,9 @@ impl Reader<'_> {
         let known: Vec<&str> = task::FIELDS.iter().map(|(name, _)| *name).chain(OWN_FIELDS).collect();
         fields.finish(&known, self.findings);
 
+        if written.is_node {
+            nodes::routes(written.name, &written.path, self.routes);
+        }
         let dialect = if own.contains_key("retry") { dialect.or(self.defaults.dialect) } else { self.defaults.dialect };
         let (task, origins) = self.merge(written.name, &route, own, call.is_some());
         let step = Step {
@@ -127,6 +138,8 @@ impl Reader<'_> {
             // `null` is a word about retries: none, whatever the defaults say.
             let field = if shape == Shape::Retry { fields.take(name) } else { fields.some(name) };
             let Some(field) = field.filter(|_| !own.contains_key(name)) else { continue };
+            // The rest is the same for all rounds of a loop.
+            let scope = if task::OF_A_ROUND.contains(&name) { scope } else { &Scope::common() };
             let value = task::value(&field, shape, dialect, scope, references, self.findings);
             own.extend(value.map(|value| (name.to_owned(), value)));
         }

@@ -52,6 +52,9 @@ pub const FIELDS: [(&str, Shape); 20] = [
     ("dead_end_barrier", Shape::Bool),
 ];
 
+/// What each round of a loop has for itself.
+pub const OF_A_ROUND: [&str; 4] = ["name", "payload", "executor", "labels"];
+
 /// What only one step can say.
 pub const NOT_FOR_ALL: [&str; 2] = ["name", "dedupe_key"];
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use regex::Regex;
+use serde_json::Value;
 
 use super::fields::join;
 use super::node::{Content, Node};
@@ -22,6 +23,7 @@ pub struct Scope {
 pub const COMMON: [&str; 4] = ["input", "steps", "execution", "attempt"];
 /// Beside the item itself in a loop.
 pub const LOOP: &str = "loop";
+const INDEX: &str = "index";
 
 /// A step that a template names, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,17 @@ impl Scope {
         let mut wider = self.clone();
         wider.names.extend(names.into_iter().map(Into::into));
         wider
+    }
+
+    /// What the templates of a round may name.
+    pub fn in_loop(&self, item: &str) -> Scope {
+        self.with([item, LOOP, INDEX])
+    }
+
+    pub fn without(&self, names: &[&str]) -> Scope {
+        let mut narrower = self.clone();
+        narrower.names.retain(|name| !names.contains(&name.as_str()));
+        narrower
     }
 
     pub fn with_bare_steps(mut self, steps: BTreeSet<String>) -> Scope {
@@ -130,6 +143,19 @@ impl Scope {
             let known = self.names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             findings.push(at, path, format!("`{name}` is not known here; these are: {known}"));
         }
+    }
+}
+
+/// Whether a value names what only a round of a loop knows: its item, or which one it is.
+pub fn names_a_round(value: &Value, item: &str) -> bool {
+    match value {
+        Value::String(text) => {
+            let names = expression::check_template(text).unwrap_or_default();
+            names.iter().filter_map(|name| name.split('.').next()).any(|root| [item, LOOP, INDEX].contains(&root))
+        }
+        Value::Array(items) => items.iter().any(|value| names_a_round(value, item)),
+        Value::Object(fields) => fields.values().any(|value| names_a_round(value, item)),
+        _ => false,
     }
 }
 

@@ -96,7 +96,43 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
     }
     let most = core.config.limits.result_bytes;
     let rounds = rounds_of(core, claimed, most as u64).await?;
-    Ok(end(gathered(&rounds, most)))
+    let left = match (gathered(&rounds, most), step.output_of_each()) {
+        (Ok(results), Some(output)) => shaped(core, claimed, &step, output, &rounds, results).await?,
+        (gathered, _) => gathered,
+    };
+    Ok(end(match left {
+        Ok(results) => End::Succeeded { result: Some(Value::Array(results).to_string().into()) },
+        Err(failure) => End::Failed(*failure),
+    }))
+}
+
+/// What the rounds of a loop leave, where its output says what that is for each of them.
+async fn shaped(
+    core: &Core,
+    claimed: &Claimed,
+    step: &Step,
+    output: &Value,
+    rounds: &[StepView],
+    results: Vec<Value>,
+) -> Result<Result<Vec<Value>, Box<Failure>>, StoreError> {
+    let task = &claimed.stored.task;
+    let scene = match task.execution {
+        Some(execution) => core.scene(&task.lane.namespace, execution, &step.sees).await?,
+        None => None,
+    };
+    let Some(scene) = scene else { return Ok(Ok(results)) };
+    let round = |it: &StepView| it.step.as_deref().and_then(Step::read).and_then(|step| step.round);
+    let rounds = rounds.iter().zip(results).filter_map(|(it, result)| Some((round(it)?, result))).collect();
+    let most = core.config.limits.result_bytes;
+    Ok(match scene.shaped_rounds(step, output, rounds, most).await {
+        Ok(Some(results)) => Ok(results),
+        Ok(None) => {
+            let message =
+                format!("what its rounds leave is more than the {most} bytes of a result (--limit result_bytes)");
+            Err(finally("result_bytes", message).into())
+        }
+        Err(faults) => Err(finally("template", format!("what it speaks of could not be worked out: {faults}")).into()),
+    })
 }
 
 /// The type of a failure that a quota of the namespace is the reason for.
@@ -129,7 +165,9 @@ async fn begin_call(
         (Some(input), Some(execution)) => {
             let scene = core.scene(&namespace, execution, &step.sees).await?;
             let scene = scene.ok_or(CommandError::NotFound("execution"))?;
-            let rendered = expression::render(input, &scene.context(step)?);
+            let mut context = scene.context(step)?;
+            context["attempt"] = task.attempt_number().into();
+            let rendered = expression::render(input, &context);
             Some(rendered.map_err(|faults| faults.under("input"))?)
         }
         (input, _) => input.clone(),
@@ -170,7 +208,7 @@ async fn rounds_of(core: &Core, claimed: &Claimed, most_bytes: u64) -> Result<Ve
 }
 
 /// A loop succeeds with the list of what its rounds left; one that failed fails it for good, since it had its own retries.
-fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
+fn gathered(rounds: &[StepView], most_bytes: usize) -> Result<Vec<Value>, Box<Failure>> {
     let bad: Vec<&StepView> = rounds.iter().filter(|it| it.state.is_failure()).collect();
     let skipped = rounds.iter().filter(|it| it.state == State::Skipped).count();
     if bad.is_empty() && skipped == 0 {
@@ -181,15 +219,14 @@ fn gathered(rounds: &[StepView], most_bytes: usize) -> End {
                  (--limit result_bytes); let the rounds keep what is large elsewhere",
                 rounds.len()
             );
-            return End::Failed(finally("result_bytes", message));
+            return Err(finally("result_bytes", message).into());
         }
-        let results: Vec<Value> = rounds.iter().map(|it| parsed(it.result.as_deref())).collect();
-        return End::Succeeded { result: Some(Value::Array(results).to_string().into()) };
+        return Ok(rounds.iter().map(|it| parsed(it.result.as_deref())).collect());
     }
     let names: Vec<&str> = bad.iter().take(5).filter_map(|it| it.key.as_deref()).collect();
     let more = if bad.len() > names.len() { " and more" } else { "" };
     let message = format!("{} of {} rounds failed: {}{more}", bad.len(), rounds.len(), names.join(", "));
-    End::Failed(Failure::of_rounds(message))
+    Err(Failure::of_rounds(message).into())
 }
 
 fn finally(error_type: &str, message: String) -> Failure {
@@ -256,10 +293,8 @@ async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
             if let Some(reason) = stopped_by_quota(core, end).await? {
                 return Ok(End::Failed(finally(QUOTA, reason)));
             }
-            let message = match first_failure(core, end).await? {
-                Some(what) => format!("execution {id} failed: {what}"),
-                None => format!("execution {id} failed"),
-            };
+            let what = first_failure(core, end).await?.map(|what| format!(": {what}")).unwrap_or_default();
+            let message = format!("execution {id} failed{what}");
             let failure = Failure::new(Trigger::Upstream, message);
             Ok(End::Failed(Failure { error_type: Some("execution".into()), ..failure }))
         }
@@ -273,8 +308,11 @@ async fn first_failure(core: &Core, end: &CallEnd) -> Result<Option<String>, Sto
     let Some(task) = working.first_failure() else { return Ok(None) };
     let Some(view) = core.store.task(&task.lane.namespace, task.id).await? else { return Ok(None) };
     let said = view.last_failure.as_ref().and_then(|record| record.failure.as_ref()).map(|failure| &*failure.message);
-    let said: String = said.unwrap_or_else(|| task.state.word()).chars().take(MOST_SAID).collect();
-    Ok(Some(format!("{}: {said}", view.body.key.as_deref().unwrap_or(&task.lane.kind))))
+    let name = view.body.key.as_deref().unwrap_or(&task.lane.kind);
+    Ok(Some(match said {
+        Some(said) => format!("`{name}`: {}", said.chars().take(MOST_SAID).collect::<String>()),
+        None => format!("`{name}` is {}", task.state),
+    }))
 }
 
 /// So much of what a step said is repeated by what stands for its execution.

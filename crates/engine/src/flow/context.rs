@@ -6,7 +6,7 @@ use comeback_core::{ExecutionId, Invalid, State, expression, workflow};
 use comeback_store::{ExecutionView, StepView, StepsOf, StoreError};
 use serde_json::{Map, Value, json};
 
-use super::Step;
+use super::{Round, Step};
 use crate::{CommandError, Core, Engine};
 
 /// One execution, as its steps see it.
@@ -108,12 +108,10 @@ impl Scene {
                 "scheduled_at": firing.map(|firing| firing.at.to_rfc3339()),
             }),
         );
+        let mut names = Value::Object(names);
         if let Some(round) = &step.round {
-            names.insert(round.name.clone(), round.item.clone());
-            names.insert("index".into(), round.index.into());
-            names.insert("loop".into(), json!({"index": round.index + 1, "index0": round.index}));
+            round.name_in(&mut names);
         }
-        let names = Value::Object(names);
         if !step.bare_names {
             return Ok(names);
         }
@@ -130,7 +128,7 @@ impl Scene {
     fn shown(&self, it: &StepView) -> Value {
         let raw = parsed(it.result.as_deref());
         let step = it.step.as_deref().and_then(Step::read).filter(|_| it.state == State::Succeeded);
-        let shaped = step.as_ref().and_then(|step| self.shaped(step, step.output.as_ref()?, raw.clone()));
+        let shaped = step.as_ref().and_then(|step| self.shaped(step, step.output_of_all()?, raw.clone()));
         let result = shaped.unwrap_or(raw);
         if it.state == State::Succeeded {
             json!({"state": it.state.word(), "result": result})
@@ -147,10 +145,43 @@ impl Scene {
         expression::render(template, &context).ok()
     }
 
+    /// What the rounds of a loop leave in place of their results, each by its own item; nothing where that is more than so many
+    /// bytes together.
+    pub async fn shaped_rounds(
+        &self,
+        step: &Step,
+        template: &Value,
+        rounds: Vec<(Round, Value)>,
+        most_bytes: usize,
+    ) -> Result<Option<Vec<Value>>, Invalid> {
+        let mut context = self.context(&step.before_rounds())?;
+        let (mut shaped, mut left) = (Vec::new(), most_bytes);
+        for (round, result) in rounds {
+            comeback_store::Running::turn();
+            tokio::task::yield_now().await;
+            round.name_in(&mut context);
+            context["result"] = result.clone();
+            let value = expression::render(template, &context).unwrap_or(result);
+            let Some(room) = left.checked_sub(value.to_string().len() + 1) else { return Ok(None) };
+            left = room;
+            shaped.push(value);
+        }
+        Ok(Some(shaped))
+    }
+
     /// The steps that this one speaks of; not itself, so that this ends.
     fn others(&self, step: &Step) -> BTreeMap<String, StepView> {
         let sees = |key: &&String| step.sees.contains(key);
         self.steps.iter().filter(|(key, _)| sees(key)).map(|(key, it)| (key.clone(), it.clone())).collect()
+    }
+}
+
+impl Round {
+    /// What the texts of this round know beside all others; its item wins.
+    pub fn name_in(&self, names: &mut Value) {
+        names["index"] = self.index.into();
+        names["loop"] = json!({"index": self.index + 1, "index0": self.index});
+        names[self.name.as_str()] = self.item.clone();
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use comeback_core::{
-    Edge, ExecutionId, Executor, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When, expression,
+    Edge, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When,
+    expression, workflow,
 };
 use comeback_store::{Body, Loop, NewTask, StoreError, Stored, TaskView};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::calls::cancel_below_ended;
 use super::turns::{TURN, by_namespace, in_turns};
@@ -46,10 +47,11 @@ async fn look(core: &Core, stored: &Stored, spawned: &mut Spawned) -> Result<Opt
     let Some((execution, view)) = task.execution.zip(view) else { return Ok(Some(Gate::Open)) };
     let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Some(Gate::Open)) };
     let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Some(Gate::Open)) };
-    let context = match scene.context(&step) {
+    let mut context = match scene.context(&step.before_rounds()) {
         Ok(context) => context,
         Err(faults) => return Ok(Some(Gate::Fail(format!("what it speaks of could not be worked out: {faults}")))),
     };
+    context["attempt"] = task.attempt_number().into();
     match &step.condition {
         None => {}
         Some(condition) => match expression::holds(condition, &context) {
@@ -83,7 +85,45 @@ async fn look(core: &Core, stored: &Stored, spawned: &mut Spawned) -> Result<Opt
         return Ok(Some(Gate::Fail(refused.to_string())));
     }
     *more += items.len() as u64;
-    Ok(Some(rounds(core, execution, stored, &view, &step, foreach, items)))
+    Ok(Some(match named(core, &view.body, foreach, items, context).await {
+        Ok(items) => rounds(core, execution, stored, &view, &step, foreach, items),
+        Err(faults) => Gate::Fail(format!("what each round is called could not be worked out: {faults}")),
+    }))
+}
+
+/// An item, with the name and the labels of its round.
+type Item = (Value, Option<String>, BTreeMap<String, String>);
+
+async fn named(
+    core: &Core,
+    body: &Body,
+    foreach: &Foreach,
+    items: Vec<Value>,
+    mut context: Value,
+) -> Result<Vec<Item>, Invalid> {
+    let shown = json!({"name": body.name, "labels": body.labels});
+    if !workflow::names_a_round(&shown, &foreach.name) {
+        return Ok(items.into_iter().map(|item| (item, body.name.clone(), body.labels.clone())).collect());
+    }
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut all = Vec::with_capacity(items.len());
+    for (index, item) in (0_u32..).zip(items) {
+        comeback_store::Running::turn();
+        tokio::task::yield_now().await;
+        let round = Round { of: String::new(), index, name: foreach.name.clone(), item };
+        round.name_in(&mut context);
+        let filled = expression::render(&shown, &context)?;
+        let name = body.name.as_ref().map(|_| text(&filled["name"]));
+        let labels = filled["labels"].as_object().into_iter().flatten();
+        let labels = labels.map(|(key, value)| (key.clone(), text(value))).collect();
+        let mut faults = Invalid::default();
+        core.config.limits.check_labels("", &labels, &mut faults);
+        if let Some(name) = &name {
+            core.config.limits.check_name("name", name, &mut faults);
+        }
+        all.push(faults.or((round.item, name, labels))?);
+    }
+    Ok(all)
 }
 
 fn items(foreach: &Foreach, context: &Value) -> Result<Vec<Value>, String> {
@@ -116,16 +156,18 @@ fn rounds(
     view: &TaskView,
     step: &Step,
     foreach: &Foreach,
-    items: Vec<Value>,
+    items: Vec<Item>,
 ) -> Gate {
     let now = core.clock.now();
     let parent = stored.task.id;
     let name = view.body.key.clone().unwrap_or_default();
     let tasks: Vec<NewTask> = (0_u32..)
         .zip(items)
-        .map(|(index, item)| {
+        .map(|(index, (item, title, labels))| {
             let round = Round { of: name.clone(), index, name: foreach.name.clone(), item };
-            round_task(core.ids.task(now), execution, stored, view, step, foreach, round, now)
+            let mut new = round_task(core.ids.task(now), execution, stored, view, step, foreach, round, now);
+            (new.body.name, new.body.labels) = (title, labels);
+            new
         })
         .collect();
     let edge = |from: TaskId, to: TaskId, when: When| Edge { from, to, when, on_unmet: OnUnmet::Skip };
@@ -160,11 +202,10 @@ fn round_task(
     let by_policy = || stored.policy.as_ref().and_then(|policy| policy.timeout);
     task.timeout = each.timeout_ms.map(Millis).or_else(by_policy);
     task.attempt_deadline = each.attempt_deadline_ms.map(Millis);
-    let labels: BTreeMap<String, String> = view.body.labels.clone();
     let own = Step {
         condition: None,
         foreach: None,
-        output: step.output.clone(),
+        output: step.output_of_each().cloned(),
         call: each.call.clone(),
         vars: serde_json::Map::new(),
         locals: step.locals.clone(),
@@ -176,9 +217,7 @@ fn round_task(
         policy: stored.policy.clone(),
         body: Body {
             key: Some(format!("{}[{}]", round.of, round.index)),
-            name: view.body.name.clone(),
             payload: view.body.payload.clone(),
-            labels,
             executor: view.body.executor.clone(),
             step: Some(own.text()),
             traceparent: view.body.traceparent.clone(),

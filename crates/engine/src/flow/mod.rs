@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::{ExecutionId, Policy, expression};
+use comeback_core::{ExecutionId, Policy, expression, workflow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -129,6 +129,27 @@ impl Step {
     /// Whether others see something else than what it reported.
     pub(crate) fn shapes_its_result(&self) -> bool {
         self.output.is_some() || !self.vars.is_empty()
+    }
+
+    /// What others see as its result, where that is not worked out round by round.
+    pub(crate) fn output_of_all(&self) -> Option<&Value> {
+        self.output.as_ref().filter(|_| self.output_of_each().is_none())
+    }
+
+    /// What each round of a loop leaves in place of its result.
+    pub(crate) fn output_of_each(&self) -> Option<&Value> {
+        let foreach = self.foreach.as_ref()?;
+        self.output.as_ref().filter(|output| workflow::names_a_round(output, &foreach.name))
+    }
+
+    /// As it is while there is no round yet.
+    pub(crate) fn before_rounds(&self) -> Step {
+        match &self.foreach {
+            Some(foreach) => {
+                Step { locals: workflow::known_before_rounds(&self.locals, &foreach.name), ..self.clone() }
+            }
+            None => self.clone(),
+        }
     }
 
     pub(crate) fn text(&self) -> String {

@@ -360,7 +360,7 @@ stories! {
         let kinds: Vec<_> = told.iter().map(|it| (it.event.kind.word(), it.event.task)).collect();
         assert_eq!(kinds, [("execution.retry_scheduled", started.task), ("execution.retry_exhausted", started.task)]);
         assert_eq!(told[0].event.data["next_retry_at"], json!(due.to_rfc3339()));
-        assert_eq!(told[0].event.data["last_error"], json!(format!("execution {} failed: a: no", started.execution)));
+        assert_eq!(told[0].event.data["last_error"], json!(format!("execution {} failed: `a`: no", started.execution)));
         assert_eq!(told[1].event.data["reason"], json!("attempts"));
     }
 

@@ -78,7 +78,17 @@ pub fn tag(path: &str) -> Option<&'static str> {
     TAGS.iter().find(|(first, ..)| *first == word).map(|(_, tag, _)| *tag)
 }
 
-fn build() -> Value {
+/// Every shape with its name. No two different ones may share a name: the later would stand for both.
+fn components(parts: doc::Parts, answers: &Answers) -> Vec<(String, Value)> {
+    let derived: BTreeMap<String, Value> = parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
+    let made = shapes::made_of(&derived).into_iter().chain(shapes::all());
+    let made: Vec<(String, Value)> = made.map(|(name, schema)| (name.to_owned(), schema)).collect();
+    let sorts = answers.sorts.iter().map(|sort| (sort.name(), sort.schema()));
+    derived.into_iter().chain(made).chain(sorts).collect()
+}
+
+/// The paths, what they answer, and all shapes.
+fn described() -> (Map<String, Value>, Answers, Vec<(String, Value)>) {
     let mut paths: Map<String, Value> = Map::new();
     let mut parts = doc::Parts::new();
     let mut answers = Answers::default();
@@ -88,11 +98,13 @@ fn build() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_ascii_lowercase()] = operation(&route, doc, &mut answers);
     }
-    let mut schemas: BTreeMap<String, Value> =
-        parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
-    let made = shapes::made_of(&schemas);
-    schemas.extend(made.into_iter().chain(shapes::all()).map(|(name, schema)| (name.to_owned(), schema)));
-    schemas.extend(answers.sorts.iter().map(|sort| (sort.name(), sort.schema())));
+    let schemas = components(parts, &answers);
+    (paths, answers, schemas)
+}
+
+fn build() -> Value {
+    let (paths, answers, schemas) = described();
+    let schemas: BTreeMap<String, Value> = schemas.into_iter().collect();
     let mut document = json!({
         "openapi": "3.1.0",
         "info": {
@@ -305,4 +317,31 @@ fn shared_response(sorts: &[&problems::Sort], shape: Shape) -> (String, Value) {
         "content": {media: {"schema": schema}},
     });
     (format!("{prefix}{}", names.join("Or")), response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_shapes_share_a_name() {
+        let mut known: BTreeMap<String, Value> = BTreeMap::new();
+        for (name, schema) in described().2 {
+            // What is derived from `stands_for` has no fields of its own: the shape of that name says them.
+            let other = known.insert(name.clone(), schema.clone());
+            if let Some(other) = other.filter(|other| *other != json!({"type": "object"})) {
+                assert_eq!(other, schema, "{name}");
+            }
+        }
+    }
+
+    /// A policy's schedule is a list of delays, not a row of `/retry-schedules`.
+    #[test]
+    fn a_policy_may_have_a_schedule() {
+        let document = build();
+        let fields = &document["components"]["schemas"]["RetryPolicyFields"]["properties"];
+        assert!(fields["schedule"].to_string().contains("/RetryDelays\""), "{fields}");
+        let delays = document["components"]["schemas"]["RetryDelays"].to_string();
+        assert!(delays.contains("array") && !delays.contains("retry_type"), "{delays}");
+    }
 }

@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
-use comeback_core::{ExecutionId, ExecutionState, Invalid, Reason, TaskId, When};
+use comeback_core::{Edge, ExecutionId, ExecutionState, Invalid, Reason, Task, TaskId, When};
 use comeback_engine::Deed;
 use comeback_engine::flow::{Start, Started};
 use comeback_engine::store::{ExecutionQuery, Graph, GraphTask, StepsOf, Subject, TaskView};
@@ -201,13 +201,19 @@ async fn show(
     Ok(Json(shape::whole(&view, &graph, &steps, output, failed.as_ref())))
 }
 
-/// The first task that failed by itself, and for which nobody was waiting in case it did.
+/// The first task that failed and for which nobody was waiting in case it did; by itself rather than because of another.
 async fn first_failure(app: &App, caller: &Caller, graph: &Graph) -> Result<Option<TaskView>, Problem> {
-    let is_awaited =
-        |it: &GraphTask| it.edges.as_ref().is_some_and(|edges| edges.out.iter().any(|edge| edge.when != When::Success));
+    let is_awaited = |it: &GraphTask| {
+        let state = it.stored.task.state;
+        let is_met = |edge: &Edge| edge.when != When::Success && edge.is_met_by(state);
+        it.edges.as_ref().is_some_and(|edges| edges.out.iter().any(is_met))
+    };
     let tasks = graph.tasks.iter().filter(|it| !is_awaited(it)).map(|it| &it.stored.task);
-    let bad = tasks.filter(|task| task.state.is_failure() && task.reason != Some(Reason::UpstreamFailed));
-    let Some(first) = bad.min_by_key(|task| (task.ended_at, task.id)) else { return Ok(None) };
+    let for_another =
+        |task: &Task| matches!(task.reason, Some(Reason::UpstreamFailed | Reason::FailFast | Reason::DeadEnd));
+    let bad = tasks.filter(|task| task.state.is_failure());
+    let first = bad.min_by_key(|task| (for_another(task), task.ended_at, task.id));
+    let Some(first) = first else { return Ok(None) };
     Ok(app.engine.store().task(&caller.namespace, first.id).await?)
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::payload::OldPayload;
 use comeback_core::transition::Act;
-use comeback_core::{Invalid, Record, Speaker, TaskId, Timestamp};
+use comeback_core::{Invalid, Record, Speaker, State as Ended, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
 use comeback_engine::{Deed, Describe, Json as Text, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
 use serde::Deserialize;
@@ -440,12 +440,15 @@ async fn why(
 ) -> Result<Json<Value>, Problem> {
     let why = app.engine.why(&caller.namespace, task_id(&id)?).await?;
     let record = why.view.last_decision.as_ref();
+    let failure = record.and_then(|record| record.failure.as_ref());
+    let is_bad = matches!(why.view.stored.task.state, Ended::Failed | Ended::Dead);
+    let last = why.view.last_failure.as_ref().filter(|_| is_bad).and_then(|record| record.failure.as_ref());
     Ok(Json(json!({
         "task_id": why.view.stored.task.id.to_string(),
         "state": why.view.stored.task.state.word(),
         "text": why.text,
         "decision": record.and_then(|record| record.decision.as_ref()).map(wire::decision),
-        "error": record.and_then(|record| record.failure.as_ref()).map(wire::failure),
+        "error": failure.or(last).map(wire::failure),
     })))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comeback_core::{Edge, ExecutionState, State, Timestamp};
+use comeback_core::{Edge, ExecutionState, Failure, State, Timestamp, Trigger, explain};
 use comeback_engine::store::{ExecutionView, Graph, Origin, StepView, TaskView};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -165,11 +165,16 @@ pub fn whole(
 }
 
 fn error(failed: &TaskView) -> Value {
-    let failure = failed.last_failure.as_ref().and_then(|record| record.failure.as_ref());
+    let failure = failed.last_failure.as_ref().and_then(|record| record.failure.clone());
+    // Who was canceled may never have failed.
+    let failure = failure.unwrap_or_else(|| {
+        let text = explain::standing(&failed.stored.task, failed.last_decision.as_ref());
+        Failure::new(Trigger::Canceled, text)
+    });
     json!({
         "task_id": failed.stored.task.id.to_string(),
         "key": failed.body.key,
-        "failure": failure.map(super::failure),
+        "failure": super::failure(&failure),
     })
 }
 

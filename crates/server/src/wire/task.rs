@@ -7,8 +7,8 @@ use comeback_core::filter::fingerprint_to_hex;
 use comeback_core::payload::{self, OldPayload};
 use comeback_core::workflow::between;
 use comeback_core::{
-    AttemptOutcome, Class, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Priority, Record, RetryKind, State, When,
-    dialect, mask,
+    AttemptOutcome, Dialect, Invalid, OnUnmet, Policy, PolicyLimits, Priority, Record, RetryKind, State, When, dialect,
+    mask,
 };
 use comeback_engine::executors::Kinds;
 use comeback_engine::store::{ListCursor, Listed, SubmittedTask, TaskView};
@@ -483,7 +483,7 @@ fn common(stored: &comeback_engine::store::Stored) -> Value {
             "worker": lease.worker, "expires_at": instant(lease.expires_at),
         })),
         "error_class": task.class.map(|class| class.word()),
-        "retryable": task.class != Some(Class::Final),
+        "retryable": task.may_be_retried(),
         "fingerprint": task.fingerprint.map(fingerprint_to_hex),
         "deadline_at": instant(task.expires_at),
         "submitted_at": task.submitted_at.to_rfc3339(),

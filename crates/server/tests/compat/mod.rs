@@ -1,7 +1,9 @@
 //! Clients of other servers, on both databases: what they send is accepted as it stands, and what they hear is what they know.
 
 mod batch;
+mod ends;
 mod jobs;
+mod loops;
 mod queue;
 mod schedules;
 mod steps;

@@ -208,7 +208,7 @@ async fn a_retry_of_an_execution_is_linked_and_keeps_what_started_it() {
             assert_eq!(of(&second), [id(&first), id(&first), json!(1), json!(trigger)], "{found}");
             assert_eq!(of(&third), [id(&second), id(&first), json!(2), json!(trigger)], "{found}");
             let task = world.get(&format!("/api/v1/tasks/{}", text(&third["task_id"]))).await;
-            assert!(task["last_error"].to_string().contains("failed: a: away"), "{task}");
+            assert!(task["last_error"].to_string().contains("failed: `a`: away"), "{task}");
             let leased = world.post("/api/v1/leases", json!({"worker": "w", "kinds": ["a"], "limit": 1})).await;
             let report = json!({"lease": leased["leases"][0]["lease"], "outcome": "succeeded"});
             world.post("/api/v1/leases/report", json!({"reports": [report]})).await;

@@ -112,7 +112,7 @@ fn promotion(index_condition: &str, event: i16) -> String {
            update task_open o set state = 1, version = o.version + 1, seq = o.seq + 1,
              unwritten = (o.unwritten | {event})::int2, ready_at = greatest($1, o.updated_at),
              updated_at = greatest($1, o.updated_at), due = null, next_retry_at = null,
-             start_at = null, held_until = null, held_by = null
+             start_at = null, started_at = null, held_until = null, held_by = null
            where o.id = any(array(select id from task_open where {index_condition} and hold = 0 and due <= $1
              and (expires_at is null or expires_at > $1) and execution_id is null and lane <> all($3::int4[])
              and not exists (select 1 from loop_pause where name = $4 and until > $1)

@@ -125,7 +125,7 @@ fn promote_lone(
     let sql = format!(
         "update task_open set state = 1, version = version + 1, seq = seq + 1, unwritten = unwritten | {event},
            ready_at = max(?1, updated_at), updated_at = max(?1, updated_at),
-           due = null, next_retry_at = null, start_at = null, held_until = null, held_by = null
+           due = null, next_retry_at = null, start_at = null, started_at = null, held_until = null, held_by = null
          where id in (select id from task_open {condition} and hold = 0 and due <= ?1
            and (expires_at is null or expires_at > ?1) and lane not in (select value from json_each(?3))
            order by due, id limit ?2)

@@ -345,6 +345,12 @@ concurrency = 3
             ("[kinds.a]\ncommand = ['x']\n[kinds.a.discover]\ncommand = ['y']\ncolour = 1\n", 5, "`colour`"),
             ("[retry]\ncolour = 1\n[kinds.a]\ncommand = ['x']\n", 2, "retry.colour"),
             ("[kinds.a]\ncommand = ['x']\nretry.max_attempts = 'many'\n", 3, "kinds.a.retry.max_attempts"),
+            ("[retry]\nbackoff_multiplier = 0.5\n[kinds.a]\ncommand = ['x']\n", 2, "retry.backoff_multiplier"),
+            (
+                "[kinds.a]\ncommand = ['x']\n[kinds.a.retry]\ninitial_backoff_secs = 1\nbackoff_multiplier = 0.5\n",
+                5,
+                "kinds.a.retry.backoff_multiplier",
+            ),
             ("[limits]\ncolour = 1\n[kinds.a]\ncommand = ['x']\n", 2, "`colour=1` is no limit"),
             ("[kinds.a]\n", 1, "command"),
             ("[kinds.a]\ncommand = []\n", 1, "kinds.a.command"),

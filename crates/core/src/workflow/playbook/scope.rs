@@ -2,9 +2,16 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::template::names_a_round;
 use super::is_reserved;
 use crate::expression::render;
 use crate::invalid::Invalid;
+
+/// The arguments that are known before a loop begins: those that do not speak of its item.
+pub fn known_before_rounds(locals: &Map<String, Value>, item: &str) -> Map<String, Value> {
+    let known = locals.iter().filter(|(_, value)| !names_a_round(value, item));
+    known.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
 
 /// `workload` is `input`, the bare name of a step its result, `vars` what steps have taken from theirs, and the step's own
 /// arguments stand under their bare names.

@@ -9,11 +9,11 @@ use super::super::node::{Content, Entry, Node};
 use super::super::problem::Findings;
 use super::super::step::{condition, items, loop_name, whole};
 use super::super::task::{self, Shape};
-use super::super::template::{LOOP, Reference, Scope};
+use super::super::template::{Reference, Scope, names_a_round};
 use super::super::{Call, Foreach, Mode, Origin, Routes, Step};
 use super::flow::Arrival;
 use super::{Kind, Written, http, is_reserved};
-use crate::expression::is_template;
+use crate::expression::{check_expression, is_template};
 use crate::policy::Dialect;
 
 /// Three names for what a step is given.
@@ -142,6 +142,18 @@ pub fn marker(written: &Written, findings: &mut Findings) {
     }
 }
 
+/// What the templates of this step may name: `args` only where it has some.
+pub fn scope_of(written: &Written, tool: &str, is_given: bool, scope: &Scope) -> Scope {
+    let own = match tool {
+        "playbook" => &[],
+        "http" => &ARGS[..2],
+        _ => &ARGS[..],
+    };
+    let has = |name: &&str| written.node.get(name).and_then(Node::map).is_some_and(|entries| !entries.is_empty());
+    let has_some = own.iter().any(has) || (is_given && tool != "playbook");
+    if has_some { scope.clone() } else { scope.without(&["args"]) }
+}
+
 pub fn read(
     written: &Written,
     tool: &str,
@@ -165,21 +177,30 @@ pub fn read(
     if let Some(title) = title.and_then(|field| field.node.text().map(str::to_owned)) {
         task.insert("name".into(), title.into());
     }
-    let foreach = fields.some("loop").and_then(|field| foreach(&field, scope, references, findings));
-    let scope = match &foreach {
-        Some(foreach) => scope.with([foreach.name.as_str(), LOOP]),
-        None => scope.clone(),
-    };
-    let condition = fields.some("when").and_then(|field| condition(&field, &scope, references, findings));
+    // Asked once, before a loop begins.
+    let when = fields.some("when");
+    let condition = when.as_ref().and_then(|field| condition(field, scope, references, findings));
+    let looped = fields.some("loop");
+    let foreach = looped.as_ref().and_then(|field| foreach(field, scope, references, findings));
+    // Taken when a later step looks, from the results of all rounds.
     let vars = fields.some("vars").map(|field| {
         let mut named = Vec::new();
-        scope.with(["result"]).check_node(field.node, &field.path, &mut named, findings);
+        scope.without(&["args", "attempt", "vars"]).with(["result"]).check_node(
+            field.node,
+            &field.path,
+            &mut named,
+            findings,
+        );
         references.extend(named.into_iter().filter(|reference| reference.step != written.name));
         if field.node.map().is_none() {
             findings.push(field.at, &field.path, "must be a map");
         }
         field.node.to_map()
     });
+    let scope = match &foreach {
+        Some(foreach) => scope.in_loop(&foreach.name),
+        None => scope.clone(),
+    };
     for (name, shape) in [("retry", Shape::Retry), ("timeout", Shape::Duration)] {
         let Some(field) = fields.some(name) else { continue };
         let value = task::value(&field, shape, Dialect::Step, &scope, references, findings);
@@ -211,8 +232,27 @@ pub fn read(
             step.task.extend(payload(&written.node, fields, &scope.with(names_of(&step.locals)), references, findings));
         }
     }
+    if let Some(foreach) = &step.foreach {
+        let asked = [(when, step.condition.as_deref()), (looped, foreach.items.expression())];
+        for (field, source) in asked.into_iter().filter_map(|(field, source)| field.zip(source)) {
+            refuse_items(&field, source, &step.locals, &foreach.name, findings);
+        }
+    }
     step.origins = step.task.keys().map(|name| (name.clone(), Origin::Step)).collect();
     Some(step)
+}
+
+/// What is asked before a loop begins may name no argument that holds its item.
+fn refuse_items(field: &Field<'_>, source: &str, locals: &Map<String, Value>, item: &str, findings: &mut Findings) {
+    let Ok((_, names)) = check_expression(source) else { return };
+    let holds_it = |name: &String| match name.strip_prefix("args.").and_then(|rest| rest.split('.').next()) {
+        Some(argument) => locals.get(argument).is_some_and(|value| names_a_round(value, item)),
+        None => name == "args" && locals.values().any(|value| names_a_round(value, item)),
+    };
+    for name in names.iter().filter(|name| holds_it(name)) {
+        let message = format!("`{name}` holds `{item}`, which is not known before the loop begins");
+        findings.push(field.at, &field.path, message);
+    }
 }
 
 fn names_of(locals: &Map<String, Value>) -> Vec<String> {
@@ -228,7 +268,7 @@ fn arguments(
     findings: &mut Findings,
 ) -> Map<String, Value> {
     let Some(field) = fields.one_of(names, findings) else { return Map::new() };
-    scope.check_node(field.node, &field.path, references, findings);
+    scope.without(&["args"]).check_node(field.node, &field.path, references, findings);
     if field.node.map().is_none() && !field.node.text().is_some_and(is_template) {
         findings.push(field.at, &field.path, "must be a map");
     }
@@ -295,7 +335,7 @@ fn foreach(
         }
     };
     let name = match fields.one_of(&["iterator", "element", "as"], findings) {
-        Some(field) => loop_name(&field, &super::COMMON, findings),
+        Some(field) => loop_name(&field, &super::RESERVED, findings),
         None => Some("item".to_owned()),
     };
     let limit = fields.one_of(&["limit", "concurrency"], findings);
@@ -342,7 +382,7 @@ pub fn hand_over(
             );
             continue;
         }
-        scope.check_node(node, path, references, findings);
+        scope.without(&["args"]).check_node(node, path, references, findings);
         if node.map().is_none() {
             findings.push(node.at, path, "must be a map");
             continue;

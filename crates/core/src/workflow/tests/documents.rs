@@ -199,3 +199,36 @@ fn differences_are_in_meaning() {
     );
     assert!(diff(&after, &after).is_empty());
 }
+
+/// Nodes of seed 000, in a list, in a map, under `nodes`, and one alone.
+#[test]
+fn nodes_of_another_engine_are_steps() {
+    let node = json!({"nodeId": "api-call-1", "type": "action", "subType": "api-call", "config": {
+        "url": "https://api.example.com/users", "method": "POST",
+        "retry": {"enabled": true, "strategy": "exponential_backoff", "maxAttempts": 5, "initialDelaySeconds": 60,
+            "multiplier": 2.0, "maxDelaySeconds": 3600, "retryOn": ["5xx", "408", "429"], "ignoreExceptions": ["4xx"]}}});
+    let other = json!({"nodeId": "mail", "type": "action", "subType": "send-email", "needs": ["api-call-1"],
+        "config": {"to": "{{ steps['api-call-1'].result.mail }}", "timeout": 30}});
+    for document in [
+        json!({"steps": [node, other]}),
+        json!({"nodes": [node, other]}),
+        json!({"steps": {"api-call-1": node, "mail": other}}),
+        node.clone(),
+    ] {
+        let source = read(&document.to_string()).unwrap_or_else(|problems| panic!("{problems}\n{document}"));
+        let step = source.workflow.step("api-call-1").expect("a step");
+        assert_eq!((&step.task["kind"], step.dialect), (&json!("api-call"), Dialect::Workflow));
+        let call = json!({"type": "http", "url": "https://api.example.com/users", "method": "POST"});
+        assert_eq!(step.task["executor"], call);
+        assert_eq!(step.task["retry"], node["config"]["retry"]);
+        let Some(mail) = source.workflow.step("mail") else { continue };
+        assert_eq!(mail.task["payload"], json!({"to": "{{ steps['api-call-1'].result.mail }}"}));
+        assert_eq!((&mail.task["kind"], &mail.task["timeout"]), (&json!("send-email"), &json!(30)));
+        assert_eq!((mail.needs.len(), mail.task.contains_key("retry")), (1, false));
+    }
+    let told = |text: &str| read(text).expect_err(text).to_string();
+    let wrong = told("steps:\n- {nodeId: a, type: x, config: {retry: {strategy: custom, maxAttempts: many}}}\n");
+    assert!(wrong.contains("2:") && wrong.contains("maxAttempts"), "{wrong}");
+    let wrong = told("steps:\n- {type: x, config: {a: 1}}\n- {nodeId: b, config: {url: u, colour: red}}\n");
+    assert!(wrong.contains("steps[0]: needs a `nodeId`") && wrong.contains("3:32: steps[1].config.colour"), "{wrong}");
+}

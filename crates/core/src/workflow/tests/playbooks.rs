@@ -256,6 +256,40 @@ fn older_iterators_are_loops() {
     assert_eq!((foreach.name.as_str(), foreach.mode), ("row", Mode::Parallel { limit: Some(4) }));
 }
 
+/// Each argument of a round is checked with the item in it, and nothing else is.
+#[test]
+fn the_item_of_a_loop_is_known_where_there_is_one_and_refused_elsewhere() {
+    let head = "kind: Playbook\nworkflow:\n";
+    let looped = "- {step: a, type: x, loop: {in: [1], iterator: it}";
+    for name in ["args", "with", "data"] {
+        good(&format!("{head}{looped}, {name}: {{v: '{{{{ it }}}} {{{{ index }}}} {{{{ loop.index }}}}'}}}}"));
+        good(&format!(
+            "{head}- {{step: a, type: iterator, collection: [1], element: it, task: {{type: x, {name}: {{v: '{{{{ it }}}}'}}}}}}"
+        ));
+    }
+    good(&format!("{head}{looped}, when: args.n > 0, args: {{n: 1, v: '{{{{ it }}}}'}}}}"));
+    for (text, expected) in [
+        (format!("{looped}, when: it > 0}}"), "3:59: workflow[0].when: `it` is not known here"),
+        (format!("{looped}, vars: {{x: '{{{{ it }}}}'}}}}"), "3:63: workflow[0].vars.x: `it` is not known here"),
+        (
+            format!("{looped}, next: [{{step: b, when: it}}]}}\n- {{step: b, type: x}}"),
+            "3:76: workflow[0].next[0].when: `it` is not known here",
+        ),
+        (
+            format!("{looped}, when: args.v > 0, args: {{v: '{{{{ it }}}}'}}}}"),
+            "3:59: workflow[0].when: `args.v` holds `it`, which is not known before the loop begins",
+        ),
+        ("- {step: a, type: x, loop: {in: '{{ it }}', iterator: it}}".into(), "3:33: workflow[0].loop.in: `it` is not"),
+        ("- {step: a, type: x, loop: {in: [1], iterator: args}}".into(), "3:48: workflow[0].loop.iterator: `args` has"),
+        ("- {step: a, type: x, code: '{{ args.v }}'}".into(), "3:28: workflow[0].code: `args` is not known here"),
+        ("- {step: a, type: x, args: {a: 1, b: '{{ args.a }}'}}".into(), "3:38: workflow[0].args.b: `args` is not"),
+        ("- {step: a, type: x, code: '{{ it }}'}".into(), "3:28: workflow[0].code: `it` is not known here"),
+    ] {
+        let found = bad(&format!("{head}{text}"));
+        assert!(found.lines().any(|line| line.starts_with(expected)), "{text}\n{found}");
+    }
+}
+
 #[test]
 fn what_has_no_counterpart_is_refused_by_name() {
     let head = "kind: Playbook\nworkflow:\n";

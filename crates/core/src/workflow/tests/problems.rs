@@ -225,7 +225,19 @@ fn templates_are_read_before_they_are_needed() {
             "1:78: steps.a.if: `result` is not known here",
         ],
     );
-    good("steps: {a: {foreach: [1], payload: '{{ item }} {{ loop.index }}', output: '{{ item + result }}'}}");
+    good(
+        "steps: {a: {foreach: [1], payload: '{{ item }} {{ loop.index }} {{ index }}', output: '{{ item + result }}'}}",
+    );
+    good("steps: {a: {foreach: [1], name: 'part {{ item }}', labels: {part: '{{ item }}'}, run: 'x {{ item }}'}}");
+    check(
+        "steps: {a: {foreach: [1], kind: '{{ item }}', queue: '{{ item }}', output: '{{ attempt }}'}}\noutput: '{{ attempt }}'",
+        &[
+            "1:33: steps.a.kind: `item` is not known here",
+            "1:54: steps.a.queue: `item` is not known here",
+            "1:76: steps.a.output: `attempt` is not known here",
+            "2:9: output: `attempt` is not known here",
+        ],
+    );
     check(
         "steps: {a: {foreach: '{{ item }}', if: item}}",
         &["1:22: steps.a.foreach: `item`", "1:40: steps.a.if: `item`"],

@@ -21,6 +21,8 @@ fn what_is_read_is_valid() {
         "steps: {a: }",
         "steps: [{name: a, run: x}, {name: b, needs: a, http: 'https://example.org'}]",
         "defaults: {retry: {maxAttempts: 2}, dialect: workflow}\nsteps: {a: {retry: false}, b: {retry: 'exp(60s, x2, 5 retries)', dialect: native}}",
+        "steps: [{nodeId: a, type: action, subType: call, config: {url: 'https://example.com', retry: {maxAttempts: 2}}}]",
+        "nodeId: a\nconfig: {x: 1}",
         "steps: {a: {foreach: '{{ input.rows }}', priority: '{{ input.p }}', executor: {type: timer}, delay: 5m}}",
         "steps: {a: {hook: {start: {url: u}}}, b: {workflow: p, needs: [{step: a, when: failure, on_unmet: fail}]}}",
     ] {

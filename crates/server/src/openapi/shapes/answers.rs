@@ -268,7 +268,13 @@ fn common() -> Vec<(&'static str, Value)> {
         ("reason", nullable(named("Reason"))),
         ("lease", nullable(lease)),
         ("error_class", nullable(named("Class"))),
-        ("retryable", about(flag(), "Whether its last error may be tried again; true where there was none.")),
+        (
+            "retryable",
+            about(
+                flag(),
+                "Whether its last error may be tried again, by its class and by what the policy said of it; true where there was none.",
+            ),
+        ),
         (
             "fingerprint",
             about(
@@ -369,6 +375,7 @@ fn decision() -> Value {
         ("matched", about(text(), "What of the policy matched.")),
         ("policy", json!({"type": "integer"})),
         ("max_retries", count()),
+        ("rule_max", about(count(), "How often the rule that matched may be applied, where that was used up.")),
         ("delay", about(delay, "How the delay came about, part by part.")),
         ("before", named("Counters")),
         ("after", named("Counters")),

@@ -12,7 +12,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("RetryPolicyFields", fields()),
         ("RetryRule", rule()),
         ("RetryWindow", window()),
-        ("RetrySchedule", schedule()),
+        ("RetryDelays", schedule()),
         ("Matchers", matchers()),
         ("Policy", told()),
         ("PolicyRule", told_rule()),
@@ -68,7 +68,7 @@ fn backoff_fields() -> Vec<(&'static str, Value)> {
         ("delay", about(named("Duration"), "Of a fixed strategy, and the step of a linear one.")),
         ("multiplier", json!({"type": "number", "minimum": 1})),
         ("max_delay", named("Duration")),
-        ("schedule", named("RetrySchedule")),
+        ("schedule", named("RetryDelays")),
         ("jitter", any_of([words!(Jitter), flag()])),
     ]
 }

@@ -247,7 +247,7 @@ pub static RETRY: LazyLock<String> = LazyLock::new(|| {
              ready_at = null, attempt = i.attempt, lost = i.lost, throttled = i.throttled, snoozed = i.snoozed,
              rule_counts = i.rule_counts, worker = null, lease_at = null, lease_expires = null, due = i.due,
              next_retry_at = i.next_retry_at, held_until = i.held_until, held_by = i.held_by, timeout_at = null,
-             first_failed_at = i.first_failed_at, started_at = null, updated_at = i.at, class = i.class,
+             first_failed_at = i.first_failed_at, updated_at = i.at, class = i.class,
              fingerprint = i.fingerprint
            from i where o.id = i.id and o.version = i.x_expected returning i.*),
          h as (insert into history (subject, seq, events, at, ready_at, started_at, cycle, run, attempt, lease_no, outcome,
