@@ -2692,7 +2692,7 @@ export interface components {
             /** @description Nothing where it concerns all of them. */
             namespace: string | null;
             /** @enum {string} */
-            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "key.rotate" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "secret.put" | "secret.delete" | "secret.reencrypt" | "worker.drain" | "worker.undrain";
+            act: "task.retry" | "task.cancel" | "task.pause" | "task.resume" | "task.snooze" | "task.reschedule" | "task.take_up" | "task.describe" | "execution.cancel" | "execution.pause" | "execution.resume" | "execution.retry" | "execution.restart" | "loop.pause" | "loop.resume" | "stuck.process" | "failed.process" | "clock.advance" | "clock.step" | "cleanup.run" | "rule.put" | "rule.delete" | "rule.carry" | "schedule.put" | "schedule.pause" | "schedule.resume" | "schedule.trigger" | "schedule.delete" | "workflow.put" | "workflow.activate" | "workflow.deactivate" | "workflow.pause" | "workflow.resume" | "workflow.rollback" | "policy.bind" | "policy.unbind" | "key.create" | "key.revoke" | "key.rotate" | "account.put" | "account.delete" | "dependency.put" | "dependency.delete" | "dependency.open" | "dependency.close" | "dependency.healthy" | "dependency.maintenance" | "error.open" | "error.ignore" | "error.resolve" | "error.classify" | "error.note" | "operation.start" | "operation.abort" | "operation.undo" | "task.retry_undo" | "subscription.put" | "subscription.disable" | "subscription.delete" | "subscription.test" | "subscription.redeliver" | "alert.put" | "alert.delete" | "secret.put" | "secret.delete" | "secret.reencrypt" | "worker.drain" | "worker.undrain";
             /** @description The id or the name of what it was done to. */
             subject: string;
             /** @description Who it was, as they say; else their key. */
@@ -3552,9 +3552,14 @@ export interface components {
             task_id: components["schemas"]["Id"] | null;
             /** @description The run of that task that it is. */
             run: number | null;
+            /** @description The execution that this one is another try of, by hand or by its policy. */
             retry_of: components["schemas"]["Id"] | null;
+            /** @description The first of those that were tried again one after the other. */
+            root_id: components["schemas"]["Id"] | null;
+            /** @description Which retry of that it is; 0 where it is none. */
+            retry_number: number;
             /**
-             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try.
+             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try by hand. A retry by a policy keeps what the first one says.
              * @enum {string}
              */
             trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
@@ -3638,9 +3643,14 @@ export interface components {
             task_id: components["schemas"]["Id"] | null;
             /** @description The run of that task that it is. */
             run: number | null;
+            /** @description The execution that this one is another try of, by hand or by its policy. */
             retry_of: components["schemas"]["Id"] | null;
+            /** @description The first of those that were tried again one after the other. */
+            root_id: components["schemas"]["Id"] | null;
+            /** @description Which retry of that it is; 0 where it is none. */
+            retry_number: number;
             /**
-             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try.
+             * @description What started it: somebody who asked, a task that stands for it, a schedule by its instant, by hand or by an event, or another try by hand. A retry by a policy keeps what the first one says.
              * @enum {string}
              */
             trigger: "api" | "call" | "cron" | "manual" | "event" | "retry";
@@ -4768,7 +4778,7 @@ export interface components {
          * @example retry
          * @enum {string}
          */
-        Reason: "succeeded" | "retry" | "rate_limited" | "snoozed" | "released" | "lost_retry" | "no_policy" | "final" | "stop_when" | "ignored" | "not_listed" | "retry_when" | "rule" | "on_lost_fail" | "upstream_failed" | "upstream_unmet" | "condition" | "expression" | "reclassified" | "attempts" | "expired" | "lost" | "throttled_out" | "snoozed_out" | "parked" | "canceled" | "dead_end" | "execution_canceled" | "fail_fast" | "manual_retry";
+        Reason: "succeeded" | "retry" | "rate_limited" | "snoozed" | "released" | "lost_retry" | "no_policy" | "final" | "stop_when" | "ignored" | "not_listed" | "retry_when" | "rule" | "on_lost_fail" | "upstream_failed" | "upstream_unmet" | "condition" | "expression" | "reclassified" | "rounds" | "attempts" | "expired" | "lost" | "throttled_out" | "snoozed_out" | "parked" | "canceled" | "dead_end" | "execution_canceled" | "fail_fast" | "manual_retry";
         /** @description What is to be delivered again: give one of both. */
         Redelivery: {
             /** @description The id of an event, or the `webhook-id` that it was delivered under. It is delivered once more, under the same id. */
@@ -10395,6 +10405,8 @@ export interface operations {
                      *           "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *           "run": 1,
                      *           "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "retry_number": 0,
                      *           "trigger": "api",
                      *           "schedule": "text",
                      *           "scheduled_at": "2026-11-15T13:39:18.932Z",
@@ -10514,6 +10526,8 @@ export interface operations {
                      *       "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *       "run": 1,
                      *       "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *       "retry_number": 0,
                      *       "trigger": "api",
                      *       "schedule": "text",
                      *       "scheduled_at": "2026-11-15T13:39:18.932Z",
@@ -10725,6 +10739,8 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "retry_number": 0,
                      *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
@@ -10800,6 +10816,8 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "retry_number": 0,
                      *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
@@ -10875,6 +10893,8 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "retry_number": 0,
                      *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
@@ -10950,6 +10970,8 @@ export interface operations {
                      *         "task_id": "01a1df6f-0287-7000-8004-c3db98790bca",
                      *         "run": 1,
                      *         "retry_of": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "root_id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *         "retry_number": 0,
                      *         "trigger": "api",
                      *         "schedule": "text",
                      *         "scheduled_at": "2026-11-15T13:39:18.932Z",
