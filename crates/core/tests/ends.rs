@@ -107,6 +107,7 @@ fn ways() -> Vec<Transition> {
         cancel(Reason::ExecutionCanceled),
         cancel(Reason::FailFast),
         failed(json!({}), class(Class::Final)),
+        failed(json!({}), Failure::of_rounds("1 of 3 rounds failed: load[1]")),
         failed(json!({"stop_when": "true"}), error("x")),
         failed(json!({"ignore": ["Io"]}), Failure { error_type: Some("Io".into()), ..error("x") }),
         failed(json!({"retry_on": ["503"]}), error("x")),
