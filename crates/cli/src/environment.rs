@@ -16,7 +16,7 @@ const LIMITS: [(&str, &str); 3] = [
 const INTERVAL: &str = "RETRY_LOOP_INTERVAL_MS";
 
 /// Known, and no option of a command; `*` stands for any end.
-const OTHERS: [&str; 30] = [
+const OTHERS: [&str; 31] = [
     // Read by this program without an option.
     "COMEBACK_COMPLETE",
     "COMEBACK_CONFIG",
@@ -42,6 +42,7 @@ const OTHERS: [&str; 30] = [
     "COMEBACK_KILLS",
     "COMEBACK_PANICS",
     "COMEBACK_PANIC_AT",
+    "COMEBACK_REPAIR_SEED*",
     "COMEBACK_SEED",
     "COMEBACK_SEEDS",
     "COMEBACK_TEST_*",

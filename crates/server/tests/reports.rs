@@ -88,10 +88,9 @@ async fn what_closes_for_longer_than_a_year_is_refused_by_name() {
             assert!(status.is_client_error(), "{}: {status} {problem}", place.word);
             assert!(problem["errors"].to_string().contains(field), "{}: {problem}", place.word);
         }
+        // Maintenance is announced by a person, who can end it.
         done(&place, "PUT", "/dependencies/psp", json!({})).await;
-        let long = json!({"from": "2027-11-18T00:00:00Z", "to": "2999-01-01T00:00:00Z"});
-        let (status, problem) = ask(&place, "POST", "/dependencies/psp/maintenance", &long).await;
-        assert!(status.is_client_error() && problem["errors"].to_string().contains("\"to\""), "{status} {problem}");
+        done(&place, "POST", "/dependencies/psp/maintenance", json!({"to": "2999-01-01T00:00:00Z"})).await;
         place.leave().await;
     }
 }

@@ -4,7 +4,7 @@ use comeback_core::admission::Rule;
 use comeback_core::dependency::{Change, Maintenance, Settings, stopped};
 use comeback_core::filter::{Filter, Sort, StateTest, Term, Test};
 use comeback_core::transition::Act;
-use comeback_core::{Did, Invalid, Millis, Task, Timestamp, window};
+use comeback_core::{Did, Invalid, Millis, Task, Timestamp};
 use comeback_store::{Dependency, ListQuery, Stored};
 
 use crate::guards;
@@ -210,9 +210,6 @@ fn turned(it: &mut Dependency, turn: &Turn, act: &Act, now: Timestamp) -> Result
             }
             if *to <= now {
                 faults.push("to", "is over already");
-            }
-            if to.since((*from).max(now)) > window::LONGEST {
-                faults.push("to", format!("it lasts for {} at most", window::LONGEST));
             }
             if standing.maintenance.len() >= MOST_MAINTENANCE {
                 faults.push("from", format!("at most {MOST_MAINTENANCE} are remembered"));
