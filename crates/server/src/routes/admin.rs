@@ -59,6 +59,10 @@ pub fn lines() -> Vec<Line> {
             ])),
         ),
     ]);
+    let stuck_at = |path, id| {
+        let doc = Doc::new(id).answers(page(stuck_task.clone()));
+        line(Method::GET, path, Need::Read, "Runs whose lease has run out", get(stuck)).doc(doc)
+    };
     let stuck_by_post_at = |path, id| {
         let doc = Doc::new(id).about("For callers of job servers whose check is a POST. It starts nothing.");
         let doc = doc.takes::<NothingIn>().answers(page(stuck_task.clone()));
@@ -120,10 +124,10 @@ pub fn lines() -> Vec<Line> {
                 .once()
                 .answers(loop_page()),
         ),
-        line(Method::GET, "/api/v1/admin/tasks/stuck", Need::Read, "Runs whose lease has run out", get(stuck))
-            .doc(Doc::new("listStuckTasks").answers(page(stuck_task.clone()))),
+        stuck_at("/api/v1/admin/tasks/stuck", "listStuckTasks"),
         stuck_by_post_at("/api/v1/admin/tasks/stuck", "listStuckTasksByPost"),
-        stuck_by_post_at("/api/v1/admin/jobs/stuck", "listStuckJobs"),
+        stuck_at("/api/v1/admin/jobs/stuck", "listStuckJobs"),
+        stuck_by_post_at("/api/v1/admin/jobs/stuck", "listStuckJobsByPost"),
         reap_at("/api/v1/admin/tasks/process-stuck", "reapStuckTasks"),
         reap_at("/api/v1/admin/jobs/process-stuck", "reapStuckJobs"),
         line(

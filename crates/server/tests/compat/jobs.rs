@@ -122,6 +122,7 @@ async fn the_debug_commands_are_answered() {
         let native = world.get("/api/v1/admin/tasks/stuck").await;
         let stuck = world.good(Method::POST, "/api/v1/admin/jobs/stuck", None).await;
         assert_eq!((&stuck, stuck["items"].as_array().map(Vec::len)), (&native, Some(1)), "{stuck}");
+        assert_eq!(world.get("/api/v1/admin/jobs/stuck").await, native);
         let status = world.get("/api/v1/admin/workers/status").await;
         assert_eq!((&status["items"][0]["name"], &status["scheduler"]["running"]), (&json!("w"), &json!(true)));
         let done = world.good(Method::POST, "/api/v1/admin/jobs/process-stuck", None).await;
