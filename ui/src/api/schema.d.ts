@@ -1801,13 +1801,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /** Runs whose lease has run out */
+        get: operations["listStuckJobs"];
         put?: never;
         /**
          * The same list
          * @description For callers of job servers whose check is a POST. It starts nothing.
          */
-        post: operations["listStuckJobs"];
+        post: operations["listStuckJobsByPost"];
         delete?: never;
         options?: never;
         head?: never;
@@ -15801,6 +15802,68 @@ export interface operations {
         };
     };
     listStuckJobs: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The namespace that the request is about. A key is bound to one; a key for all of them names one here. `default` where nothing is said. */
+                "Comeback-Namespace"?: components["parameters"]["Namespace"];
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Runs whose lease has run out */
+            200: {
+                headers: {
+                    "x-request-id": components["headers"]["RequestId"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "id": "01a1df6f-0287-7000-8004-c3db98790bca",
+                     *           "kind": "email.send",
+                     *           "state": "retry_pending",
+                     *           "worker": "worker-1",
+                     *           "expired_at": "2026-11-15T13:39:18.932Z",
+                     *           "reason": "lease_expired"
+                     *         }
+                     *       ],
+                     *       "next_cursor": "text"
+                     *     }
+                     */
+                    "application/json": {
+                        items: {
+                            id: components["schemas"]["Id"];
+                            kind: string;
+                            state: components["schemas"]["State"];
+                            worker: string | null;
+                            expired_at: components["schemas"]["Instant"] | null;
+                            /**
+                             * @description What it is lost by.
+                             * @enum {string}
+                             */
+                            reason: "lease_expired" | "stuck";
+                        }[];
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            400: components["responses"]["BadRequestOrValidationFailed"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            408: components["responses"]["TooSlow"];
+            413: components["responses"]["TooLarge"];
+            422: components["responses"]["SearchTimeout"];
+            429: components["responses"]["QuotaExceededOrTooManyRequests"];
+            500: components["responses"]["Internal"];
+            503: components["responses"]["OverloadedOrUnavailable"];
+        };
+    };
+    listStuckJobsByPost: {
         parameters: {
             query?: never;
             header?: {

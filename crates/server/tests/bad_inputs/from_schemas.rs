@@ -112,7 +112,7 @@ fn bases() -> Vec<Base> {
         base("pauseLoop", json!({}), "", "Pause", ""),
         base("resumeLoop", json!({}), "", "Nothing", ""),
         base("listStuckTasksByPost", json!({}), "", "Nothing", ""),
-        base("listStuckJobs", json!({}), "", "Nothing", ""),
+        base("listStuckJobsByPost", json!({}), "", "Nothing", ""),
         base("reapStuckTasks", json!({}), "", "Nothing", ""),
         base("reapStuckJobs", json!({}), "", "Nothing", ""),
         base("repairFailedTasks", json!({}), "", "Repair", ""),
