@@ -377,7 +377,7 @@ struct Waiting {
 }
 
 /// For so many tasks it is remembered which delivery was the last: those whose deliveries have not come to an end.
-const MOST_LAST: usize = 1_000;
+const MOST_LAST: usize = 100;
 
 /// How often one that is full is counted again.
 const COUNTED_EVERY: Millis = Millis::from_secs(10);
