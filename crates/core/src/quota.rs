@@ -60,6 +60,8 @@ words! {
         StreamBytes = 23 "stream_bytes",
         /// Submits and acts with a body of more than 32 KiB that are worked on at once; others wait in turn.
         LargeRequests = 24 "large_requests",
+        /// Webhook deliveries that have not ended, shared equally by the subscriptions. A subscription with its share makes no more.
+        WaitingDeliveries = 25 "waiting_deliveries",
     }
 }
 
@@ -86,6 +88,7 @@ impl Quota {
             Quota::Alerts => 500,
             Quota::StreamBytes => 16 << 20,
             Quota::LargeRequests => 2,
+            Quota::WaitingDeliveries => 50_000,
         }
     }
 }

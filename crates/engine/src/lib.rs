@@ -108,6 +108,9 @@ pub(crate) struct Core {
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
 
+/// Snapshots of leased tasks in memory. A report about a task without one reads the task first.
+const MOST_SNAPSHOTS: usize = 16_384;
+
 /// The engine. Cheap to clone; its loops stop when the last clone is gone.
 #[derive(Clone)]
 pub struct Engine {
@@ -150,7 +153,7 @@ impl Engine {
             config,
             wake: Arc::default(),
             alarms: wake::Alarms::default(),
-            cache: cache::Cache::new(200_000),
+            cache: cache::Cache::new(MOST_SNAPSHOTS),
             tallies: tally::Tallies::default(),
             guards: guards::Guards::default(),
             classes: classes::Classes::default(),

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use comeback_core::admission::{Limit, Rule};
+use comeback_core::admission::{Key, Limit, Rule};
 use comeback_core::{Executor, Lane, Policy, Quota, QuotaExceeded, Quotas};
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
@@ -229,6 +229,11 @@ impl Dictionary {
         most: usize,
     ) -> Option<Vec<i32>> {
         self.index.read().sharing(namespace, limits, most)
+    }
+
+    /// The lanes that count under a key.
+    pub fn lanes_under(&self, namespace: &str, key: &Key) -> Vec<i32> {
+        self.index.read().lanes_under(namespace, key)
     }
 
     /// The lanes whose tasks are under a dependency.

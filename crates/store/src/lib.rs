@@ -346,6 +346,9 @@ pub trait Store: SharedStore {
     /// What runs under the rules of a namespace.
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
 
+    /// The number of open tasks that count under a key of a rule, running or not; `limit` at most.
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError>;
+
     /// How often claims of this process left a lane alone because a rule had no room.
     fn held_by_rules(&self) -> u64;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use comeback_core::dependency::Change;
-use comeback_core::filter::{Filter, Pattern, StateTest, Subject, Test, TextField};
+use comeback_core::filter::{Filter, Subject};
 use comeback_core::subscription::Message;
-use comeback_core::{Millis, State, TaskId, Timestamp};
+use comeback_core::{Millis, Quota, TaskId, Timestamp};
 use comeback_store::{
     Applied, Dependency, Feed, FeedCursor, FeedEvent, Follower, Following, Loop, StoreError, Stored, Submission,
     TaskView,
@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::turns::{self, Turns};
-use super::{DELIVERY, OF, Standing, SubscriptionSpec, read};
+use super::{DELIVERY, Standing, SubscriptionSpec, read, share_of};
 use crate::Core;
 use crate::changes::{Heard, unheard};
 use crate::loops::Progress;
@@ -33,6 +33,10 @@ const TOGETHER: usize = 64;
 const MOST_MADE: usize = 5_000;
 /// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(60);
+/// Places without deliveries that one tick writes; the others are written by the next ones.
+const MOST_WRITTEN: usize = 32;
+/// Deliveries that may wait for each subscription, however many subscriptions share the namespace's quota.
+const LEAST_WAITING: u64 = 10;
 
 /// Stretches of the feed, and tasks that they are about, that are in memory at once.
 const MOST_PAGES: usize = 8;
@@ -49,8 +53,19 @@ pub(crate) struct Looked {
     alerts: AtomicBool,
     places: Mutex<HashMap<Key, (u32, FeedCursor)>>,
     waiting: Mutex<HashMap<Key, Waiting>>,
+    /// Rows that need not be read, by their version.
+    resting: Mutex<HashMap<Key, (u32, Rest)>>,
     /// Whose subscriptions are looked at next.
     turns: Turns,
+}
+
+/// Why a subscription's row need not be read.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// It wants nothing but events of its namespace, and had none.
+    UntilNews,
+    /// Its deliveries wait; they are counted again at this time.
+    FullUntil(Timestamp),
 }
 
 impl Looked {
@@ -68,6 +83,15 @@ impl Looked {
 
     pub fn forget(&self, row: &Follower) {
         self.places.lock().remove(&key(row));
+    }
+
+    fn rest(&self, row: &Follower, rest: Rest) {
+        self.resting.lock().insert(key(row), (row.version, rest));
+    }
+
+    fn resting(&self, row: &Follower) -> Option<Rest> {
+        let resting = self.resting.lock();
+        resting.get(&key(row)).filter(|(version, _)| *version == row.version).map(|(_, rest)| *rest)
     }
 
     pub fn anybody(&self, sort: Following) -> bool {
@@ -91,6 +115,7 @@ impl Looked {
         let stays = |(of, namespace, name): &Key| *of != sort || there.contains(&(namespace, name));
         self.places.lock().retain(|key, _| stays(key));
         self.waiting.lock().retain(|key, _| stays(key));
+        self.resting.lock().retain(|key, _| stays(key));
     }
 }
 
@@ -139,10 +164,10 @@ impl Pages {
         spec: &SubscriptionSpec,
         heard: &Heard,
     ) -> Result<(Vec<Message>, Heard), StoreError> {
-        let wants = |it: &Change| spec.types.want(it.event());
-        if spec.filter.is_some() || !Change::ALL.iter().any(wants) {
+        if !wants_changes(spec) {
             return Ok((Vec::new(), heard.clone()));
         }
+        let wants = |it: &Change| spec.types.want(it.event());
         if !self.dependencies.contains_key(&row.namespace) {
             let all = core.all_dependencies(&row.namespace).await?;
             self.dependencies.insert(row.namespace.clone(), Arc::new(all));
@@ -151,6 +176,11 @@ impl Pages {
         let wanted = changes.iter().filter(|it| wants(&it.what.what));
         Ok((wanted.map(|it| it.message(&row.namespace)).collect(), now_heard))
     }
+}
+
+/// Whether a subscription wants to know what becomes of dependencies.
+fn wants_changes(spec: &SubscriptionSpec) -> bool {
+    spec.filter.is_none() && Change::ALL.iter().any(|it| spec.types.want(it.event()))
 }
 
 /// Events after a place, and where to go on.
@@ -239,14 +269,14 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
         return Ok(Progress::default());
     }
-    let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
+    let mut round = Round::of(core, &rows);
     let (rows, mut made) = (core.looked.turns.in_turn(rows), 0);
     for some in rows.chunks(TOGETHER) {
         let mut steps = Vec::new();
         for row in some {
             comeback_store::Running::turn();
             comeback_store::panic_point!("subscription-follow");
-            match follow(core, row, &mut pages, &mut tasks, &mut progress, now).await {
+            match follow(core, row, &mut round, now).await {
                 Ok(step) => steps.extend(step),
                 Err(error) => set_aside(row, error)?,
             }
@@ -258,7 +288,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
             for (step, stored) in few.iter().zip(stored) {
                 match stored {
                     Ok(true) => {
-                        progress.moved += 1;
+                        round.progress.moved += 1;
                         made += step.start.tasks.len();
                     }
                     Ok(false) => {}
@@ -268,11 +298,69 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
         }
         core.looked.turns.took(some);
         if made >= MOST_MADE {
-            progress.more = true;
+            round.progress.more = true;
             break;
         }
     }
-    Ok(progress)
+    Ok(round.progress)
+}
+
+/// One tick over all subscriptions.
+struct Round {
+    pages: Pages,
+    tasks: Tasks,
+    progress: Progress,
+    /// Places without deliveries that were written.
+    written: usize,
+    /// The deliveries of one subscription that may wait, by namespace.
+    most_waiting: HashMap<String, u64>,
+}
+
+impl Round {
+    /// The subscriptions of a namespace share its quota equally.
+    fn of(core: &Core, rows: &[Follower]) -> Round {
+        let mut most_waiting: HashMap<String, u64> = HashMap::new();
+        for row in rows {
+            *most_waiting.entry(row.namespace.clone()).or_default() += 1;
+        }
+        let quota = core.config.quotas.get(Quota::WaitingDeliveries);
+        let limit = core.config.limits.waiting_deliveries as u64;
+        most_waiting.values_mut().for_each(|it| *it = (quota / (*it).max(1)).max(LEAST_WAITING).min(limit));
+        let (pages, tasks, progress) = Default::default();
+        Round { pages, tasks, progress, written: 0, most_waiting }
+    }
+
+    /// Passes over a subscription whose row has nothing to say: whether it did.
+    async fn passes_over(&mut self, core: &Core, row: &Follower, now: Timestamp) -> Result<bool, StoreError> {
+        match core.looked.resting(row) {
+            Some(Rest::FullUntil(until)) => Ok(now < until),
+            Some(Rest::UntilNews) => {
+                let Some(place) = core.looked.place(row, None) else { return Ok(false) };
+                let feed = self.pages.after(core, Some(place)).await?;
+                if feed.next() == Some(place) {
+                    return Ok(true);
+                }
+                let is_unwanted = feed.events().iter().all(|it| it.namespace != row.namespace);
+                let passes = is_unwanted && !self.has_to_write(row, now);
+                if passes {
+                    self.moves_on(core, row, &feed);
+                }
+                Ok(passes)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the place is written although there is nothing to deliver.
+    fn has_to_write(&self, row: &Follower, now: Timestamp) -> bool {
+        now.since(row.updated_at) >= WRITTEN_EVERY && self.written < MOST_WRITTEN
+    }
+
+    fn moves_on(&mut self, core: &Core, row: &Follower, feed: &Stretch) {
+        core.looked.note(row, feed.next());
+        self.progress.more = true;
+        self.progress.moved += 1;
+    }
 }
 
 /// One that cannot be read or stored keeps no other waiting.
@@ -312,36 +400,41 @@ impl Step {
 }
 
 /// What is to be stored of what has happened since; nothing where there is nothing worth it.
-async fn follow(
-    core: &Core,
-    row: &Follower,
-    pages: &mut Pages,
-    tasks: &mut Tasks,
-    progress: &mut Progress,
-    now: Timestamp,
-) -> Result<Option<Step>, StoreError> {
-    let (spec, standing) = read(row)?;
-    let place = core.looked.place(row, standing.place());
-    let feed = pages.after(core, place).await?;
-    let (changes, heard) = pages.changes(core, row, &spec, &standing.heard).await?;
-    if feed.next() == place && changes.is_empty() {
+async fn follow(core: &Core, row: &Follower, round: &mut Round, now: Timestamp) -> Result<Option<Step>, StoreError> {
+    if round.passes_over(core, row, now).await? {
         return Ok(None);
     }
-    let full_since = core.full_since(row, &standing, now).await?;
+    let (spec, standing) = read(row)?;
+    let most = round.most_waiting.get(&row.namespace).copied().unwrap_or(LEAST_WAITING);
+    let full_since = core.full_since(row, &standing, most, now).await?;
     let step =
         |standing: Standing, start| Some(Step { moved: Follower { standing: text(&standing), ..row.clone() }, start });
     if full_since.is_some() {
         // It goes on where it stopped, once there is room.
-        let news = (standing.full_since != full_since).then_some(Standing { full_since, ..standing });
-        return Ok(news.and_then(|standing| step(standing, Submission::in_namespace(&row.namespace))));
+        if standing.full_since == full_since {
+            core.looked.rest(row, Rest::FullUntil(now + COUNTED_EVERY));
+            return Ok(None);
+        }
+        return Ok(step(Standing { full_since, ..standing }, Submission::in_namespace(&row.namespace)));
     }
-    progress.more |= feed.next() != place;
-    let mut messages = wanted(core, row, &spec, feed.events(), tasks, now).await?;
-    messages.extend(changes);
-    if messages.is_empty() && standing.full_since.is_none() && now.since(row.updated_at) < WRITTEN_EVERY {
-        core.looked.note(row, feed.next());
-        progress.moved += 1;
+    let place = core.looked.place(row, standing.place());
+    let feed = round.pages.after(core, place).await?;
+    let (changes, heard) = round.pages.changes(core, row, &spec, &standing.heard).await?;
+    if feed.next() == place && changes.is_empty() && standing.full_since.is_none() {
         return Ok(None);
+    }
+    round.progress.more |= feed.next() != place;
+    let mut messages = wanted(core, row, &spec, feed.events(), &mut round.tasks, now).await?;
+    messages.extend(changes);
+    if messages.is_empty() && standing.full_since.is_none() {
+        if !round.has_to_write(row, now) {
+            round.moves_on(core, row, &feed);
+            if !wants_changes(&spec) {
+                core.looked.rest(row, Rest::UntilNews);
+            }
+            return Ok(None);
+        }
+        round.written += 1;
     }
     let mut start = Submission::in_namespace(&row.namespace);
     let mut last = core.still_open(&standing.last).await?;
@@ -355,17 +448,6 @@ async fn follow(
     last.drain(..last.len().saturating_sub(MOST_LAST));
     let (cursor, made) = (feed.next().map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
     Ok(step(Standing { cursor, made, heard, full_since, last, ..standing }, start))
-}
-
-/// Those of one subscription that have not come to an end.
-fn open_deliveries(subscription: &str) -> Filter {
-    let is = |field: TextField, text: &str| Test::Text {
-        field,
-        any: vec![Pattern { text: text.to_owned(), prefix: false }],
-    };
-    let open = State::ALL.iter().filter(|it| it.is_open()).map(|it| StateTest::Is(*it)).collect();
-    let own = is(TextField::Label(OF.into()), subscription);
-    Filter::default().and(Test::State(open)).and(is(TextField::Kind, DELIVERY)).and(own)
 }
 
 /// How many of a subscription wait to be delivered, when that was counted, and how many it had made by then.
@@ -400,9 +482,9 @@ impl Core {
         &self,
         row: &Follower,
         standing: &Standing,
+        most: u64,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let most = self.config.limits.waiting_deliveries as u64;
         let known = self.looked.waiting.lock().get(&key(row)).copied();
         let known = known.unwrap_or(Waiting { count: 0, made: 0, at: Timestamp(i64::MIN) });
         let at_most = known.count + standing.made.saturating_sub(known.made);
@@ -412,7 +494,7 @@ impl Core {
         let mut count = known.count;
         if at_most > count || now.since(known.at) >= COUNTED_EVERY {
             let limit = u32::try_from(most).unwrap_or(u32::MAX);
-            count = self.store.matching(&row.namespace, &open_deliveries(&row.name), now, limit).await?.len() as u64;
+            count = self.store.open_under(&row.namespace, &share_of(&row.name), limit).await?;
             self.looked.waiting.lock().insert(key(row), Waiting { count, made: standing.made, at: now });
         }
         Ok((count >= most).then(|| standing.full_since.unwrap_or(now)))

@@ -12,7 +12,7 @@ pub(crate) mod turns;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use comeback_core::admission::{Bound, Matcher, Rule};
+use comeback_core::admission::{Bound, Key, Matcher, Rule};
 use comeback_core::filter::Filter;
 use comeback_core::subscription::{Format, Message, Types};
 use comeback_core::{Dialect, HOOK_QUEUE, Invalid, Policy, PolicyLimits, TaskId, Timestamp, dialect};
@@ -285,6 +285,11 @@ fn share() -> Rule {
         fair: false,
         carried: true,
     }
+}
+
+/// The key under which the deliveries of one subscription count.
+fn share_of(subscription: &str) -> Key {
+    Key { rule: share().name, per: vec![Some(subscription.to_owned())] }
 }
 
 impl Core {

@@ -502,6 +502,10 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.in_use(namespace)).await
     }
 
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+        self.reads(self.truth.open_under(namespace, key, limit)).await
+    }
+
     fn held_by_rules(&self) -> u64 {
         self.truth.held_by_rules()
     }

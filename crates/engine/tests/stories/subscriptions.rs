@@ -545,6 +545,40 @@ stories! {
         assert_eq!(look(&engine, "deaf").await.state(), "full", "four wait");
     }
 
+    /// The subscriptions of a namespace share its quota of waiting deliveries, and each keeps a few.
+    fn many_subscriptions_share_the_quota_of_waiting_deliveries(place) {
+        let mut config = EngineConfig::default();
+        config.quotas.set("waiting_deliveries", "60").unwrap();
+        let engine = Engine::without_loops(place.store().await, place.clock.clone(), config).await.unwrap();
+        for n in 0..4 {
+            subscribe(&engine, &format!("deaf-{n}"), wants("https://example.test/".into(), &["task.succeeded"])).await;
+        }
+        let end = async |times: usize| {
+            for _ in 0..times {
+                submit(&engine, TaskSpec::new("k")).await;
+                report(&engine, &lease_one(&engine).await, succeeded()).await.unwrap();
+                engine.tick().await.unwrap();
+            }
+        };
+        end(20).await;
+        assert_eq!(deliveries(&engine, "state:open").await.len(), 60, "15 of each");
+        for n in 0..4 {
+            assert_eq!(look(&engine, &format!("deaf-{n}")).await.state(), "full");
+        }
+        for it in deliveries(&engine, "state:open").await {
+            engine.cancel("default", it.stored.task.id, Act::default()).await.unwrap();
+        }
+        place.pass(10_000);
+        end(1).await;
+        assert_eq!(deliveries(&engine, "").await.len(), 84, "each of them tells what it held back: 21 events");
+        for n in 4..40 {
+            subscribe(&engine, &format!("late-{n}"), wants("https://example.test/".into(), &["task.succeeded"])).await;
+        }
+        place.pass(10_000);
+        end(12).await;
+        assert_eq!(deliveries(&engine, "label.subscription:late-7 state:open").await.len(), 10, "ten of each, whatever the quota");
+    }
+
     /// However many subscriptions others have, everybody's are looked at (M7).
     fn nobody_is_forgotten_behind_a_thousand_others(place) {
         let engine = place.engine().await;

@@ -309,6 +309,11 @@ impl Index {
         found
     }
 
+    pub fn lanes_under(&self, namespace: &str, key: &Key) -> Vec<i32> {
+        let sharing = self.by_namespace.get(namespace).and_then(|of| of.keys.get(key));
+        sharing.map(|sharing| sharing.lanes.clone()).unwrap_or_default()
+    }
+
     pub fn sharing<'a>(
         &self,
         namespace: &str,

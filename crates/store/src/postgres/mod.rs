@@ -519,6 +519,10 @@ impl Store for PostgresStore {
         rules::used(self, namespace).await.map_err(StoreError::of_a_read)
     }
 
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+        rules::open_under(self, namespace, key, limit).await.map_err(StoreError::of_a_read)
+    }
+
     fn held_by_rules(&self) -> u64 {
         self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
     }

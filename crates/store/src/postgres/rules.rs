@@ -163,6 +163,19 @@ pub async fn used(store: &PostgresStore, namespace: &str) -> Result<Vec<(Key, Us
     Ok(rules::by_key(&store.dictionary, namespace, in_use(&*client, None).await?))
 }
 
+/// The number of open tasks that count under a key.
+pub async fn open_under(store: &PostgresStore, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+    let client = store.reader().await?;
+    let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
+    learn::learn_limited(&*client, &store.dictionary, generation).await?;
+    let lanes = store.dictionary.lanes_under(namespace, key);
+    let sql = format!(
+        "select count(*) from (select 1 from task_open where lane >= {RULED_FROM} and lane = any($1) limit $2) as x"
+    );
+    let row = client.query_one(&client.prepare_cached(&sql).await?, &[&lanes, &i64::from(limit)]).await?;
+    Ok(row.get::<_, i64>(0).unsigned_abs())
+}
+
 /// What runs in some lanes, and in all that have limits.
 pub fn in_use_statements() -> [String; 2] {
     let running = format!("where state in (2, 3) and lane >= {RULED_FROM}");

@@ -651,6 +651,11 @@ impl Store for SqliteStore {
         self.read(move |connection, dictionary| rules::used(connection, dictionary, &namespace)).await
     }
 
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+        let lanes = self.dictionary.lanes_under(namespace, key);
+        self.read(move |connection, _| rules::open_in(connection, &lanes, limit)).await
+    }
+
     fn held_by_rules(&self) -> u64 {
         self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
     }

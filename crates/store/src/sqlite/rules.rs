@@ -112,6 +112,16 @@ pub fn used(connection: &Connection, dictionary: &Dictionary, namespace: &str) -
     Ok(rules::by_key(dictionary, namespace, in_use(connection, None)?))
 }
 
+/// The number of open tasks in lanes with limits.
+pub fn open_in(connection: &Connection, lanes: &[i32], limit: u32) -> Result<u64, StoreError> {
+    let sql = format!(
+        "select count(*) from (select 1 from task_open indexed by open_limited
+         where lane >= {RULED_FROM} and lane in (select value from json_each(?1)) limit ?2)"
+    );
+    let lanes = serde_json::json!(lanes).to_string();
+    Ok(connection.prepare_cached(&sql)?.query_row((lanes, limit), |row| row.get::<_, i64>(0))?.unsigned_abs())
+}
+
 /// Who may start where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with
 /// limits that has room: then the request is like any other.
 pub fn choose(
