@@ -5,52 +5,28 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
-mod words;
-
-pub mod account;
-pub mod admission;
-pub mod alert;
-pub mod audit;
-pub mod backoff;
-pub mod backtest;
-pub mod budget;
-pub mod decide;
-pub mod dependency;
-pub mod dialect;
-pub mod error_group;
-pub mod event;
-pub mod execution;
-pub mod explain;
-pub mod expression;
-pub mod failure;
-pub mod filter;
-pub mod fingerprint;
-pub mod forecast;
-pub mod graph;
-pub mod guard;
-pub mod id;
-pub mod invalid;
-pub mod lint;
-pub mod mask;
-pub mod operation;
-mod pattern;
-pub mod payload;
-pub mod policy;
-pub mod quota;
-pub mod reason;
-pub mod repair;
-pub mod replay;
-pub mod schedule;
-pub mod scope;
-pub mod spreadsheet;
-pub mod standing;
-pub mod stats;
-pub mod subscription;
+// The heart: what a failure means, and when its task is tried again.
+pub mod retry;
+// What it is decided about, and what a decision changes.
 pub mod task;
-pub mod time;
-pub mod transition;
-pub mod window;
-pub mod workflow;
+// The same in sentences, ahead of time and in hindsight.
+pub mod explain;
+
+pub mod flow;
+pub mod lang;
+pub mod limits;
+pub mod observe;
+
+pub use explain::{backtest, forecast, lint};
+pub use flow::{schedule, workflow};
+pub use lang::{dialect, expression, filter, id, invalid, mask, scope, spreadsheet, time};
+pub use limits::{account, admission, dependency, operation, quota};
+pub use observe::{alert, error_group, fingerprint, stats, subscription};
+pub use retry::{backoff, budget, decide, failure, guard, policy, reason, window};
+pub use task::{audit, event, execution, graph, payload, repair, replay, standing, transition};
+
+use lang::words;
+use retry::pattern;
 
 pub use audit::{Audit, Did};
 pub use decide::{End, Outcome, Snapshot, Speaker, decide};

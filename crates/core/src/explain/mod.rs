@@ -1,5 +1,9 @@
 //! Policies and verdicts in words. The same words in the API, the CLI and the dashboard, because they are made here.
 
+pub mod backtest;
+pub mod forecast;
+pub mod lint;
+
 use crate::backoff;
 use crate::event::{EventKind, Record};
 use crate::policy::{Backoff, DeadlineKind, Jitter, OnExhausted, OnLost, Policy, PolicyLimits, Strategy};

@@ -1,5 +1,15 @@
 //! A task as it is now: its state, its counters, its lease and its times. Nothing here changes it; `transition` does.
 
+pub mod audit;
+pub mod event;
+pub mod execution;
+pub mod graph;
+pub mod payload;
+pub mod repair;
+pub mod replay;
+pub mod standing;
+pub mod transition;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,4 @@
+//! Workflow documents and schedules.
+
+pub mod schedule;
+pub mod workflow;
