@@ -5,31 +5,33 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
-// The heart: what a failure means, and when its task is tried again.
-pub mod retry;
-// What it is decided about, and what a decision changes.
-pub mod task;
-// The same in sentences, ahead of time and in hindsight.
-pub mod explain;
+// The heart is a crate of its own, `comeback-retry`: what a failure means, and when its task is tried again.
+// The module and the function:
+pub use comeback_retry::decide;
+pub use comeback_retry::{backoff, failure, fingerprint, guard, policy, reason, window};
+pub use comeback_retry::{budget, dependency};
+pub use comeback_retry::{dialect, expression, id, invalid, mask, time};
+pub use comeback_retry::{event, task, transition};
+pub use comeback_retry::{explain, forecast, lint};
 
 pub mod flow;
+pub mod history;
 pub mod lang;
 pub mod limits;
 pub mod observe;
 
-pub use explain::{backtest, forecast, lint};
-pub use flow::{schedule, workflow};
-pub use lang::{dialect, expression, filter, id, invalid, mask, scope, spreadsheet, time};
-pub use limits::{account, admission, dependency, operation, quota};
-pub use observe::{alert, error_group, fingerprint, stats, subscription};
-pub use retry::{backoff, budget, decide, failure, guard, policy, reason, window};
-pub use task::{audit, event, execution, graph, payload, repair, replay, standing, transition};
+pub use flow::{execution, graph, schedule, standing, workflow};
+pub use history::{audit, backtest, payload, repair, replay};
+pub use lang::{filter, scope, spreadsheet};
+pub use limits::{account, admission, operation, quota};
+pub use observe::{alert, error_group, stats, subscription};
 
-use lang::words;
-use retry::pattern;
+mod words {
+    pub(crate) use comeback_retry::words;
+}
 
 pub use audit::{Audit, Did};
-pub use decide::{End, Outcome, Snapshot, Speaker, decide};
+pub use decide::{End, Outcome, Snapshot, Speaker};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use execution::{Execution, ExecutionState};
 pub use failure::{Class, Failure, RetryAfter, Trigger};

@@ -12,6 +12,7 @@ use crate::task::{Priority, State};
 use crate::time::{Millis, Timestamp};
 use crate::words::words;
 
+pub use crate::fingerprint::fingerprint_to_hex;
 pub use holds::Subject;
 
 /// All terms must hold.
@@ -292,10 +293,6 @@ pub fn fingerprint_from_hex(text: &str) -> Option<i64> {
         return None;
     }
     u64::from_str_radix(text, 16).ok().map(u64::cast_signed)
-}
-
-pub fn fingerprint_to_hex(fingerprint: i64) -> String {
-    format!("{:016x}", fingerprint.cast_unsigned())
 }
 
 fn pattern(value: &Value, wildcard: bool) -> Pattern {

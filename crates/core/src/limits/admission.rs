@@ -14,12 +14,12 @@ use crate::invalid::Invalid;
 use crate::task::{Executor, Lane, State, Tally};
 use crate::time::Timestamp;
 
+pub use crate::task::limit::{GUARD, Key, Limit, Part};
+
 /// Labels in `match` and `per`, at most.
 pub const MOST_LABELS: usize = 16;
 /// What a limit may come to at most.
 pub const MOST: u32 = 1_000_000_000;
-/// The first letter of rules that stand for dependencies. Nobody else may use it.
-pub const GUARD: char = '@';
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,71 +78,6 @@ impl Matcher {
             && self.kind.as_ref().is_none_or(|kind| *kind == lane.kind)
             && self.dependency.as_ref().is_none_or(depends_on)
             && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
-    }
-}
-
-/// One thing that is counted: a rule, and the values that it is kept per.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Key {
-    pub rule: String,
-    /// Nothing where a task that is bound lacks the label.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub per: Vec<Option<String>>,
-}
-
-impl Key {
-    /// The dependency that it stands for.
-    pub fn dependency(&self) -> Option<&str> {
-        self.rule.strip_prefix(GUARD)
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.rule)?;
-        if self.per.is_empty() {
-            return Ok(());
-        }
-        let values: Vec<&str> = self.per.iter().map(|value| value.as_deref().unwrap_or("?")).collect();
-        write!(f, " ({})", values.join(", "))
-    }
-}
-
-/// What a task has to do with a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// It is counted while it runs, and waits while there is no room.
-    Full,
-    /// It is counted and never waits.
-    Counted,
-    /// It waits and is not counted: its rule is about others.
-    Bound,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Limit {
-    #[serde(flatten)]
-    pub key: Key,
-    #[serde(default = "Limit::full", skip_serializing_if = "Limit::is_full")]
-    pub part: Part,
-}
-
-impl Limit {
-    fn full() -> Part {
-        Part::Full
-    }
-
-    fn is_full(part: &Part) -> bool {
-        *part == Part::Full
-    }
-
-    pub fn counts(&self) -> bool {
-        self.part != Part::Bound
-    }
-
-    pub fn binds(&self) -> bool {
-        self.part != Part::Counted
     }
 }
 

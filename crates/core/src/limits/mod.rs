@@ -1,7 +1,6 @@
-//! Limits on what may run: admission rules, accounts, dependencies, quotas, and bulk operations.
+//! Limits on what may run: admission rules, accounts, quotas, and bulk operations.
 
 pub mod account;
 pub mod admission;
-pub mod dependency;
 pub mod operation;
 pub mod quota;

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::failure::Class;
 use crate::id::TaskId;
 use crate::invalid::Invalid;
-use crate::reason::Reason;
-use crate::task::{Counters, Hold, State, Task};
+use crate::task::{State, Task};
 use crate::time::{Millis, Timestamp};
 use crate::transition::Act;
 use crate::words::words;
+
+pub use crate::task::undo::Was;
 
 words! {
     /// What is done to each task.
@@ -67,6 +67,13 @@ words! {
         Changed = 8 "changed",
         /// What was done to it is for good.
         Definitive = 9 "definitive",
+    }
+}
+
+impl Exclusion {
+    /// Why an operation on a task is not undone.
+    pub fn of_undo(was: &Was, task: &Task) -> Exclusion {
+        if was.has_run_since(task) { Exclusion::Started } else { Exclusion::Changed }
     }
 }
 
@@ -406,103 +413,6 @@ pub struct Mark {
     pub task: TaskId,
     /// As it was before; nothing where the step is taken back.
     pub was: Option<Was>,
-}
-
-/// A task before an operation came, as far as it can be put back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Was {
-    pub state: State,
-    pub version: u32,
-    pub cycle: u32,
-    pub run: u32,
-    pub lease_number: u32,
-    #[serde(default)]
-    pub counters: Counters,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rule_counts: Vec<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fingerprint: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_retry_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Hold>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lifetime: Option<Millis>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_failed_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    #[serde(default)]
-    pub parked: bool,
-}
-
-impl Was {
-    pub fn of(task: &Task) -> Was {
-        Was {
-            state: task.state,
-            version: task.version,
-            cycle: task.cycle,
-            run: task.run,
-            lease_number: task.lease_number,
-            counters: task.counters,
-            rule_counts: task.rule_counts.clone(),
-            reason: task.reason,
-            class: task.class,
-            fingerprint: task.fingerprint,
-            next_retry_at: task.next_retry_at,
-            start_at: task.start_at,
-            hold: task.hold.clone(),
-            expires_at: task.expires_at,
-            lifetime: task.lifetime,
-            first_failed_at: task.first_failed_at,
-            started_at: task.started_at,
-            ended_at: task.ended_at,
-            parked: task.parked,
-        }
-    }
-
-    /// Whether the task still waits for the retry that was asked for, and nothing else has happened.
-    pub fn may_come_back(&self, task: &Task) -> bool {
-        let waits = matches!(task.state, State::Pending | State::RetryPending);
-        let untouched = task.run == self.run && task.lease_number == self.lease_number;
-        waits && untouched && task.cycle == self.cycle + 1 && !self.state.is_active()
-    }
-
-    /// Whether the operation was the last that changed the task.
-    pub fn is_one_behind(&self, task: &Task) -> bool {
-        task.version == self.version + 1
-    }
-
-    pub(crate) fn restore(&self, task: &mut Task) {
-        task.cycle = self.cycle;
-        task.counters = self.counters;
-        task.rule_counts.clone_from(&self.rule_counts);
-        task.reason = self.reason;
-        task.class = self.class;
-        task.fingerprint = self.fingerprint;
-        task.next_retry_at = self.next_retry_at;
-        task.hold.clone_from(&self.hold);
-        task.expires_at = self.expires_at;
-        task.lifetime = self.lifetime;
-        task.first_failed_at = self.first_failed_at;
-        task.started_at = self.started_at;
-        task.ended_at = self.ended_at;
-    }
-
-    /// Why a task is not put back.
-    pub fn why_kept(&self, task: &Task) -> Exclusion {
-        if task.run > self.run || task.state.is_active() { Exclusion::Started } else { Exclusion::Changed }
-    }
 }
 
 #[cfg(test)]

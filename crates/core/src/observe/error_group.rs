@@ -1,8 +1,5 @@
 //! Errors that look the same to a person are one group: how many there were, how it stands with them, and what a person said of them.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -11,6 +8,8 @@ use crate::fingerprint::normalise;
 use crate::id::TaskId;
 use crate::time::Timestamp;
 use crate::words::words;
+
+pub use crate::guard::Reclassified;
 
 words! {
     /// How it stands with a group.
@@ -226,9 +225,6 @@ impl Word {
         word
     }
 }
-
-/// Which errors are what, because a person said so. One per namespace that has any.
-pub type Reclassified = Arc<HashMap<i64, Class>>;
 
 #[cfg(test)]
 mod tests {

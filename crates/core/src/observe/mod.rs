@@ -1,7 +1,6 @@
-//! Statistics, error groups, and those who are notified of them.
+//! Statistics, error groups, alerts and webhook subscriptions.
 
 pub mod alert;
 pub mod error_group;
-pub mod fingerprint;
 pub mod stats;
 pub mod subscription;

@@ -99,7 +99,7 @@ pub struct Cell {
 impl Cell {
     /// The same for ever, for everybody.
     pub fn number(&self, namespace: &str) -> i64 {
-        let mut hash = Fnv::new();
+        let mut hash = Fnv::default();
         for text in [namespace, &self.kind, &self.queue, &self.dependency, &self.strategy, self.origin.word()] {
             hash.part(text);
         }

@@ -2,7 +2,7 @@
 
 use super::problem::Lines;
 use super::{Problem, Problems, read};
-use crate::dialect::parts::UNKNOWN_STRATEGY;
+use crate::dialect::UNKNOWN_STRATEGY;
 
 /// What has no place or cannot be put right stays a problem; nobody goes round for ever.
 const ROUNDS: usize = 20;

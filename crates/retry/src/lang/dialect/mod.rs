@@ -19,6 +19,8 @@ use crate::policy::{
 use crate::time::Millis;
 use fields::Fields;
 
+pub use parts::UNKNOWN_STRATEGY;
+
 /// Reads a policy: an object, `true`, `false`, `null`, a number of executions or, natively, the short form. Nothing means no retry.
 pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<Option<Policy>, Invalid> {
     let preset = |dialect| Policy::preset(if dialect == Dialect::Native { Dialect::Step } else { dialect });

@@ -1,6 +1,5 @@
 //! Policies and verdicts in words. The same words in the API, the CLI and the dashboard, because they are made here.
 
-pub mod backtest;
 pub mod forecast;
 pub mod lint;
 

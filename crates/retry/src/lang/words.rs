@@ -1,13 +1,18 @@
 //! One declaration for an enum that has a word on the wire and a number in a row.
 
 /// Declares an enum whose variants each have a stable number and a stable word.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! words {
     ($(#[$doc:meta])* pub enum $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant = $code),+ }
+        pub enum $name {
+            $(#[doc = concat!("`", $word, "`.")] $(#[$vdoc])* $variant = $code),+
+        }
 
         impl $name {
+            /// Every variant, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The number that rows hold. It never changes its meaning.
@@ -15,6 +20,7 @@ macro_rules! words {
                 self as i16
             }
 
+            /// The variant of a stored number.
             pub fn from_code(code: i16) -> Option<$name> {
                 match code { $($code => Some($name::$variant),)+ _ => None }
             }
@@ -58,4 +64,4 @@ macro_rules! words {
     };
 }
 
-pub(crate) use words;
+pub use words;

@@ -52,7 +52,7 @@ pub fn is_secret_name(name: &str) -> bool {
 }
 
 /// Whether a member of this name holds headers or variables.
-pub(crate) fn holds_headers(name: &str) -> bool {
+pub fn holds_headers(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.ends_with("headers") || name == "header" || name == "env" || name == "environment"
 }

@@ -46,7 +46,7 @@ impl Timestamp {
             .map_err(|_| TimeError::Instant(clip(text)))
     }
 
-    pub(crate) fn to_jiff(self) -> jiff::Timestamp {
+    pub fn to_jiff(self) -> jiff::Timestamp {
         let (min, max) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
         let clamped = self.0.clamp(min.as_millisecond() + 1, max.as_millisecond());
         jiff::Timestamp::from_millisecond(clamped).unwrap_or(max)

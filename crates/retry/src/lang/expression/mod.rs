@@ -6,11 +6,15 @@
 //! Filters, tests and functions are a fixed list (`filters`); anything else is refused when a document is read (`check`).
 //! Templates of workflows (`template`) are evaluated by the same machine.
 
+// The machine evaluates statements too; only templates have them.
+#![cfg_attr(not(feature = "templates"), allow(dead_code))]
+
 mod check;
 mod filters;
 mod machine;
 mod meter;
 mod operators;
+#[cfg(feature = "templates")]
 mod template;
 mod value;
 
@@ -22,7 +26,9 @@ use machine::{Machine, Names};
 use meter::{MAX_STEPS, Meter};
 use value::Val;
 
-pub(crate) use template::{Piece, pieces};
+#[cfg(feature = "templates")]
+pub use template::{Piece, pieces};
+#[cfg(feature = "templates")]
 pub use template::{check_expression, check_template, eval, holds, is_template, render};
 
 const MAX_SOURCE: usize = 16 * 1024;

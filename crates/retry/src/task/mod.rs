@@ -1,26 +1,21 @@
 //! A task as it is now: its state, its counters, its lease and its times. Nothing here changes it; `transition` does.
 
-pub mod audit;
 pub mod event;
-pub mod execution;
-pub mod graph;
-pub mod payload;
-pub mod repair;
-pub mod replay;
-pub mod standing;
+pub mod limit;
 pub mod transition;
+pub mod undo;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Limit;
 use crate::decide::Speaker;
 use crate::failure::Class;
 use crate::id::{ExecutionId, TaskId};
 use crate::reason::Reason;
 use crate::time::{Millis, Timestamp};
 use crate::words::words;
+use limit::Limit;
 
 words! {
     /// The eleven states (model §3.1). The last five are terminal.

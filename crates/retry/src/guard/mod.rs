@@ -1,10 +1,18 @@
 //! What a task's dependency says about running now. Guards hold back, they never refuse (model A5, §3.2 step 16).
 
-use crate::budget::{self, BudgetView};
-use crate::dependency;
-use crate::error_group::Reclassified;
+pub mod budget;
+pub mod dependency;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::failure::Class;
 use crate::task::Hold;
 use crate::time::Timestamp;
+use budget::BudgetView;
+
+/// Error fingerprints to the class that a person gave them. One map per namespace that has any.
+pub type Reclassified = Arc<HashMap<i64, Class>>;
 
 /// The state of everything that may hold a task, as it was when its snapshot was taken.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::failure::{Class, Failure, Trigger};
 use crate::id::ExecutionId;
-use crate::operation::Was;
 use crate::reason::{Decision, Reason, Verdict};
+use crate::task::undo::Was;
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
 
@@ -295,7 +295,7 @@ pub struct Act {
 
 impl Act {
     /// What they say, as the data of an event that has none of its own.
-    pub(crate) fn said(&self) -> Option<Value> {
+    pub fn said(&self) -> Option<Value> {
         self.note.as_ref().map(|note| json!({"note": note}))
     }
 
@@ -726,7 +726,7 @@ pub fn undo_retry(task: &Task, was: &Was, act: &Act, now: Timestamp) -> Result<T
 }
 
 /// E7: a task of an execution that goes on waits for its needs again, with a new cycle where its own was used up.
-pub(crate) fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) -> Step {
+pub fn reopen(task: &Task, new_cycle: bool, act: &Act, now: Timestamp) -> Step {
     let mut change = Change::of(task, now);
     if new_cycle {
         change.new_cycle(false);

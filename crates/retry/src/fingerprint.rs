@@ -4,7 +4,7 @@ use crate::failure::Failure;
 
 /// The group a failure of this kind of task belongs to.
 pub fn fingerprint(kind: &str, failure: &Failure) -> i64 {
-    let mut hash = Fnv::new();
+    let mut hash = Fnv::default();
     hash.part(kind);
     hash.part(failure.trigger.word());
     hash.part(failure.error_type.as_deref().unwrap_or(""));
@@ -12,6 +12,11 @@ pub fn fingerprint(kind: &str, failure: &Failure) -> i64 {
     hash.part(&failure.status.map(|status| status.to_string()).unwrap_or_default());
     hash.part(&normalise(&failure.message));
     hash.number()
+}
+
+/// A fingerprint as 16 hexadecimal digits.
+pub fn fingerprint_to_hex(fingerprint: i64) -> String {
+    format!("{:016x}", fingerprint.cast_unsigned())
 }
 
 /// The message with what varies between occurrences replaced: `user 4711 not found` and `user 12 not found` are one.
@@ -53,18 +58,20 @@ fn is_variable(word: &str) -> bool {
 }
 
 /// FNV-1a: stable for ever, which the standard library's hasher does not promise.
-pub(crate) struct Fnv(u64);
+pub struct Fnv(u64);
 
-impl Fnv {
-    pub(crate) fn new() -> Fnv {
+impl Default for Fnv {
+    fn default() -> Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
+}
 
-    pub(crate) fn number(&self) -> i64 {
+impl Fnv {
+    pub fn number(&self) -> i64 {
         self.0.cast_signed()
     }
 
-    pub(crate) fn part(&mut self, text: &str) {
+    pub fn part(&mut self, text: &str) {
         for byte in text.bytes().chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }

@@ -128,7 +128,7 @@ fn begun(task: &Task, now: Timestamp) -> Result<Task, Rejection> {
 
 /// Goes on until the task is over or the world has no answer. `world`: how long the nth attempt from here runs, which begins at an
 /// instant, and how it ends.
-pub(crate) fn play(
+pub fn play(
     snapshot: &Snapshot,
     world: impl Fn(usize, Timestamp) -> Option<(Millis, End)>,
     runs: RunTimes,

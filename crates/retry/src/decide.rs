@@ -1,8 +1,28 @@
-//! The only file with an opinion about failure.
+//! The only file that decides about a failure.
 //!
-//! `decide` takes a task as it is and how its run ended, and returns the whole change: the state, the counters, the next
-//! time, the events and the reason. It asks no clock and draws no chance. The numbers in the comments are the steps of
-//! model §3.2; the first step that refuses names the reason.
+//! [`decide`] takes a task as it is and how its run ended, and returns the whole change: the state, the counters, the next
+//! time, the events and the reason. It reads no clock and draws no random number. The numbers in the comments are the steps
+//! of this table; the first step that refuses names the reason.
+//!
+//! | step | question | if so |
+//! |--:|---|---|
+//! | 1 | Is the reporter's lease gone, or the task canceled? | rejected, nothing changes |
+//! | 2 | Was the run lost? | `on_lost`: fail, park, count (go on at 11), or retry with a counter of its own |
+//! | 3 | Has the task no policy? | `failed`, `no_policy` |
+//! | – | Did a person reclassify this group of errors? | that class: `failed`, `reclassified`, or go on at 10 |
+//! | 4 | Does a rule match? | what the rule says, in place of 5 to 9 |
+//! | 5 | Is the error final, and not listed more closely than by its class? | `failed`, `final` |
+//! | 6 | Does `stop_when` hold? | `failed`, `stop_when` |
+//! | 7 | Does `ignore` match at least as closely as `retry_on`? | `failed`, `ignored` |
+//! | 8 | Is there a `retry_on` that does not match? | `failed`, `not_listed` |
+//! | 9 | Is there a `retry_when` that does not hold? | `failed`, `retry_when` |
+//! | 10 | Is it rate limited, with a `Retry-After`? | wait that long, uncounted, up to `max_throttles` |
+//! | 11 | Are the retries used up? | `dead`, or parked by `on_exhausted` |
+//! | 12 | | the delay, by the backoff and its jitter |
+//! | 13 | Is that in a closed window? | when the window opens |
+//! | 14 | Is that past the deadline? | `dead`, `expired`; or one last try before it |
+//! | 15 | | count the retry |
+//! | 16 | Is there a hold by a dependency, a budget or a person? | held until then, uncounted |
 
 use std::sync::Arc;
 
@@ -10,12 +30,11 @@ use crate::backoff::{self, Draw, Stream};
 use crate::event::{AttemptOutcome, EventKind};
 use crate::expression::{Allowance, Expression, Scope};
 use crate::failure::{Class, Failure, Fit, Trigger, closest};
-use crate::filter::fingerprint_to_hex;
-use crate::fingerprint::fingerprint;
+use crate::fingerprint::{fingerprint, fingerprint_to_hex};
 use crate::guard::GuardView;
-use crate::policy::{Backoff, OnExhausted, OnExpressionError, OnLost, Policy, PolicyLimits, Rule, Then};
+use crate::policy::{Backoff, Dialect, OnExhausted, OnExpressionError, OnLost, Policy, PolicyLimits, Rule, Then};
 use crate::reason::{Decision, DelayParts, Reason, Verdict};
-use crate::task::{State, Tally, Task};
+use crate::task::{Counters, State, Tally, Task};
 use crate::time::{Millis, Timestamp};
 use crate::transition::{Change, Line, Rejection, Transition};
 use crate::window;
@@ -225,7 +244,7 @@ impl<'a> Bad<'a> {
         let Some(policy) = self.snapshot.policy.as_deref() else { return self.refuse(Reason::OnLostFail) };
         match policy.on_lost {
             OnLost::Fail => self.refuse(Reason::OnLostFail),
-            OnLost::Park => self.park(Counted::Lost),
+            OnLost::Park => self.park(),
             OnLost::Count => self.counted(policy, None, None),
             OnLost::Retry if self.task().counters.lost >= policy.max_lost => self.exhaust(policy, Reason::Lost),
             OnLost::Retry => {
@@ -326,7 +345,7 @@ impl<'a> Bad<'a> {
                 self.rule_max = spent;
                 self.exhaust(policy, Reason::Attempts)
             }
-            Then::Park => self.park(Counted::Attempt),
+            Then::Park => self.park(),
             Then::Snooze => self.postpone(policy, rule.delay.unwrap_or_default(), Some(index)),
             Then::Retry => {
                 if self.class == Class::Final {
@@ -428,14 +447,15 @@ impl<'a> Bad<'a> {
         let policy = match self.snapshot.policy.as_deref() {
             Some(policy) => policy,
             None => {
-                fallback = Policy::preset(crate::Dialect::Native);
+                fallback = Policy::preset(Dialect::Native);
                 &fallback
             }
         };
         let (task, now) = (self.task(), self.now);
+        let max_retries = Some(self.most_retries(policy));
         if task.counters.snoozed >= policy.max_snoozes {
-            let mut decision = self.decision(policy, Verdict::Exhaust, Reason::SnoozedOut, task.counters);
-            (decision.class, decision.trigger) = (None, None);
+            let mut decision = self.decision(Verdict::Exhaust, Reason::SnoozedOut, task.counters);
+            (decision.class, decision.trigger, decision.max_retries) = (None, None, max_retries);
             let mut change = Change::of(task, now);
             change.end_attempt(AttemptOutcome::Snoozed);
             change.record.decision = Some(decision);
@@ -451,8 +471,8 @@ impl<'a> Bad<'a> {
         let delay = delay.min(self.snapshot.limits.max_schedule);
         let mut after = task.counters;
         after.snoozed += 1;
-        let mut decision = self.decision(policy, Verdict::Snooze, Reason::Snoozed, after);
-        (decision.class, decision.trigger) = (None, None);
+        let mut decision = self.decision(Verdict::Snooze, Reason::Snoozed, after);
+        (decision.class, decision.trigger, decision.max_retries) = (None, None, max_retries);
         let next = now + delay;
         decision.delay = Some(DelayParts {
             strategy: "snooze".into(),
@@ -540,7 +560,7 @@ impl<'a> Bad<'a> {
             Counted::Snoozed => Verdict::Snooze,
             _ => Verdict::Retry,
         };
-        let mut decision = self.decision(policy, verdict, reason, counters);
+        let mut decision = self.decision(verdict, reason, counters);
         decision.next_retry_at = Some(due);
         decision.held_until = hold.as_ref().map(|hold| hold.until);
         decision.held_by = hold.as_ref().map(|hold| hold.reason.clone());
@@ -589,62 +609,48 @@ impl<'a> Bad<'a> {
         [self.task().expires_at.or(policy.expires_at), patience].into_iter().flatten().min()
     }
 
-    /// The task ends as `failed`: it was not to be retried (T12).
+    /// The task ends as `failed`: the policy does not retry this failure (T12).
     fn refuse(self, reason: Reason) -> Result<Transition, Rejection> {
-        let mut counters = self.task().counters;
-        if self.failure.trigger.is_loss() {
-            counters.lost += 1;
-        }
-        let decision = match self.snapshot.policy.as_deref() {
-            Some(policy) => self.decision(policy, Verdict::Refuse, reason, counters),
-            None => self.decision_without_policy(Verdict::Refuse, reason, counters),
-        };
-        let mut change = self.bad_end(AttemptOutcome::Failed);
-        change.after.counters = counters;
-        change.record.decision = Some(decision);
-        change.event(EventKind::TaskFailed);
-        let line = if self.failure.trigger.is_loss() { Line::T20 } else { Line::T12 };
-        change.end(line, State::Failed, reason)
+        self.finish(Verdict::Refuse, State::Failed, Line::T12, reason)
     }
 
-    /// Something ran out: the task ends as `dead` (T13), or waits for a person where the policy says so.
+    /// A limit is used up: the task ends as `dead` (T13), or is parked where the policy says so.
     fn exhaust(self, policy: &'a Policy, reason: Reason) -> Result<Transition, Rejection> {
         if reason == Reason::Attempts && policy.on_exhausted == OnExhausted::Park {
-            return self.park(Counted::Attempt);
+            return self.park();
         }
-        let mut counters = self.task().counters;
-        if self.failure.trigger.is_loss() {
-            counters.lost += 1;
-        }
-        let decision = self.decision(policy, Verdict::Exhaust, reason, counters);
-        let mut change = self.bad_end(AttemptOutcome::Failed);
-        change.after.counters = counters;
-        change.record.decision = Some(decision);
-        change.event(EventKind::TaskRetryExhausted);
-        change.event(EventKind::TaskFailed);
-        change.event_of_executions(EventKind::ExecutionRetryExhausted);
-        let line = if self.failure.trigger.is_loss() { Line::T20 } else { Line::T13 };
-        change.end(line, State::Dead, reason)
+        self.finish(Verdict::Exhaust, State::Dead, Line::T13, reason)
     }
 
-    /// T25: paused, for a person to look at. Resuming starts a new cycle.
-    fn park(self, counted: Counted) -> Result<Transition, Rejection> {
+    /// Paused, for a person to look at (T25). Resuming starts a new cycle.
+    fn park(self) -> Result<Transition, Rejection> {
+        self.finish(Verdict::Park, State::Paused, Line::T25, Reason::Parked)
+    }
+
+    /// Records the attempt and its error, and ends or parks the task: no retry follows. A lost run ends it by T20.
+    fn finish(self, verdict: Verdict, state: State, line: Line, reason: Reason) -> Result<Transition, Rejection> {
+        let lost = self.failure.trigger.is_loss();
         let mut counters = self.task().counters;
-        if counted == Counted::Lost || self.failure.trigger.is_loss() {
-            counters.lost += 1;
-        }
-        let decision = match self.snapshot.policy.as_deref() {
-            Some(policy) => self.decision(policy, Verdict::Park, Reason::Parked, counters),
-            None => self.decision_without_policy(Verdict::Park, Reason::Parked, counters),
-        };
+        counters.lost += u32::from(lost);
         let mut change = self.bad_end(AttemptOutcome::Failed);
         change.after.counters = counters;
-        change.after.parked = true;
-        change.after.paused_from = Some(State::Pending);
-        change.after.reason = Some(Reason::Parked);
-        change.record.decision = Some(decision);
-        change.event(EventKind::TaskParked);
-        change.finish(Line::T25, State::Paused, "parked")
+        change.record.decision = Some(self.decision(verdict, reason, counters));
+        if verdict == Verdict::Park {
+            change.after.parked = true;
+            change.after.paused_from = Some(State::Pending);
+            change.after.reason = Some(reason);
+            change.event(EventKind::TaskParked);
+            return change.finish(line, state, "parked");
+        }
+        let exhausted = verdict == Verdict::Exhaust;
+        if exhausted {
+            change.event(EventKind::TaskRetryExhausted);
+        }
+        change.event(EventKind::TaskFailed);
+        if exhausted {
+            change.event_of_executions(EventKind::ExecutionRetryExhausted);
+        }
+        change.end(if lost { Line::T20 } else { line }, state, reason)
     }
 
     /// The part that every bad end shares: the attempt is over, its error is kept (I-20).
@@ -664,19 +670,14 @@ impl<'a> Bad<'a> {
         change
     }
 
-    fn decision(&self, policy: &Policy, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
-        Decision {
-            max_retries: Some(self.most_retries(policy)),
-            ..self.decision_without_policy(verdict, reason, after)
-        }
-    }
-
-    fn decision_without_policy(&self, verdict: Verdict, reason: Reason, after: crate::Counters) -> Decision {
+    /// The verdict with its facts, as it is stored.
+    fn decision(&self, verdict: Verdict, reason: Reason, after: Counters) -> Decision {
         Decision {
             class: Some(self.class),
             trigger: Some(self.failure.trigger),
             matched: self.matched.clone(),
             policy: self.snapshot.policy_id,
+            max_retries: self.snapshot.policy.as_deref().map(|policy| self.most_retries(policy)),
             rule_max: self.rule_max,
             delay: self.delay.clone(),
             after,
