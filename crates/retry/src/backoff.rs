@@ -8,16 +8,22 @@ use crate::time::Millis;
 /// What jitter is drawn from. The same task, cycle and ordinal give the same draw wherever it is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
+    /// The task.
     pub task: TaskId,
+    /// Its cycle: a manual retry draws anew.
     pub cycle: u32,
+    /// Which sequence of delays it is.
     pub stream: Stream,
 }
 
 /// Counted retries and repeats after a loss number their delays apart, so they draw apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
+    /// Counted retries.
     Retry,
+    /// Repeats after lost runs.
     Loss,
+    /// Retries by the rule of this index.
     Rule(u32),
     /// Coming back after a gate.
     Release,

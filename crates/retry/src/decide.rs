@@ -42,18 +42,32 @@ use crate::window;
 /// Everything a verdict depends on, but the end itself and the time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
+    /// The task as it is.
     pub task: Task,
+    /// Its policy; `None` if a failure is final.
     pub policy: Option<Arc<Policy>>,
     /// The number under which the policy is stored.
     pub policy_id: Option<i32>,
+    /// The server's limits for policies.
     pub limits: PolicyLimits,
+    /// Everything that may hold the task back.
     pub guard: GuardView,
+}
+
+impl Snapshot {
+    /// A task and its policy, with the default limits and without holds.
+    pub fn new(task: Task, policy: Policy) -> Snapshot {
+        let (policy, limits) = (Some(Arc::new(policy)), PolicyLimits::default());
+        Snapshot { task, policy, policy_id: None, limits, guard: GuardView::default() }
+    }
 }
 
 /// How a run ended, and who says so.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
+    /// The reporter.
     pub speaker: Speaker,
+    /// The reported end.
     pub end: End,
 }
 
@@ -73,17 +87,24 @@ pub enum Speaker {
     Server,
 }
 
+/// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
+    /// It succeeded.
     Succeeded {
+        /// Its result: JSON text, passed through as it came.
         result: Option<Arc<str>>,
     },
+    /// It failed.
     Failed(Failure),
     /// The run was lost: `lease_expired` or `stuck`.
     Lost(Trigger),
+    /// The worker postponed it; no attempt is counted.
     Snoozed {
+        /// How long to wait.
         delay: Millis,
     },
+    /// The worker gave it back; no attempt is counted.
     Released,
 }
 
@@ -103,6 +124,7 @@ impl End {
 /// How much time a last try gets before the deadline.
 const LAST_TRY_MARGIN: Millis = Millis::from_secs(1);
 
+/// Decides what the end of a run means: the task afterwards and the record for its log, or why nothing changes.
 pub fn decide(snapshot: &Snapshot, outcome: &Outcome, now: Timestamp) -> Result<Transition, Rejection> {
     let task = &snapshot.task;
     let now = task.time(now);

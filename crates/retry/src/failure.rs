@@ -51,7 +51,9 @@ impl Trigger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RetryAfter {
+    /// So long from now.
     Span(Millis),
+    /// Not before this instant.
     At(Timestamp),
 }
 
@@ -65,6 +67,7 @@ impl RetryAfter {
         Timestamp::parse_http_date(header).ok().map(RetryAfter::At)
     }
 
+    /// How long to wait, counted from `now`.
     pub fn from_now(self, now: Timestamp) -> Millis {
         match self {
             RetryAfter::Span(span) => span,
@@ -76,20 +79,28 @@ impl RetryAfter {
 /// One failure, as reported. Everything but the trigger may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
+    /// What ended the attempt.
     #[serde(default)]
     pub trigger: Trigger,
+    /// The class that the reporter stated, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
+    /// The type or name of the error.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
+    /// The error code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// The HTTP status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// The message for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The stack trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
+    /// How long the other side asked to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<RetryAfter>,
     /// What was given as `retry_after` and could not be read: it is ignored, and the verdict says so.
@@ -104,6 +115,7 @@ pub struct Failure {
 const ROUNDS: &str = "foreach";
 
 impl Failure {
+    /// A failure with a trigger and a message, and nothing else known.
     pub fn new(trigger: Trigger, message: impl Into<String>) -> Failure {
         Failure { trigger, message: message.into(), ..Failure::default() }
     }
@@ -114,6 +126,7 @@ impl Failure {
         Failure { class: Some(Class::Final), error_type, ..Failure::new(Trigger::Upstream, message) }
     }
 
+    /// Whether a loop failed because rounds of it did.
     pub fn is_of_rounds(&self) -> bool {
         self.trigger == Trigger::Upstream && self.error_type.as_deref() == Some(ROUNDS)
     }
@@ -154,10 +167,13 @@ impl Class {
 /// One item of `retry_on` or `ignore`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matcher {
+    /// One HTTP status.
     Status(u16),
     /// `5xx`: the hundreds digit.
     StatusClass(u16),
+    /// A trigger.
     Trigger(Trigger),
+    /// A class.
     Class(Class),
     /// A code or an error type, by its exact text.
     Name(String),
@@ -168,13 +184,18 @@ pub enum Matcher {
 pub enum Fit {
     /// It says no more than the class that was found for the failure anyway.
     Class,
+    /// It names the trigger.
     Trigger,
+    /// It names the error type.
     Name,
+    /// It names the class of HTTP statuses.
     StatusClass,
+    /// It names the status or the code.
     Exact,
 }
 
 impl Matcher {
+    /// Reads one item of a list; the error says why it is not one.
     pub fn parse(text: &str) -> Result<Matcher, String> {
         let word = text.trim();
         if word.is_empty() {
@@ -207,6 +228,7 @@ impl Matcher {
         Ok(Matcher::Name(word.to_owned()))
     }
 
+    /// How closely it fits a failure of this class; `None` if it does not match.
     pub fn fit(&self, failure: &Failure, class: Class) -> Option<Fit> {
         match self {
             Matcher::Status(status) => (failure.status == Some(*status)

@@ -67,10 +67,12 @@ impl Default for Fnv {
 }
 
 impl Fnv {
+    /// The hash so far.
     pub fn number(&self) -> i64 {
         self.0.cast_signed()
     }
 
+    /// Adds a text, so that `ab`, `c` and `a`, `bc` differ.
     pub fn part(&mut self, text: &str) {
         for byte in text.bytes().chain([0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

@@ -1,5 +1,5 @@
-//! Retry policies as data, and the one function that decides about a failure.
-
+#![doc = include_str!("../README.md")]
+#![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 pub mod decide;
@@ -33,3 +33,4 @@ pub use reason::{Decision, Reason, Verdict};
 pub use task::{Counters, Executor, HOOK_QUEUE, Hold, Lane, Lease, Priority, RetryKind, State, Tally, Task, Unwritten};
 pub use time::{Millis, Timestamp};
 pub use transition::{Line, Rejection, Transition};
+pub use uuid::Uuid;

@@ -69,6 +69,7 @@ impl MessagePattern {
         compiled(&self.source).is_some_and(|pattern| pattern.is_match(&message[..end]))
     }
 
+    /// The source text of the pattern.
     pub fn source(&self) -> &str {
         &self.source
     }

@@ -34,69 +34,104 @@ pub(crate) fn too_many_windows() -> String {
 pub struct Policy {
     /// Retries beyond the first run.
     pub max_retries: u32,
+    /// How long to wait before each retry.
     pub backoff: Backoff,
+    /// Only these failures are retried; `None` means all.
     pub retry_on: Option<Vec<Matcher>>,
+    /// These failures are not retried.
     pub ignore: Vec<Matcher>,
+    /// A retry needs this condition.
     pub retry_when: Option<Expression>,
+    /// This condition ends the retries.
     pub stop_when: Option<Expression>,
+    /// The answer of an expression that cannot be evaluated.
     pub on_expression_error: OnExpressionError,
     /// Ordered, first match wins (model A7).
     pub rules: Vec<Rule>,
+    /// Closed times, in which no retry starts.
     pub windows: Vec<Window>,
     /// From the first failure to the last retry.
     pub max_elapsed: Option<Millis>,
+    /// No attempt starts after this instant.
     pub expires_at: Option<Timestamp>,
+    /// How long a run may go without a sign of life.
     pub timeout: Option<Millis>,
+    /// Whether a `Retry-After` is followed.
     pub respect_retry_after: bool,
+    /// The longest `Retry-After` that is followed.
     pub max_retry_after: Millis,
+    /// Limit on uncounted waits after `Retry-After`.
     pub max_throttles: u32,
+    /// What a lost run means.
     pub on_lost: OnLost,
+    /// Limit on lost runs.
     pub max_lost: u32,
+    /// Limit on voluntary postponements.
     pub max_snoozes: u32,
+    /// The class of errors that say nothing about themselves.
     pub default_class: Class,
     /// A stated class of `final` is decisive unless this is set (ruling D-10).
     pub override_final: bool,
+    /// What happens when the retries are used up.
     pub on_exhausted: OnExhausted,
     /// One run just before the deadline in place of giving up.
     pub last_try: bool,
+    /// Whether a run may go on past the deadline.
     pub deadline: DeadlineKind,
+    /// Whether a retry resets the progress of the run.
     pub reset_counters_on_retry: bool,
 }
 
 /// How long to wait before a retry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backoff {
+    /// How delays grow.
     pub strategy: Strategy,
+    /// The longest delay.
     pub max_delay: Option<Millis>,
+    /// How delays are spread.
     pub jitter: Jitter,
 }
 
+/// How delays grow from one retry to the next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Strategy {
     /// At once; an explicit first delay applies to the first retry only (X0-19).
     Immediate {
+        /// The delay of the first retry.
         first: Option<Millis>,
     },
+    /// The same delay every time.
     Fixed {
+        /// The delay.
         delay: Millis,
+        /// Another delay for the first retry.
         first: Option<Millis>,
     },
+    /// Grows by the same step.
     Linear {
+        /// The first delay.
         initial: Millis,
+        /// The step.
         step: Millis,
     },
+    /// Grows by the same factor.
     Exponential {
+        /// The first delay.
         initial: Millis,
+        /// The factor.
         multiplier: f64,
     },
     /// Delays by the ordinal of the retry, ascending; the last one repeats (X0-10).
     Schedule(Vec<ScheduleEntry>),
 }
 
+/// One delay of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleEntry {
     /// Which retry this is for, from 1.
     pub retry: u32,
+    /// The delay before that retry.
     pub delay: Millis,
 }
 
@@ -122,6 +157,7 @@ words! {
 }
 
 words! {
+    /// The end of a task whose retries are used up.
     pub enum OnExhausted {
         Fail = 0 "fail",
         Park = 1 "park",
@@ -147,7 +183,9 @@ words! {
 /// One line of `rules`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
+    /// The failures it is about.
     pub matches: RuleMatch,
+    /// What it does about them.
     pub then: Then,
     /// How often this rule may be applied in one cycle.
     pub max: Option<u32>,
@@ -158,6 +196,7 @@ pub struct Rule {
 }
 
 words! {
+    /// The answer of a rule.
     pub enum Then {
         Retry = 0 "retry",
         Final = 1 "final",
@@ -171,15 +210,22 @@ words! {
 pub struct RuleMatch {
     /// Any of these.
     pub on: Vec<Matcher>,
+    /// The class.
     pub class: Option<Class>,
+    /// The trigger.
     pub trigger: Option<Trigger>,
+    /// The error type, by its exact text.
     pub error_type: Option<String>,
+    /// The error code, by its exact text.
     pub code: Option<String>,
+    /// A regular expression over the message.
     pub message: Option<MessagePattern>,
+    /// A condition.
     pub when: Option<Expression>,
 }
 
 impl RuleMatch {
+    /// Whether a failure of this class matches, its `when` aside.
     pub fn matches(&self, failure: &Failure, class: Class) -> bool {
         (self.on.is_empty() || self.on.iter().any(|matcher| matcher.fit(failure, class).is_some()))
             && self.class.is_none_or(|wanted| wanted == class)
@@ -203,6 +249,7 @@ impl NoneOrEqual for Option<String> {
 /// What a server lets any policy ask for (model A11). Tightened by configuration, never widened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyLimits {
+    /// Retries beyond the first run.
     pub max_retries: u32,
     /// Of computed delays.
     pub max_delay: Millis,
@@ -217,6 +264,7 @@ impl Default for PolicyLimits {
 }
 
 impl PolicyLimits {
+    /// The names of the limits.
     pub const NAMES: [&str; 3] = ["max_retries", "max_delay", "max_schedule"];
 
     /// Tightens one by its name.
@@ -316,6 +364,21 @@ impl Policy {
         }
     }
 
+    /// A native policy with delays that double: `initial`, twice that, four times that and so on.
+    pub fn exponential(initial: Millis, max_retries: u32) -> Policy {
+        Policy::with_strategy(Strategy::Exponential { initial, multiplier: 2.0 }, max_retries)
+    }
+
+    /// A native policy with the same delay before every retry.
+    pub fn fixed(delay: Millis, max_retries: u32) -> Policy {
+        Policy::with_strategy(Strategy::Fixed { delay, first: None }, max_retries)
+    }
+
+    fn with_strategy(strategy: Strategy, max_retries: u32) -> Policy {
+        let native = Policy::preset(Dialect::Native);
+        Policy { max_retries, backoff: Backoff { strategy, ..native.backoff }, ..native }
+    }
+
     /// Whether the policy is one that can be carried out, and within the server's limits.
     pub fn check(&self, limits: &PolicyLimits) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
@@ -396,6 +459,7 @@ impl Backoff {
         }
     }
 
+    /// The word for the strategy.
     pub fn strategy_word(&self) -> &'static str {
         match self.strategy {
             Strategy::Immediate { .. } => "immediate",
@@ -460,6 +524,7 @@ fn seed_002_refusals() -> Vec<Matcher> {
 /// The normalised form: what is stored, what `retry` shows, and what the native dialect reads back to the same policy.
 /// Fields that hold their default are left out, but for the ones that make the schedule.
 impl Policy {
+    /// The normalised form, which [`crate::dialect::parse_stored`] reads back.
     pub fn to_json(&self) -> Value {
         let base = Policy::preset(Dialect::Native);
         let mut out = Map::new();

@@ -73,9 +73,11 @@ words! {
 /// How a delay came about, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DelayParts {
+    /// The word for the strategy, `retry_after` or `snooze`.
     pub strategy: String,
     /// The exponent or ordinal: retries already scheduled.
     pub n: u32,
+    /// The delay before cap and jitter.
     pub base_ms: u64,
     /// The base after the cap, where the cap was lower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,6 +104,7 @@ fn is_nothing(value: &u64) -> bool {
 }
 
 impl DelayParts {
+    /// From the failure to the next attempt.
     pub fn total(&self) -> Millis {
         Millis(self.total_ms)
     }
@@ -110,14 +113,19 @@ impl DelayParts {
 /// A verdict with everything that led to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
+    /// The verdict.
     pub verdict: Verdict,
+    /// The reason.
     pub reason: Reason,
+    /// When it was decided.
     pub at: Timestamp,
     /// Who acted by hand; absent when the server decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
+    /// The class of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
+    /// The trigger of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
     /// What matched, as it stands in the policy: `retry_on[0] "5xx"`, `rules[2]`.
@@ -126,19 +134,26 @@ pub struct Decision {
     /// Which stored policy was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<i32>,
+    /// The limit on retries that applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_retries: Option<u32>,
     /// How often the rule that matched may be applied, where that was used up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule_max: Option<u32>,
+    /// How the delay came about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelayParts>,
+    /// The counters before.
     pub before: Counters,
+    /// The counters after.
     pub after: Counters,
+    /// When the next attempt is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_at: Option<Timestamp>,
+    /// Until when it is held beyond that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_until: Option<Timestamp>,
+    /// The name of the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// What a person should know beside the verdict: a clamped Retry-After, an expression that failed.

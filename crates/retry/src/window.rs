@@ -9,20 +9,31 @@ use crate::time::{Millis, Timestamp};
 /// One closed time: every week between two times of day on some days, or once between two instants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Window {
+    /// Every week.
     Weekly(Weekly),
-    Once { from: Timestamp, to: Timestamp },
+    /// Once.
+    Once {
+        /// When it closes.
+        from: Timestamp,
+        /// When it opens again.
+        to: Timestamp,
+    },
 }
 
+/// Closed between two times of day on some days of each week.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weekly {
     /// Monday first; the days on which the window opens.
     pub days: [bool; 7],
+    /// When it closes.
     pub from: Time,
     /// At or before `from` means the next day.
     pub to: Time,
+    /// The time zone of the times.
     pub zone: TimeZone,
 }
 
+/// The days of the week, Monday first.
 pub const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 /// How often a due time may be pushed from one window into the next before the windows count as never open.
@@ -39,6 +50,7 @@ pub fn too_long(windows: &[Window]) -> Option<usize> {
     })
 }
 
+/// The fault of a window that stays closed for longer than [`LONGEST`].
 pub fn words_of_too_long() -> String {
     format!("it stays closed for {LONGEST} at most, with the windows that follow")
 }

@@ -21,8 +21,11 @@ use crate::transition::{self, Rejection};
 pub struct Coming {
     /// The run it will be (model A12).
     pub number: u32,
+    /// When it starts if no run takes any time.
     pub at: Timestamp,
+    /// When it starts if every run before it is as short as the shortest so far.
     pub earliest: Timestamp,
+    /// When it starts if every run before it is as long as the longest so far.
     pub latest: Timestamp,
     /// What would be decided if it failed as assumed, with its record.
     pub verdict: Option<Record>,
@@ -31,7 +34,9 @@ pub struct Coming {
 /// How an attempt is assumed to fail, and how long it runs before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assumed {
+    /// How long it runs.
     pub after: Millis,
+    /// How it fails.
     pub failure: Failure,
 }
 
@@ -41,8 +46,10 @@ impl From<Failure> for Assumed {
     }
 }
 
+/// The attempts to come, and the end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
+    /// The attempts, in order.
     pub attempts: Vec<Coming>,
     /// When the last of them, or the deadline, ends it; nothing when more attempts follow than were asked for.
     pub gives_up_at: Option<Timestamp>,
@@ -53,7 +60,9 @@ pub struct Forecast {
 /// How long runs took: the shortest and the longest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTimes {
+    /// The shortest run.
     pub shortest: Millis,
+    /// The longest run.
     pub longest: Millis,
 }
 

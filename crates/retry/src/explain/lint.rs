@@ -20,6 +20,7 @@ use crate::window::Window;
 pub struct Advice {
     /// Stable, for programs.
     pub code: &'static str,
+    /// The warning, as a sentence.
     pub what: String,
     /// What to write in its place.
     pub instead: String,

@@ -15,11 +15,14 @@ const DAY: i64 = 86_400_000;
 /// Days and months that are looked through for a free one.
 const FURTHEST: usize = 1_000;
 
+/// Limits on the retries that an account pays for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
+    /// Retries per day (UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_day: Option<u32>,
+    /// Retries per month (UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_month: Option<u32>,
     /// What the retried tasks may cost together.
@@ -28,10 +31,12 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Whether it limits nothing.
     pub fn is_none(&self) -> bool {
         *self == Budget::default()
     }
 
+    /// Faults of the limits, by field.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
         let given = [
@@ -57,7 +62,9 @@ const MOST: u64 = 1_000_000_000;
 /// What was booked in a day or a month.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
+    /// Retries booked.
     pub retries: u64,
+    /// Their cost.
     pub cost: u64,
 }
 
@@ -66,7 +73,9 @@ pub struct Booked {
 pub struct Period {
     /// `2030-01-31`, or `2030-01`.
     pub name: String,
+    /// Limit on retries.
     pub most_retries: Option<u64>,
+    /// Limit on cost.
     pub most_cost: Option<u64>,
 }
 
@@ -81,17 +90,24 @@ impl Period {
 /// A retry in all periods that it falls into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Booking {
+    /// The namespace of the account.
     pub namespace: String,
+    /// The account.
     pub account: String,
+    /// The cost of the retry.
     pub cost: u32,
+    /// The periods it falls into.
     pub periods: Vec<Period>,
 }
 
 /// A budget, and what was booked when it was looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetView {
+    /// The namespace of the account.
     pub namespace: String,
+    /// The account.
     pub account: String,
+    /// Its limits.
     pub budget: Budget,
     /// By the names of periods.
     pub booked: BTreeMap<String, Booked>,

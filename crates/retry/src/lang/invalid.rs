@@ -7,23 +7,28 @@ use serde::Serialize;
 /// One fault and where it is: `retry.max_retries`, `tasks[3].needs[0].task`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fault {
+    /// The path of the field; empty for the whole input.
     pub path: String,
+    /// The fault, as a sentence.
     pub message: String,
 }
 
 /// All faults of one input, never empty when it is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Invalid {
+    /// The faults, in the order in which they were found.
     pub faults: Vec<Fault>,
 }
 
 impl Invalid {
+    /// One fault.
     pub fn one(path: impl Into<String>, message: impl fmt::Display) -> Invalid {
         let mut invalid = Invalid::default();
         invalid.push(path, message);
         invalid
     }
 
+    /// Adds a fault.
     pub fn push(&mut self, path: impl Into<String>, message: impl fmt::Display) {
         self.faults.push(Fault { path: path.into(), message: message.to_string() });
     }
@@ -36,6 +41,7 @@ impl Invalid {
         }
     }
 
+    /// The same faults with `prefix` before each path.
     pub fn under(self, prefix: &str) -> Invalid {
         let mut moved = Invalid::default();
         moved.absorb(prefix, self);
@@ -50,10 +56,12 @@ impl Invalid {
         self
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
 
+    /// `value` if there are no faults, else the faults as an error.
     pub fn or<T>(self, value: T) -> Result<T, Invalid> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }

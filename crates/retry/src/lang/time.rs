@@ -19,6 +19,7 @@ pub struct Timestamp(pub i64);
 pub struct Millis(pub u64);
 
 impl Timestamp {
+    /// The end of time.
     pub const MAX: Timestamp = Timestamp(i64::MAX);
 
     /// How long after `earlier` this is; zero when it is not after it.
@@ -31,6 +32,7 @@ impl Timestamp {
         format!("{:.3}", self.to_jiff())
     }
 
+    /// Reads an RFC 3339 instant.
     pub fn parse_rfc3339(text: &str) -> Result<Timestamp, TimeError> {
         text.trim()
             .parse::<jiff::Timestamp>()
@@ -46,6 +48,7 @@ impl Timestamp {
             .map_err(|_| TimeError::Instant(clip(text)))
     }
 
+    /// The same instant in `jiff`, clamped to its range.
     pub fn to_jiff(self) -> jiff::Timestamp {
         let (min, max) = (jiff::Timestamp::MIN, jiff::Timestamp::MAX);
         let clamped = self.0.clamp(min.as_millisecond() + 1, max.as_millisecond());
@@ -68,13 +71,17 @@ impl Sub<Millis> for Timestamp {
 }
 
 impl Millis {
+    /// No time at all.
     pub const ZERO: Millis = Millis(0);
+    /// The longest span.
     pub const MAX: Millis = Millis(u64::MAX);
 
+    /// A span of seconds.
     pub const fn from_secs(secs: u64) -> Millis {
         Millis(secs.saturating_mul(1_000))
     }
 
+    /// A span of days of 24 hours.
     pub const fn from_days(days: u64) -> Millis {
         Millis::from_secs(days.saturating_mul(86_400))
     }
@@ -90,6 +97,7 @@ impl Millis {
         }
     }
 
+    /// The milliseconds as a floating-point number.
     pub fn as_f64(self) -> f64 {
         self.0 as f64
     }
@@ -156,10 +164,13 @@ impl fmt::Display for Millis {
     }
 }
 
+/// A text that is no time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
+    /// No span of time.
     #[error("`{0}` is not a duration; write seconds as a number, or 250ms, 90s, 5m, 1h30m, 14d, PT5M")]
     Duration(String),
+    /// No instant.
     #[error("`{0}` is not an instant; write RFC 3339, such as 2026-01-31T09:00:00Z")]
     Instant(String),
 }

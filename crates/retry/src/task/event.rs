@@ -63,6 +63,7 @@ impl EventKind {
         kinds.iter().map(|kind| u8::try_from(kind.code()).unwrap_or(u8::MAX)).collect()
     }
 
+    /// The kinds of a stored row; `None` if one is unknown.
     pub fn unpack(bytes: &[u8]) -> Option<Vec<EventKind>> {
         bytes.iter().map(|byte| EventKind::from_code(i16::from(*byte))).collect()
     }
@@ -86,28 +87,41 @@ words! {
 pub struct Record {
     /// The task, or the execution itself for what happens to the whole.
     pub subject: uuid::Uuid,
+    /// The execution; `None` for a lone task.
     pub execution: Option<ExecutionId>,
     /// The number of the first event, counted per execution from 1. In a shared log the store gives it at the commit.
     pub seq: u32,
+    /// The events, in order.
     pub events: Vec<EventKind>,
     /// How many of them, from the first, were already told when they happened and are only written down here.
     pub carried: u32,
+    /// When it happened.
     pub at: Timestamp,
     /// When an event that was carried over happened: ready or retry due, and the start of the attempt.
     pub ready_at: Option<Timestamp>,
+    /// When the attempt started.
     pub started_at: Option<Timestamp>,
+    /// The cycle.
     pub cycle: u32,
+    /// The run.
     pub run: u32,
+    /// Retries scheduled in this cycle.
     pub attempt: u32,
+    /// The number of the lease.
     pub lease_number: u32,
+    /// How the attempt ended.
     pub outcome: Option<AttemptOutcome>,
+    /// The worker.
     pub worker: Option<Arc<str>>,
     /// Who acted, where a person or a program did.
     pub actor: Option<String>,
     /// JSON text, passed through as it came.
     pub result: Option<Arc<str>>,
+    /// The failure.
     pub failure: Option<Failure>,
+    /// The decision.
     pub decision: Option<Decision>,
+    /// Further data of the event.
     pub data: Option<Value>,
 }
 
@@ -172,6 +186,7 @@ impl Record {
         }
     }
 
+    /// The number of the last event.
     pub fn last_seq(&self) -> u32 {
         self.seq + u32::try_from(self.events.len()).unwrap_or(0).saturating_sub(1)
     }
@@ -321,13 +336,20 @@ impl Event {
 /// One immutable fact.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
+    /// The kind.
     pub kind: EventKind,
+    /// When it happened.
     pub at: Timestamp,
+    /// The execution; of a lone task its implicit one.
     pub execution: ExecutionId,
+    /// The task; `None` for events of the whole execution.
     pub task: Option<TaskId>,
     /// Gap-free per execution, from 1.
     pub seq: u32,
+    /// The run.
     pub run: u32,
+    /// Retries scheduled in this cycle.
     pub attempt: u32,
+    /// Data by kind.
     pub data: Value,
 }

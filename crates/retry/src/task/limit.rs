@@ -10,6 +10,7 @@ pub const GUARD: char = '@';
 /// One thing that is counted: a rule, and the values that it is kept per.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
+    /// The name of the rule.
     pub rule: String,
     /// Nothing where a task that is bound lacks the label.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -46,10 +47,13 @@ pub enum Part {
     Bound,
 }
 
+/// A limit that a task falls under.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Limit {
+    /// The counter.
     #[serde(flatten)]
     pub key: Key,
+    /// Whether the task counts, waits, or both.
     #[serde(default = "Limit::full", skip_serializing_if = "Limit::is_full")]
     pub part: Part,
 }
@@ -63,10 +67,12 @@ impl Limit {
         *part == Part::Full
     }
 
+    /// Whether the task is counted.
     pub fn counts(&self) -> bool {
         self.part != Part::Bound
     }
 
+    /// Whether the task waits while there is no room.
     pub fn binds(&self) -> bool {
         self.part != Part::Counted
     }

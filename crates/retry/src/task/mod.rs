@@ -35,10 +35,12 @@ words! {
 }
 
 impl State {
+    /// Whether the task has ended.
     pub const fn is_terminal(self) -> bool {
         matches!(self, State::Succeeded | State::Failed | State::Dead | State::Canceled | State::Skipped)
     }
 
+    /// Whether the task has not ended.
     pub const fn is_open(self) -> bool {
         !self.is_terminal()
     }
@@ -101,9 +103,13 @@ impl Executor {
 /// Where a task waits to be leased: all tasks of one lane are interchangeable for a claim but for their order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
+    /// The namespace.
     pub namespace: String,
+    /// The queue.
     pub queue: String,
+    /// The kind of task.
     pub kind: String,
+    /// Which sort of executor runs it.
     pub executor: Executor,
     /// The outside thing the task depends on (model A5).
     pub dependency: Option<String>,
@@ -183,8 +189,11 @@ fn is_zero(count: &u32) -> bool {
 /// The expiring right to run a task once. `number` only grows: it says who may speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
+    /// The number of the lease.
     pub number: u32,
+    /// The worker that holds it.
     pub worker: Arc<str>,
+    /// When it was granted.
     pub acquired_at: Timestamp,
     /// Absent once a hook's start call was answered: such work is bounded by its timeout, not by a lease.
     pub expires_at: Option<Timestamp>,
@@ -193,7 +202,9 @@ pub struct Lease {
 /// A hold beside a task's own due time (model A5): it never costs an attempt and never moves `next_retry_at`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
+    /// When it ends.
     pub until: Timestamp,
+    /// The name of the hold.
     pub reason: String,
 }
 
@@ -203,12 +214,16 @@ pub struct Hold {
 /// them they are read from the task itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Unwritten {
+    /// When the task became ready.
     pub ready: Option<Timestamp>,
+    /// When its retry became due.
     pub retry_due: Option<Timestamp>,
+    /// Whether its attempt started.
     pub started: bool,
 }
 
 impl Unwritten {
+    /// How many events these are.
     pub fn count(self) -> u32 {
         u32::from(self.ready.is_some()) + u32::from(self.retry_due.is_some()) + u32::from(self.started)
     }
@@ -217,29 +232,38 @@ impl Unwritten {
 /// What a hook task has counted so far (seed 001); it survives retries unless the policy resets it (X1-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tally {
+    /// How many are expected, if known.
     pub expected: Option<u32>,
+    /// Successes so far.
     pub success: u32,
+    /// Failures so far.
     pub failures: u32,
 }
 
 /// The present of one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
+    /// The id.
     pub id: TaskId,
     /// Absent for a lone task, which is its own implicit execution (model A17).
     pub execution: Option<ExecutionId>,
+    /// Where it waits to be leased.
     pub lane: Arc<Lane>,
+    /// Higher goes first.
     pub priority: i16,
     /// Decides the order among equals and never moves (model I-17).
     pub submitted_at: Timestamp,
 
+    /// The state.
     pub state: State,
     /// Grows by one with every change: a write that expects another version changes nothing.
     pub version: u32,
     /// How many events this task's own log holds (lone tasks; otherwise the execution counts).
     pub seq: u32,
+    /// Events that the next record carries.
     pub unwritten: Unwritten,
 
+    /// The four counters of this cycle.
     pub counters: Counters,
     /// How often each rule of the policy was applied in this cycle; empty when none was.
     pub rule_counts: Vec<u32>,
@@ -249,14 +273,18 @@ pub struct Task {
     pub run: u32,
     /// The number of the last lease that was granted.
     pub lease_number: u32,
+    /// The lease, while one is held.
     pub lease: Option<Lease>,
 
     /// When it may start for the first time, where that is not at once.
     pub start_at: Option<Timestamp>,
+    /// When its retry is due.
     pub next_retry_at: Option<Timestamp>,
+    /// A hold beyond the due time.
     pub hold: Option<Hold>,
     /// Inactivity limit of one run, and the absolute limit of one run.
     pub timeout: Option<Millis>,
+    /// The absolute limit of one run.
     pub attempt_deadline: Option<Millis>,
     /// When the present run is over unless it shows activity.
     pub timeout_at: Option<Timestamp>,
@@ -264,11 +292,16 @@ pub struct Task {
     pub expires_at: Option<Timestamp>,
     /// How long after its beginning that was at first, where a later cycle may have moved it.
     pub lifetime: Option<Millis>,
+    /// The first failure of this cycle.
     pub first_failed_at: Option<Timestamp>,
+    /// When the present run started.
     pub started_at: Option<Timestamp>,
+    /// When the task ended.
     pub ended_at: Option<Timestamp>,
+    /// The last change.
     pub updated_at: Timestamp,
 
+    /// The state that resuming leads back to.
     pub paused_from: Option<State>,
     /// Paused by a policy for a person to look at; resuming starts a new cycle.
     pub parked: bool,
@@ -276,8 +309,11 @@ pub struct Task {
     pub execution_paused: bool,
     /// Why it ended, or why it waits for a person.
     pub reason: Option<Reason>,
+    /// The class of the last failure.
     pub class: Option<Class>,
+    /// The error group of the last failure.
     pub fingerprint: Option<i64>,
+    /// Progress that a hook reported.
     pub tally: Tally,
 
     /// Edges into this task that are not met yet.

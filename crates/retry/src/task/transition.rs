@@ -17,10 +17,65 @@ use crate::time::{Millis, Timestamp};
 
 /// The lines of the table (model §3.1 and A13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[rustfmt::skip]
 pub enum Line {
-    T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18, T19, T20, T22, T23, T24, T25, T26,
-    T27, T28, T29, T30,
+    /// A task is created, waiting for its needs.
+    T1,
+    /// A task is created, ready.
+    T2,
+    /// Its needs and its time are met: ready.
+    T3,
+    /// Skipped: an edge or its condition is not met.
+    T4,
+    /// Failed before it began.
+    T5,
+    /// Leased.
+    T6,
+    /// The start call of a hook was answered.
+    T7,
+    /// A claim ended before anything was sent: ready again.
+    T8,
+    /// Succeeded.
+    T9,
+    /// Failed; a retry is scheduled.
+    T10,
+    /// Rate limited; it waits, uncounted.
+    T11,
+    /// Failed; not retried.
+    T12,
+    /// Failed; the retries are used up.
+    T13,
+    /// A retry is due.
+    T14,
+    /// The deadline passed while it waited for a retry.
+    T15,
+    /// Paused.
+    T16,
+    /// Resumed.
+    T17,
+    /// Canceled.
+    T18,
+    /// Retried by hand.
+    T19,
+    /// The run was lost.
+    T20,
+    /// Postponed by its worker.
+    T22,
+    /// Given back by its worker.
+    T23,
+    /// Rescheduled, or its hold was cleared.
+    T24,
+    /// Parked for a person.
+    T25,
+    /// A task is created, waiting for its time.
+    T26,
+    /// The deadline passed.
+    T27,
+    /// A late report for a canceled task.
+    T28,
+    /// A manual retry was undone.
+    T29,
+    /// The execution it stands for goes on.
+    T30,
 }
 
 impl Line {
@@ -70,6 +125,7 @@ pub enum Rejection {
     /// The speaker's lease is not the live one, or it has run out.
     #[error("the lease is no longer held")]
     LeaseLost,
+    /// A canceled task does not change any more.
     #[error("the task was canceled")]
     TaskCanceled,
     /// The time that this would follow from has not come.
@@ -77,7 +133,12 @@ pub enum Rejection {
     NotDue,
     /// Not possible from where the task is.
     #[error("a task that is {state} cannot be {verb}")]
-    WrongState { state: State, verb: &'static str },
+    WrongState {
+        /// Where the task is.
+        state: State,
+        /// The participle of what was asked for.
+        verb: &'static str,
+    },
 }
 
 /// A change, complete: the task after it, and the record that goes into the log with it.
@@ -91,10 +152,12 @@ pub struct Transition {
 }
 
 impl Transition {
+    /// The line of the table.
     pub fn line(&self) -> Line {
         self.line
     }
 
+    /// The state before.
     pub fn from(&self) -> State {
         self.from
     }
@@ -104,14 +167,17 @@ impl Transition {
         self.expected_version
     }
 
+    /// The task afterwards.
     pub fn after(&self) -> &Task {
         &self.after
     }
 
+    /// The record for the log.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
+    /// The task afterwards and the record.
     pub fn into_parts(self) -> (Task, Record) {
         (self.after, self.record)
     }
@@ -281,7 +347,9 @@ impl<'a> Change<'a> {
 /// Who acts by hand, and what they say about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Act {
+    /// The actor.
     pub by: Option<String>,
+    /// A note for the log.
     pub note: Option<String>,
     /// The name of the API key they came with, or its id where it has no name.
     pub key: Option<String>,
@@ -315,7 +383,9 @@ impl Act {
 /// A task after a step that needs no verdict, with the record that must be written at once, if any.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// The task afterwards.
     pub after: Task,
+    /// The record to write at once.
     pub record: Option<Record>,
 }
 

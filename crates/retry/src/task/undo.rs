@@ -10,42 +10,62 @@ use crate::time::{Millis, Timestamp};
 /// A task before an operation came, as far as it can be put back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Was {
+    /// The state.
     pub state: State,
+    /// The version.
     pub version: u32,
+    /// The cycle.
     pub cycle: u32,
+    /// The run.
     pub run: u32,
+    /// The number of the last lease.
     pub lease_number: u32,
+    /// The counters.
     #[serde(default)]
     pub counters: Counters,
+    /// How often each rule was applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rule_counts: Vec<u32>,
+    /// Why it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The class of its last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
+    /// The error group of its last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<i64>,
+    /// When its retry was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_at: Option<Timestamp>,
+    /// When it was to start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
+    /// Its hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
+    /// Its deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
+    /// How long after its beginning the deadline was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime: Option<Millis>,
+    /// The first failure of the cycle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_failed_at: Option<Timestamp>,
+    /// When its run started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When it had ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+    /// Whether it was parked.
     #[serde(default)]
     pub parked: bool,
 }
 
 impl Was {
+    /// A snapshot of a task.
     pub fn of(task: &Task) -> Was {
         Was {
             state: task.state,

@@ -10,14 +10,21 @@ const PATIENCE: u64 = 10;
 /// Each wait for canaries beside the one before.
 const LONGER: f64 = 1.25;
 
+/// The state of a circuit breaker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Phase {
+    /// Everything may start.
     #[default]
     Closed,
     /// A person keeps it closed, whatever happens.
-    KeptClosed { until: Timestamp },
+    KeptClosed {
+        /// Until then.
+        until: Timestamp,
+    },
+    /// Nothing may start.
     Open {
+        /// When it opened.
         since: Timestamp,
         /// When the next canaries go.
         until: Timestamp,
@@ -28,22 +35,38 @@ pub enum Phase {
         kept: bool,
     },
     /// Canaries are on their way.
-    HalfOpen { since: Timestamp, again_at: Timestamp, started: u32, trips: u32 },
+    HalfOpen {
+        /// When the canaries were let through.
+        since: Timestamp,
+        /// When the next canaries go if these are not heard of.
+        again_at: Timestamp,
+        /// Canaries that started.
+        started: u32,
+        /// How often it opened without closing in between.
+        trips: u32,
+    },
     /// They came back: the others follow.
     Recovering {
+        /// When the canaries came back.
         since: Timestamp,
         /// From when its starts are spread out: who asks seldom is owed what the time before allowed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<Timestamp>,
+        /// The number of the wave, from 0.
         wave: u32,
+        /// Starts in this wave.
         started: u32,
+        /// Good ends in this wave.
         good: u32,
+        /// Bad ends in this wave.
         bad: u32,
+        /// How often it opened without closing in between.
         trips: u32,
     },
 }
 
 impl Phase {
+    /// The state as a word: `closed`, `open`, `half_open` or `recovering`.
     pub fn word(&self) -> &'static str {
         match self {
             Phase::Closed | Phase::KeptClosed { .. } => "closed",
@@ -53,6 +76,7 @@ impl Phase {
         }
     }
 
+    /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         matches!(self, Phase::Closed | Phase::KeptClosed { .. })
     }
@@ -67,10 +91,12 @@ impl Phase {
         }
     }
 
+    /// Opened now; each trip waits longer for its canaries.
     pub fn opened(settings: &Breaker, trips: u32, now: Timestamp) -> Phase {
         Phase::Open { since: now, until: now + wait(settings, trips), trips, kept: false }
     }
 
+    /// Recovering from now on, with the first wave.
     pub fn recovering(trips: u32, now: Timestamp) -> Phase {
         Phase::Recovering { since: now, from: None, wave: 0, started: 0, good: 0, bad: 0, trips }
     }

@@ -18,6 +18,7 @@ const FURTHEST: i64 = 360;
 pub struct Slots(BTreeMap<i64, u32>);
 
 impl Slots {
+    /// Whether nothing is booked.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -9,13 +9,17 @@ use crate::window::{self, Window};
 /// Announced: nothing starts meanwhile, and deadlines wait for its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Maintenance {
+    /// Start of the maintenance.
     pub from: Timestamp,
+    /// End of the maintenance.
     pub to: Timestamp,
+    /// A note for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
 impl Maintenance {
+    /// From start to end.
     pub fn length(&self) -> Millis {
         self.to.since(self.from)
     }

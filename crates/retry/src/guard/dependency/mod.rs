@@ -35,8 +35,11 @@ pub use standing::{Change, Seen, Standing, Told, Window};
 /// How one run ended, as far as its dependency is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
+    /// When the run started.
     pub started_at: Timestamp,
+    /// When it ended.
     pub at: Timestamp,
+    /// How it ended.
     pub how: How,
     /// Whether it was a retry.
     pub is_retry: bool,
@@ -46,6 +49,7 @@ pub struct Ended {
     pub allowed: Option<Millis>,
 }
 
+/// The end of a run, from the dependency's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// It answered, be it with an error that is the caller's own fault.
@@ -74,6 +78,7 @@ impl Ended {
         Some(Ended { started_at, at: record.at, how, is_retry: record.run > 1, not_before, allowed })
     }
 
+    /// How long the run took.
     pub fn took(&self) -> Millis {
         self.at.since(self.started_at)
     }
@@ -95,11 +100,17 @@ impl How {
 /// Which part of a dependency holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
+    /// A `Retry-After` that holds everybody.
     Gate,
+    /// An open circuit breaker.
     Breaker,
+    /// The retry budget.
     Budget,
+    /// The concurrency limit.
     Concurrency,
+    /// A closed time of the calendar.
     Calendar,
+    /// Announced maintenance.
     Maintenance,
 }
 
@@ -130,12 +141,14 @@ pub struct Allowance {
 }
 
 impl Allowance {
+    /// No limit at all.
     pub const ANY: Allowance = Allowance { starts: None, running: None, holder: None, counts: false };
 
     fn none(holder: Holder, until: Option<Timestamp>) -> Allowance {
         Allowance { starts: Some(0), holder: Some((holder, until)), ..Allowance::ANY }
     }
 
+    /// Whether nothing may start.
     pub fn is_closed(&self) -> bool {
         self.starts == Some(0)
     }
@@ -157,8 +170,11 @@ pub fn held_words(holder: Holder, dependency: &str, until: Option<Timestamp>) ->
 /// A dependency as a verdict sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
+    /// The name of the dependency.
     pub name: String,
+    /// Its settings.
     pub settings: Settings,
+    /// Its state.
     pub standing: Standing,
     /// Between 0 and 1, the task's own: where in a stretch of releases it comes.
     pub place: f64,

@@ -14,12 +14,18 @@ use crate::window::{self, Window};
 const LONGEST: Millis = Millis::from_days(30);
 const MOST_STARTS: u32 = 1_000_000;
 
+/// The settings of a dependency; each part is off unless it is given.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
+    /// Whether a `Retry-After` holds everybody.
     pub gate: Option<GateSettings>,
+    /// The circuit breaker.
     pub breaker: Option<Breaker>,
+    /// The retry budget.
     pub budget: Option<RetryBudget>,
+    /// The adaptive concurrency limit.
     pub concurrency: Option<Concurrency>,
+    /// Closed times.
     pub calendar: Option<Calendar>,
 }
 
@@ -32,49 +38,62 @@ pub struct GateSettings {
     pub spread: Millis,
 }
 
+/// Settings of the circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Breaker {
     /// It opens at so many failures within the window, if they are this part of all that ended.
     pub failures: u32,
+    /// Part of the ended runs that must have failed, between 0 and 1.
     pub ratio: f64,
+    /// The sliding window in which failures are counted.
     pub window: Millis,
     /// How long until the first canaries, and how long at most, since it becomes longer while they fail.
     pub open: Millis,
+    /// The longest wait for canaries.
     pub max_open: Millis,
     /// How many are let through to see.
     pub canaries: u32,
     /// The first wave after they came back, and how long a wave lasts. Each is twice the one before.
     pub first_wave: u32,
+    /// How long a wave lasts.
     pub wave: Millis,
 }
 
 /// Retries at most so many percent of first attempts, and so many a second in any case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {
+    /// Retries in percent of first attempts.
     pub percent: f64,
+    /// Retries a second that are always allowed.
     pub floor: f64,
 }
 
+/// Settings of the adaptive concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Concurrency {
+    /// The lowest limit.
     pub min: u32,
+    /// The highest limit.
     pub max: u32,
     /// Answers slower than this are a sign of too much. Where nothing is said: than half of the time they may take.
     pub target: Option<Millis>,
 }
 
+/// Closed times of a dependency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     /// Times at which nothing starts.
     pub windows: Vec<Window>,
     /// Days, as they were written.
     pub holidays: Vec<String>,
+    /// The time zone of the holidays.
     pub time_zone: Option<String>,
     /// The same as windows.
     pub days_off: Vec<Window>,
 }
 
 impl Settings {
+    /// Whether every part is off.
     pub fn is_empty(&self) -> bool {
         *self == Settings::default()
     }

@@ -21,22 +21,29 @@ pub(super) fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
+/// The state of a dependency.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Standing {
+    /// The state of the circuit breaker.
     pub phase: Phase,
+    /// The `Retry-After` that holds everybody.
     pub gate: Gate,
+    /// Ends in the sliding window.
     pub window: Window,
     /// Runs that began by then say nothing any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub anew: Option<Timestamp>,
+    /// Retries booked by the retry budget.
     #[serde(skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
     /// How many may run at once, where that is found out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<f64>,
+    /// When the concurrency limit last shrank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrunk_at: Option<Timestamp>,
+    /// Announced maintenance.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub maintenance: Vec<Maintenance>,
     /// The last changes, oldest first.
@@ -51,6 +58,7 @@ pub struct Standing {
 pub struct Window {
     /// How long one part lasts.
     pub part: Millis,
+    /// The parts, oldest first.
     pub parts: Vec<Part>,
     /// How many of the last failed, one after the other.
     #[serde(skip_serializing_if = "is_zero")]
@@ -103,10 +111,12 @@ impl Window {
         }
     }
 
+    /// Good ends in the window.
     pub fn good(&self) -> u32 {
         self.parts.iter().map(|part| part.good).sum()
     }
 
+    /// Bad ends in the window.
     pub fn bad(&self) -> u32 {
         self.parts.iter().map(|part| part.bad).sum()
     }
@@ -150,6 +160,7 @@ impl Window {
         took.checked_div(all).map(Millis)
     }
 
+    /// First attempts per second in the window.
     pub fn firsts_per_second(&self) -> f64 {
         let firsts: u32 = self.parts.iter().map(|part| part.firsts).sum();
         let length = self.part.as_f64() * PARTS as f64 / 1_000.0;
@@ -161,17 +172,26 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
+    /// The breaker opened.
     Opened,
+    /// Canaries may start.
     HalfOpen,
+    /// The canaries came back; waves follow.
     Recovering,
+    /// The breaker closed.
     Closed,
+    /// A `Retry-After` holds everybody.
     Gated,
+    /// A person declared the dependency healthy.
     Healthy,
+    /// Maintenance was announced.
     Maintenance,
+    /// The concurrency limit shrank.
     Shrunk,
 }
 
 impl Change {
+    /// All of them.
     pub const ALL: [Change; 8] = [
         Change::Opened,
         Change::HalfOpen,
@@ -183,6 +203,7 @@ impl Change {
         Change::Shrunk,
     ];
 
+    /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             Change::Opened => "opened",
@@ -217,16 +238,21 @@ impl fmt::Display for Change {
     }
 }
 
+/// One change of state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
+    /// When it happened.
     pub at: Timestamp,
+    /// Which change it was.
     pub what: Change,
+    /// Why, in words.
     pub why: String,
 }
 
 /// What ended since the last look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
+    /// The runs that ended.
     pub ended: Vec<Ended>,
 }
 

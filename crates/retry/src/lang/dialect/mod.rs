@@ -9,6 +9,8 @@ pub(crate) mod parts;
 mod tests;
 mod text;
 
+use std::str::FromStr;
+
 use serde_json::Value;
 
 use crate::invalid::Invalid;
@@ -51,6 +53,20 @@ pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
     parse_object(Fields::stored(&value)?, Dialect::Native, None)?
         .ok_or_else(|| Invalid::one("", "a stored policy is never disabled"))
+}
+
+/// Reads the short form (`exp(5s, x2, 8 retries)`), or a JSON object in the native dialect, within the default limits.
+impl FromStr for Policy {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Policy, Invalid> {
+        let value = match text.trim_start().starts_with('{') {
+            true => serde_json::from_str(text).map_err(|error| Invalid::one("", error))?,
+            false => Value::from(text),
+        };
+        parse(&value, Dialect::Native, &PolicyLimits::default())?
+            .ok_or_else(|| Invalid::one("", "says that nothing is retried; use no policy for that"))
+    }
 }
 
 /// A span as every document may write it: a number of seconds, or a text such as `90s`, `1h30m` or `PT5M`.

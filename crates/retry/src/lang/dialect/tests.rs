@@ -385,3 +385,15 @@ fn jitter_words_are_the_documented_ones() {
         assert_eq!(native(json!({"jitter": word})).backoff.jitter, jitter);
     }
 }
+
+#[test]
+fn a_policy_is_parsed_from_its_short_form_and_from_json() {
+    let short: Policy = "exp(5s, x2, 8 retries)".parse().unwrap();
+    assert_eq!(short, Policy::exponential(Millis::from_secs(5), 8));
+    let long: Policy = r#" {"strategy": "fixed", "delay": "5m", "max_retries": 3}"#.parse().unwrap();
+    assert_eq!(long, Policy::fixed(Millis::from_secs(300), 3));
+    assert_eq!("fixed(5m, 3 retries)".parse(), Ok(long));
+    for wrong in ["", "5", "exp(5s", "{", r#"{"enabled": false}"#, r#"{"stategy": "fixed"}"#, "true"] {
+        assert!(wrong.parse::<Policy>().is_err(), "{wrong}");
+    }
+}

@@ -66,11 +66,15 @@ pub struct Expression {
 
 /// What one failure offers to an expression.
 pub struct Scope<'a> {
+    /// The failure.
     pub failure: &'a Failure,
+    /// The class it was given.
     pub class: Class,
     /// 1 on the first run (model A12).
     pub attempt_number: u32,
+    /// The execution of the task.
     pub execution_id: String,
+    /// The task.
     pub task_id: String,
 }
 
@@ -103,6 +107,7 @@ impl Expression {
         Expression { source: bare(source).to_owned() }
     }
 
+    /// The bare source text.
     pub fn source(&self) -> &str {
         &self.source
     }

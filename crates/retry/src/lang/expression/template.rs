@@ -20,6 +20,7 @@ const MAX_ANSWER: usize = 8 * 1024 * 1024;
 /// The memory of all values that `render` puts into one document.
 const MAX_FILLED: usize = 5 * 1024 * 1024;
 
+/// Whether a text has `{{ … }}` or `{% … %}`.
 pub fn is_template(text: &str) -> bool {
     text.contains("{{") || text.contains("{%")
 }
@@ -192,10 +193,13 @@ fn bound(source: &str) -> Result<(), String> {
 
 /// A template that is text and `{{ … }}` only, piece by piece.
 pub enum Piece<'a> {
+    /// Literal text.
     Text(&'a str),
+    /// The code between two braces.
     Hole(&'a str),
 }
 
+/// A text cut into literals and holes; `None` if it has statements or cannot be cut.
 pub fn pieces(source: &str) -> Option<Vec<Piece<'_>>> {
     if source.contains("{%") || source.contains("{#") {
         return None;
