@@ -5,55 +5,33 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
-mod words;
+// The heart is a crate of its own, `comeback-retry`: what a failure means, and when its task is tried again.
+// The module and the function:
+pub use comeback_retry::decide;
+pub use comeback_retry::{backoff, failure, fingerprint, guard, policy, reason, window};
+pub use comeback_retry::{budget, dependency};
+pub use comeback_retry::{dialect, expression, id, invalid, mask, time};
+pub use comeback_retry::{event, task, transition};
+pub use comeback_retry::{explain, forecast, lint};
 
-pub mod account;
-pub mod admission;
-pub mod alert;
-pub mod audit;
-pub mod backoff;
-pub mod backtest;
-pub mod budget;
-pub mod decide;
-pub mod dependency;
-pub mod dialect;
-pub mod error_group;
-pub mod event;
-pub mod execution;
-pub mod explain;
-pub mod expression;
-pub mod failure;
-pub mod filter;
-pub mod fingerprint;
-pub mod forecast;
-pub mod graph;
-pub mod guard;
-pub mod id;
-pub mod invalid;
-pub mod lint;
-pub mod mask;
-pub mod operation;
-mod pattern;
-pub mod payload;
-pub mod policy;
-pub mod quota;
-pub mod reason;
-pub mod repair;
-pub mod replay;
-pub mod schedule;
-pub mod scope;
-pub mod spreadsheet;
-pub mod standing;
-pub mod stats;
-pub mod subscription;
-pub mod task;
-pub mod time;
-pub mod transition;
-pub mod window;
-pub mod workflow;
+pub mod flow;
+pub mod history;
+pub mod lang;
+pub mod limits;
+pub mod observe;
+
+pub use flow::{execution, graph, schedule, standing, workflow};
+pub use history::{audit, backtest, payload, repair, replay};
+pub use lang::{filter, scope, spreadsheet};
+pub use limits::{account, admission, operation, quota};
+pub use observe::{alert, error_group, stats, subscription};
+
+mod words {
+    pub(crate) use comeback_retry::words;
+}
 
 pub use audit::{Audit, Did};
-pub use decide::{End, Outcome, Snapshot, Speaker, decide};
+pub use decide::{End, Outcome, Snapshot, Speaker};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use execution::{Execution, ExecutionState};
 pub use failure::{Class, Failure, RetryAfter, Trigger};

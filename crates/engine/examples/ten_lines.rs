@@ -1,19 +1,18 @@
 //! A task that fails twice and comes back, inside your own program: `cargo run -p comeback-engine --example ten_lines`.
 
-use comeback_engine::{Engine, LeaseRequest, Report, ReportEnd, Submit, TaskSpec};
+use comeback_engine::{Engine, Failure, LeaseRequest, Policy, Report, ReportEnd, Submit, TaskSpec, Trigger};
 use std::time::Duration;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join(format!("comeback-example-{}.db", std::process::id()));
     let engine = Engine::open_sqlite(&folder).await?;
-    let policy = serde_json::json!({"strategy": "fixed", "delay": "300ms", "max_retries": 5});
-    let policy = comeback_core::dialect::parse(&policy, comeback_core::Dialect::Native, &Default::default())?;
-    engine.submit(Submit::one("default", TaskSpec::new("hello").retry(policy.ok_or("a policy")?))).await?;
+    let policy: Policy = "fixed(300ms, 5 retries)".parse()?;
+    engine.submit(Submit::one("default", TaskSpec::new("hello").retry(policy))).await?;
     loop {
         let ask = LeaseRequest { wait: Duration::from_secs(5), ..LeaseRequest::new("default", "me") };
         let Some(task) = engine.lease(ask).await?.pop() else { break };
-        let failure = comeback_core::Failure::new(comeback_core::Trigger::Error, "not yet");
+        let failure = Failure::new(Trigger::Error, "not yet");
         let end =
             if task.attempt_number < 3 { ReportEnd::Failed(failure) } else { ReportEnd::Succeeded { result: None } };
         let answer = engine.report(vec![Report { lease: task.lease, end }]).await?.remove(0)?;

@@ -50,6 +50,7 @@ use comeback_store::{Background, SqliteOptions, SqliteStore, Stalled, Store, Sto
 
 pub use changes::{DependencyChange, Heard};
 pub use clock::{Clock, ScaledClock, Step, SystemClock, VirtualClock};
+pub use comeback_core::{Failure, Policy, Trigger};
 pub use comeback_store as store;
 pub use comeback_store::background;
 pub use commands::backtest::{Cohort, MOST_LIVES, Tested, USUAL_LIVES};

@@ -220,7 +220,7 @@ impl Core {
             let Some(was) = was.filter(|_| action != Action::Cancel) else { return Err((Exclusion::Definitive, None)) };
             let verb = Verb::Undo { action, was: Box::new(was.clone()), act: act.clone() };
             let may_be = if action == Action::Retry { was.may_come_back(task) } else { was.is_one_behind(task) };
-            if may_be { Ok(verb) } else { Err((was.why_kept(task), None)) }
+            if may_be { Ok(verb) } else { Err((Exclusion::of_undo(was, task), None)) }
         };
         let Some((undone, kept)) = self.step_all(row, &ids, true, verb).await? else { return Ok(After::Halted) };
         hand.row.undone += undone;

@@ -1,0 +1,285 @@
+//! Errors that look the same to a person are one group: how many there were, how it stands with them, and what a person said of them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::failure::{Class, Failure, Trigger};
+use crate::fingerprint::normalise;
+use crate::id::TaskId;
+use crate::time::Timestamp;
+use crate::words::words;
+
+pub use crate::guard::Reclassified;
+
+words! {
+    /// How it stands with a group.
+    #[derive(Default)]
+    pub enum Standing {
+        #[default]
+        Open = 0 "open",
+        Ignored = 1 "ignored",
+        Resolved = 2 "resolved",
+        /// It was resolved, and then there was another.
+        Regressed = 3 "regressed",
+    }
+}
+
+/// One of them, as it was told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    pub at: Timestamp,
+    pub task: TaskId,
+    pub run: u32,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
+}
+
+/// What they have in common.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Face {
+    pub kind: String,
+    /// The message without what varies.
+    pub title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<Trigger>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+}
+
+impl Face {
+    pub fn of(kind: &str, failure: &Failure) -> Face {
+        Face {
+            kind: kind.to_owned(),
+            title: normalise(&failure.message),
+            trigger: Some(failure.trigger),
+            error_type: failure.error_type.clone(),
+            code: failure.code.clone(),
+            status: failure.status,
+        }
+    }
+}
+
+/// What a stretch of the past says of a group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct News {
+    pub count: u64,
+    /// Tasks that came back from it.
+    pub recovered: u64,
+    pub first: Option<Timestamp>,
+    /// The last of them, with the class that it was given.
+    pub last: Option<(Sample, Option<Class>)>,
+    pub face: Option<Face>,
+}
+
+/// How much of a stack is kept as an example.
+const MOST_STACK: usize = 4_000;
+
+impl News {
+    pub(crate) fn see(
+        &mut self,
+        task: TaskId,
+        run: u32,
+        at: Timestamp,
+        kind: &str,
+        failure: &Failure,
+        class: Option<Class>,
+    ) {
+        let stack = failure.stack.as_ref().map(|stack| stack.chars().take(MOST_STACK).collect());
+        let sample = Sample { at, task, run, message: failure.message.clone(), stack };
+        let (first, face) = (Some(at), Some(Face::of(kind, failure)));
+        self.merge(News { count: 1, recovered: 0, first, last: Some((sample, class)), face });
+    }
+
+    /// Both together, whichever came first.
+    pub fn merge(&mut self, other: News) {
+        self.count += other.count;
+        self.recovered += other.recovered;
+        self.first = [self.first, other.first].into_iter().flatten().min();
+        let place = |last: &Option<(Sample, Option<Class>)>| last.as_ref().map(|(it, _)| (it.at, it.task, it.run));
+        if place(&other.last) >= place(&self.last) && other.last.is_some() {
+            self.last = other.last;
+        }
+        self.face = self.face.take().or(other.face);
+    }
+}
+
+/// A group as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    pub fingerprint: i64,
+    pub face: Face,
+    pub count: u64,
+    pub recovered: u64,
+    pub first_seen: Timestamp,
+    pub last_seen: Timestamp,
+    /// The class that the last of them was given.
+    pub class: Option<Class>,
+    pub sample: Sample,
+    pub word: Word,
+}
+
+/// What people said of a group, and what became of that.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Word {
+    pub standing: Standing,
+    /// Since when it stands so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignored_until: Option<Timestamp>,
+    /// What its errors are from now on, whatever a policy thinks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclassified: Option<Class>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+impl Group {
+    /// As it is when more is known. Nothing where nobody has seen one of them.
+    pub fn after(old: Option<Group>, fingerprint: i64, news: &News) -> Option<Group> {
+        let Some(mut group) = old else {
+            let (sample, class) = news.last.clone()?;
+            let first_seen = news.first.unwrap_or(sample.at);
+            let (count, recovered, last_seen) = (news.count, news.recovered, sample.at);
+            let face = news.face.clone().unwrap_or_default();
+            let word = Word::default();
+            return Some(Group { fingerprint, face, count, recovered, first_seen, last_seen, class, sample, word });
+        };
+        group.count += news.count;
+        group.recovered += news.recovered;
+        group.first_seen = news.first.map_or(group.first_seen, |first| first.min(group.first_seen));
+        if let Some((sample, class)) = &news.last
+            && sample.at >= group.last_seen
+        {
+            (group.last_seen, group.class, group.sample) = (sample.at, *class, sample.clone());
+        }
+        group.word.heed(news.last.as_ref().map(|(sample, _)| sample.at));
+        Some(group)
+    }
+
+    /// How it stands at an instant: nobody is ignored for longer than was said.
+    pub fn standing(&self, now: Timestamp) -> Standing {
+        match self.word.standing {
+            Standing::Ignored if self.word.ignored_until.is_some_and(|until| until <= now) => Standing::Open,
+            other => other,
+        }
+    }
+
+    /// As much of it as an act can change.
+    pub fn facts(&self) -> Value {
+        json!({
+            "standing": self.word.standing,
+            "ignored_until": self.word.ignored_until.map(Timestamp::to_rfc3339),
+            "reclassified": self.word.reclassified,
+            "note": self.word.note,
+        })
+    }
+}
+
+impl Word {
+    /// One more was seen: what was resolved is not.
+    fn heed(&mut self, seen: Option<Timestamp>) {
+        if let (Standing::Resolved, Some(seen)) = (self.standing, seen)
+            && self.since.is_none_or(|since| seen > since)
+        {
+            (self.standing, self.since) = (Standing::Regressed, Some(seen));
+        }
+    }
+}
+
+/// What a person does to a group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Deed {
+    Reopen,
+    /// Until an instant, or for good.
+    Ignore(Option<Timestamp>),
+    Resolve,
+    /// Nothing takes back what was said.
+    Reclassify(Option<Class>),
+    Note,
+}
+
+impl Word {
+    pub fn after(&self, deed: &Deed, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Word {
+        let mut word = self.clone();
+        let stand = |word: &mut Word, standing, until| {
+            (word.standing, word.since, word.ignored_until) = (standing, Some(now), until);
+        };
+        match deed {
+            Deed::Reopen => stand(&mut word, Standing::Open, None),
+            Deed::Ignore(until) => stand(&mut word, Standing::Ignored, *until),
+            Deed::Resolve => stand(&mut word, Standing::Resolved, None),
+            Deed::Reclassify(class) => word.reclassified = *class,
+            Deed::Note => {}
+        }
+        word.note = note.map(str::to_owned).or(word.note);
+        word.by = by.map(str::to_owned).or(word.by);
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(at: i64) -> News {
+        let mut news = News::default();
+        let failure = Failure { status: Some(503), ..Failure::new(Trigger::Error, format!("order {at} refused")) };
+        news.see(TaskId(uuid::Uuid::from_u128(7)), 1, Timestamp(at), "pay", &failure, Some(Class::Retryable));
+        news
+    }
+
+    fn group() -> Group {
+        Group::after(None, 9, &news(1_000)).unwrap()
+    }
+
+    #[test]
+    fn a_group_begins_with_the_first_of_them_and_goes_on_with_the_next() {
+        let group = Group::after(Some(group()), 9, &news(3_000)).unwrap();
+        assert_eq!((group.count, group.first_seen, group.last_seen), (2, Timestamp(1_000), Timestamp(3_000)));
+        assert_eq!((group.face.title.as_str(), group.face.status), ("order # refused", Some(503)));
+        assert_eq!(group.sample.message, "order 3000 refused", "the last one is the example");
+        let late = Group::after(Some(group), 9, &news(500)).unwrap();
+        assert_eq!((late.first_seen, late.last_seen), (Timestamp(500), Timestamp(3_000)));
+    }
+
+    #[test]
+    fn nobody_heard_of_a_group_of_which_none_was_seen() {
+        assert_eq!(Group::after(None, 9, &News { recovered: 1, ..News::default() }), None);
+    }
+
+    #[test]
+    fn what_is_resolved_and_comes_again_is_regressed() {
+        let mut old = group();
+        old.word = old.word.after(&Deed::Resolve, Some("deployed"), Some("ann"), Timestamp(2_000));
+        let quiet = Group::after(Some(old.clone()), 9, &news(1_500)).unwrap();
+        assert_eq!(quiet.word.standing, Standing::Resolved, "that one was before");
+        let again = Group::after(Some(old), 9, &news(2_001)).unwrap();
+        assert_eq!((again.word.standing, again.word.since), (Standing::Regressed, Some(Timestamp(2_001))));
+        assert_eq!(again.word.note.as_deref(), Some("deployed"));
+    }
+
+    #[test]
+    fn what_is_ignored_stays_so_until_its_time() {
+        let mut group = group();
+        group.word = group.word.after(&Deed::Ignore(Some(Timestamp(5_000))), None, None, Timestamp(2_000));
+        let more = Group::after(Some(group), 9, &news(3_000)).unwrap();
+        assert_eq!(more.standing(Timestamp(4_999)), Standing::Ignored);
+        assert_eq!(more.standing(Timestamp(5_000)), Standing::Open);
+    }
+
+    #[test]
+    fn what_was_said_of_the_class_is_kept_and_taken_back() {
+        let word = Word::default().after(&Deed::Reclassify(Some(Class::Final)), None, None, Timestamp(1));
+        assert_eq!((word.reclassified, word.standing), (Some(Class::Final), Standing::Open));
+        assert_eq!(word.after(&Deed::Reclassify(None), None, None, Timestamp(2)).reclassified, None);
+    }
+}
