@@ -2,13 +2,41 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use comeback_core::account::{Credits, Move, Terms};
-use comeback_core::budget::Budget;
-use comeback_core::{TaskId, Timestamp};
+use comeback_core::budget::{Booked, Budget};
+use comeback_core::{Audit, TaskId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::StoreError;
 use crate::row::corrupt;
+
+/// Accounts whose credits tasks reserve and spend.
+#[async_trait]
+pub trait AccountStore: Send + Sync {
+    /// An account by its name.
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError>;
+
+    /// Accounts behind `after`, in the order of their names.
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError>;
+
+    /// Makes or changes an account; what its tasks have reserved stays so. The audit is told how it was and how it is.
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError>;
+
+    /// Only where no open task has reserved any of it.
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
+
+    /// What was booked in the budget of an account, from a period on.
+    async fn booked(&self, namespace: &str, account: &str, since: &str)
+    -> Result<BTreeMap<String, Booked>, StoreError>;
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {

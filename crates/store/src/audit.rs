@@ -1,11 +1,22 @@
 //! Reading back what was done: the question, and how it is asked of either database.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Did, Timestamp};
 use serde_json::Value;
 use uuid::Uuid;
 
 use crate::StoreError;
 use crate::row::corrupt;
+
+/// The audit log.
+#[async_trait]
+pub trait AuditStore: Send + Sync {
+    /// Writes down an act that is no write of this store, or more than one.
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;
+
+    /// What was done from outside, newest first.
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError>;
+}
 
 /// Which acts, newest first.
 #[derive(Clone, Debug, Default)]

@@ -3,13 +3,52 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use comeback_core::admission::Admission;
 use comeback_core::dependency::{Settings, Standing};
-use comeback_core::{Lane, Timestamp};
+use comeback_core::{Audit, Lane, Millis, Timestamp};
 use serde_json::{Value, json};
 
 use crate::StoreError;
 use crate::row::corrupt;
+
+/// Dependencies: their circuit breakers, and the tasks they hold.
+#[async_trait]
+pub trait DependencyStore: Send + Sync {
+    /// A dependency by its name, as it stands.
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError>;
+
+    /// Dependencies behind `after`, in the order of their names.
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError>;
+
+    /// Dependencies of all namespaces about which time has changed something, the longest ago first.
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError>;
+
+    /// Stores a dependency, if the version that it names is still the one there is (0 where there is none yet). Claims heed it for
+    /// the tasks that its rule puts under it, and count in it what they take.
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError>;
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
+
+    /// Stores a dependency as `put_dependency` does and, in the same commit, moves the deadlines of open tasks that are under it
+    /// (model A14): those behind the instant, by the span.
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError>;
+
+    /// Whether anything is ready to start that is under a dependency, whoever may ask for it.
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError>;
+
+    /// Whether tasks that name this are under a dependency, as far as this process knows.
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool;
+
+    /// The same because of a dependency.
+    fn held_by_dependencies(&self) -> u64;
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependency {

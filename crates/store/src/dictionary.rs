@@ -33,7 +33,7 @@ use sha2::{Digest, Sha256};
 use crate::policies::Policies;
 pub use crate::policies::PolicyText;
 use crate::rules::{RuleBook, limits_to_json};
-use crate::types::{ClaimRequest, Submission};
+use crate::{ClaimRequest, Submission};
 use index::Index;
 pub use index::Learning;
 

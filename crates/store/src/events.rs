@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::StoreError;
 use crate::row::corrupt;
-use crate::types::{NewTask, SubmittedTask};
+use crate::{NewTask, SubmittedTask};
 
 /// No record stands for more events than this.
 pub const MOST_EVENTS: u32 = 16;

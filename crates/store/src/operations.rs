@@ -1,12 +1,54 @@
 //! Bulk operations as they are stored: one row that says how far it is, rows with the ids it is about, and a row for each task it
 //! has changed. What is the same for both databases.
 
+use std::collections::HashMap;
+
+use async_trait::async_trait;
 use comeback_core::operation::{Mark, OperationState};
-use comeback_core::{TaskId, Timestamp};
+use comeback_core::{Audit, TaskId, Timestamp};
 use uuid::Uuid;
 
-use crate::StoreError;
 use crate::row::corrupt;
+use crate::{Applied, Idempotency, Loop, StoreError};
+
+/// Bulk operations over many tasks.
+#[async_trait]
+pub trait OperationStore: Send + Sync {
+    /// Stores a bulk operation with the tasks it is about, once under its key.
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError>;
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError>;
+
+    /// Newest first, from before one of them.
+    async fn operations(&self, namespace: &str, before: Option<Uuid>, limit: u32)
+    -> Result<Vec<Operation>, StoreError>;
+
+    /// Those of all namespaces that somebody is to go on with, the longest overdue first.
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError>;
+
+    /// Stores how far an operation has come, if the version that it names is still the one there is. Nothing happens on behalf of
+    /// a loop that is paused.
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
+    /// The tasks of an operation from one place to before another.
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError>;
+
+    /// Which of these tasks an operation has changed, and how they were before.
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError>;
+}
 
 /// A bulk operation: what was asked for and how far it has come, both as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +91,7 @@ pub struct Marked {
 
 /// What was marked counts, once nobody changes tasks any more: a stretch that was done may not have been noted down.
 pub(crate) const RECOUNT_DONE: &str = "update operation set done = (select count(*) from operation_task m where m.operation = operation.id) where id = $1";
+
 pub(crate) const RECOUNT_UNDONE: &str = "update operation set undone =
        (select count(*) from operation_task m where m.operation = operation.id and m.undone = 1) where id = $1";
 

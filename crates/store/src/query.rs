@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::ListQuery;
 use crate::dictionary::Dictionary;
 use crate::page::ListCursor;
-use crate::types::{Listed, Listing};
+use crate::{Listed, Listing};
 
 mod ways;
 

@@ -7,14 +7,64 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use comeback_core::admission::{self, Admission, Key, Limit, Part, Rule, Used};
-use comeback_core::{Commit, Executor, Lane};
+use comeback_core::admission::{Admission, Key, Limit, Part, Rule, Used, Used as InUse};
+use comeback_core::{Audit, Commit, ExecutionId, Executor, Lane, Timestamp, admission};
 use uuid::Uuid;
 
-use crate::StoreError;
 use crate::dictionary::Dictionary;
 use crate::row::{corrupt, labels_from_json};
-use crate::types::{Settled, Submission};
+use crate::{StoreError, Submission};
+
+/// Admission rules: limits on what runs at the same time.
+#[async_trait]
+pub trait RuleStore: Send + Sync {
+    /// The admission rules of a namespace, by name.
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError>;
+
+    /// Makes or changes a rule. From now on tasks are put under it, and claims heed its limit; those that are there already are
+    /// moved by `settle_rules`. Answers the generation that is settled then; nothing where the rule stood there as it is.
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError>;
+
+    /// Nothing where there is none.
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError>;
+
+    /// Removes those of these rules that no open task is under; nothing while tasks are still on their way to where they belong.
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError>;
+
+    /// Moves some of the tasks that were there before the rules last changed to where they belong now.
+    async fn settle_rules(&self) -> Result<Settled, StoreError>;
+
+    /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
+
+    /// What runs under the rules of a namespace.
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
+
+    /// The number of open tasks that count under a key of a rule, running or not; `limit` at most.
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError>;
+
+    /// How often claims of this process left a lane alone because a rule had no room.
+    fn held_by_rules(&self) -> u64;
+
+    /// The lanes in which somebody may start when one of this lane no longer runs; none where no rule is.
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>>;
+}
+
+/// A stretch of the way that follows a change of rules.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    /// Whose rules these are.
+    pub generation: i64,
+    /// Where there may be work now.
+    pub lanes: Vec<Arc<Lane>>,
+    pub is_done: bool,
+}
 
 /// Lanes with limits have numbers from here on.
 pub const RULED_FROM: i32 = 1 << 30;

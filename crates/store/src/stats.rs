@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, LazyLock};
 
+use async_trait::async_trait;
 use comeback_core::error_group::{Group, Word};
 use comeback_core::filter::{fingerprint_from_hex, fingerprint_to_hex};
-use comeback_core::stats::{Dimension, Fact, Origin, Trouble};
+use comeback_core::stats::{Dimension, Fact, Fold, Origin, Trouble};
 use comeback_core::{Class, Lane, Millis, Policy, Record, TaskId, Timestamp};
 use serde::de::DeserializeOwned;
 
@@ -12,6 +13,23 @@ use crate::StoreError;
 use crate::audit::Given;
 use crate::page::FeedCursor;
 use crate::row::{HISTORY_COLUMNS, corrupt};
+
+/// Statistics that are added up from the feed.
+#[async_trait]
+pub trait StatsStore: Send + Sync {
+    /// What happened since the statistics were last added to, a stretch at a time.
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError>;
+
+    /// Adds what a stretch came to and moves on behind it, both or neither. Whether it did: somebody else may have been quicker.
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError>;
+
+    /// Sums of what attempts came to.
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError>;
+
+    /// Keeps old sums less fine, and forgets the oldest, what was booked in months that are over, and of each namespace the error
+    /// groups beyond so many. Whether there is more to do of it.
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError>;
+}
 
 /// A stretch of the past that is not in the statistics yet.
 #[derive(Clone, Debug)]
@@ -43,6 +61,7 @@ pub(crate) static LEAN_HISTORY: LazyLock<String> = LazyLock::new(|| {
         "worker" | "actor" | "result" | "data" => format!("cast(null as text) as {name}"),
         name => format!("h.{name}"),
     };
+
     HISTORY_COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
 });
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use comeback_core::TaskId;
 use comeback_store::conformance::{World, holds_together};
-use comeback_store::{Place, SqliteOptions, SqliteStore, Store, StoreError, sqlite};
+use comeback_store::{Place, SqliteOptions, SqliteStore, StoreError, TaskQueries, sqlite};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")

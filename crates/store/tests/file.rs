@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use comeback_core::{End, State, TaskId};
 use comeback_store::conformance::{World, migration};
-use comeback_store::{Applied, SqliteOptions, SqliteStore, Store, StoreError};
+use comeback_store::{Applied, DueQueries, SqliteOptions, SqliteStore, StoreError, TaskQueries};
 
 fn open(path: &Path) -> Result<SqliteStore, StoreError> {
     SqliteStore::open(&SqliteOptions::file(path))

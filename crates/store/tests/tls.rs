@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use comeback_store::conformance::postgres::{Database, cluster};
-use comeback_store::{PostgresOptions, PostgresStore, Store};
+use comeback_store::{DueQueries, PostgresOptions, PostgresStore};
 use tokio_postgres::NoTls;
 
 fn own(name: &str) -> PathBuf {

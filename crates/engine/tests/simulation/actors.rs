@@ -8,7 +8,7 @@ use comeback_core::{
     Class, Dialect, Failure, Millis, OnUnmet, PolicyLimits, RetryAfter, State, TaskId, Timestamp, Trigger, When,
     dialect,
 };
-use comeback_engine::store::{BeatAnswer, Idempotency, ListQuery, Loop, Store};
+use comeback_engine::store::{BeatAnswer, Idempotency, ListQuery, Loop};
 use comeback_engine::{
     CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Moment, Need, Report, ReportEnd,
     ReportError, Submit, TaskSpec,

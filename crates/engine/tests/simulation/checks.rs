@@ -9,7 +9,7 @@ use comeback_core::{
     AttemptOutcome, Event, EventKind, ExecutionId, ExecutionState, PolicyLimits, Record, State, TaskId, Timestamp,
     Verdict,
 };
-use comeback_engine::store::{Loop, Store, Stored, Subject};
+use comeback_engine::store::{Loop, Stored, Subject};
 
 use crate::Sim;
 

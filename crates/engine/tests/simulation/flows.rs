@@ -120,7 +120,7 @@ struct Look {
 }
 
 impl Look {
-    async fn at(truth: &SqliteStore, clock: &VirtualClock) -> Look {
+    async fn at(truth: &dyn Store, clock: &VirtualClock) -> Look {
         let mut look = Look::default();
         let query = ExecutionQuery { limit: 1_000, ..ExecutionQuery::default() };
         for view in truth.executions("default", &query).await.unwrap() {
@@ -278,7 +278,7 @@ struct Worth {
 }
 
 struct World {
-    truth: Arc<SqliteStore>,
+    truth: Arc<dyn Store>,
     clock: Arc<VirtualClock>,
     engine: Engine,
     worth: Worth,
@@ -286,7 +286,7 @@ struct World {
 
 impl World {
     async fn new(seed: u64, broken: Option<Break>) -> World {
-        let truth = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+        let truth: Arc<dyn Store> = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
         let clock = VirtualClock::new(START);
         let store = Arc::new(Between { truth: truth.clone(), hand: Arc::new(Breaking(broken)) });
         let config = EngineConfig { id_seed: Some(seed), report_lanes: 1, ..EngineConfig::default() };
@@ -296,7 +296,7 @@ impl World {
     }
 
     async fn look(&self) -> Look {
-        Look::at(&self.truth, &self.clock).await
+        Look::at(&*self.truth, &self.clock).await
     }
 
     /// Looks, lets one task be decided, and looks again.

@@ -34,7 +34,7 @@ const START: Timestamp = Timestamp(1_800_000_000_000);
 /// One simulated world.
 #[derive(Clone)]
 pub struct Sim {
-    pub truth: Arc<SqliteStore>,
+    pub truth: Arc<dyn Store>,
     pub clock: Arc<VirtualClock>,
     pub engines: Arc<Mutex<Vec<Engine>>>,
     pub ledger: Arc<Mutex<Ledger>>,
@@ -44,7 +44,7 @@ pub struct Sim {
 
 impl Sim {
     async fn new(seed: u64, mutant: Option<Mutant>) -> Sim {
-        let truth = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+        let truth: Arc<dyn Store> = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
         let sim = Sim {
             truth,
             clock: VirtualClock::new(START),

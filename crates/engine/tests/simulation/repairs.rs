@@ -100,7 +100,7 @@ struct Look {
 }
 
 impl Look {
-    async fn at(truth: &SqliteStore, clock: &VirtualClock) -> Look {
+    async fn at(truth: &dyn Store, clock: &VirtualClock) -> Look {
         let mut look = Look::default();
         let query = ExecutionQuery { limit: 1_000, ..ExecutionQuery::default() };
         for view in truth.executions("default", &query).await.unwrap() {
@@ -253,7 +253,7 @@ struct Worth {
 }
 
 struct World {
-    truth: Arc<SqliteStore>,
+    truth: Arc<dyn Store>,
     clock: Arc<VirtualClock>,
     faults: Arc<Faults>,
     broken: Option<Break>,
@@ -264,7 +264,7 @@ struct World {
 
 impl World {
     async fn new(seed: u64, broken: Option<Break>) -> World {
-        let truth = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
+        let truth: Arc<dyn Store> = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
         let clock = VirtualClock::new(START);
         let faults = Arc::new(Faults::new(seed));
         let engine = instance(&truth, &clock, &faults, broken, seed).await;
@@ -272,7 +272,7 @@ impl World {
     }
 
     async fn look(&self) -> Result<Look, String> {
-        let look = Look::at(&self.truth, &self.clock).await;
+        let look = Look::at(&*self.truth, &self.clock).await;
         look.holds()?;
         Ok(look)
     }
@@ -406,7 +406,7 @@ impl World {
 }
 
 async fn instance(
-    truth: &Arc<SqliteStore>,
+    truth: &Arc<dyn Store>,
     clock: &Arc<VirtualClock>,
     faults: &Arc<Faults>,
     broken: Option<Break>,

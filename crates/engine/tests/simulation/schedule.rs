@@ -7,7 +7,7 @@ use comeback_core::schedule::{CatchUp, Times};
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::flow::{Plan, Workflows};
 use comeback_engine::schedules::{ScheduleSpec, Standing, Starts};
-use comeback_engine::store::{Following, ListQuery, Store};
+use comeback_engine::store::{Following, ListQuery};
 use comeback_engine::{CommandError, Engine, EngineConfig, TaskSpec};
 use serde_json::{Value, json};
 

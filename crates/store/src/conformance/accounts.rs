@@ -9,7 +9,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{World, cases};
-use crate::types::*;
+use crate::*;
 use crate::{Account, AccountChange, AuditQuery, Closed, Unfunded};
 
 impl World {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{World, cases};
 use crate::AuditQuery;
-use crate::types::*;
+use crate::*;
 
 const SHELF: Shelf<'_> = Shelf { namespace: "default", shelf: "workflow" };
 

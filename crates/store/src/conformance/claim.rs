@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cases;
 use super::world::{T0, World};
-use crate::types::*;
+use crate::*;
 use comeback_core::transition;
 use comeback_core::*;
 use serde_json::json;

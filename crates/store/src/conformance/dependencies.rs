@@ -10,7 +10,7 @@ use comeback_core::*;
 use serde_json::{Value, json};
 
 use super::{World, cases};
-use crate::types::*;
+use crate::*;
 use crate::{AuditQuery, Dependency};
 
 impl World {

@@ -8,7 +8,7 @@ use comeback_core::*;
 use serde_json::json;
 
 use super::{World, cases};
-use crate::types::*;
+use crate::*;
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::cases;
-use crate::types::*;
+use crate::*;
 
 const SHELF: Shelf<'static> = Shelf { namespace: "default", shelf: "workflows" };
 

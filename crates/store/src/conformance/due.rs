@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::cases;
 use super::world::World;
-use crate::types::*;
+use crate::*;
 use comeback_core::transition;
 use comeback_core::*;
 use serde_json::json;

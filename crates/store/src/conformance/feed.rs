@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::cases;
 use super::world::World;
 use crate::page::FeedCursor;
-use crate::types::*;
+use crate::*;
 use comeback_core::*;
 use serde_json::json;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cases;
 use super::world::World;
-use crate::types::*;
+use crate::*;
 use comeback_core::*;
 use serde_json::json;
 

@@ -4,7 +4,7 @@
 use comeback_core::{Millis, State, TaskId, Timestamp};
 
 use super::{World, cases};
-use crate::types::*;
+use crate::*;
 
 fn named(w: &World, name: &str, due: Option<Timestamp>) -> Follower {
     Follower {

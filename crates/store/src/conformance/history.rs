@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::cases;
-use crate::types::*;
+use crate::*;
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 use serde_json::json;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cases;
 use super::world::World;
 use crate::StoreError;
-use crate::types::*;
+use crate::*;
 use comeback_core::*;
 use serde_json::{Value, json};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::cases;
 use super::world::World;
 use crate::ListQuery;
-use crate::types::*;
+use crate::*;
 use comeback_core::filter::{Filter, Sort, fingerprint_to_hex};
 use comeback_core::transition::{self, Act};
 use comeback_core::*;

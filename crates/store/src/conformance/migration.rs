@@ -5,8 +5,8 @@ use comeback_core::{TaskId, Timestamp};
 use serde_json::json;
 
 use super::World;
+use crate::Applied;
 use crate::Store;
-use crate::types::Applied;
 
 /// One row of every sort that a migration might touch.
 pub async fn rows(w: &World) -> Vec<TaskId> {

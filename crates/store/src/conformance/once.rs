@@ -3,7 +3,7 @@
 
 use super::cases;
 use super::world::World;
-use crate::types::*;
+use crate::*;
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
 

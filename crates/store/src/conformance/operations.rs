@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{World, cases};
 use crate::operations::*;
-use crate::types::*;
+use crate::*;
 
 fn about(w: &World, total: u32) -> Operation {
     Operation {

@@ -5,7 +5,7 @@ use super::cases;
 use super::world::World;
 use crate::ListQuery;
 use crate::query::FEW;
-use crate::types::*;
+use crate::*;
 use comeback_core::filter::{Sort, Subject};
 use comeback_core::transition::{self, Act};
 use comeback_core::*;

@@ -6,7 +6,7 @@ use comeback_core::transition::{self, Act};
 use comeback_core::*;
 
 use super::{World, cases};
-use crate::types::*;
+use crate::*;
 
 /// A task with a payload whose only run failed.
 async fn dead(w: &World) -> TaskId {

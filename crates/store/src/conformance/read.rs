@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::cases;
-use crate::types::{OpenWork, Overdue};
+use crate::{OpenWork, Overdue};
 use comeback_core::transition::Act;
 use comeback_core::*;
 use serde_json::json;

@@ -5,7 +5,7 @@ use comeback_core::Quota;
 
 use super::{World, cases};
 use crate::StoreError;
-use crate::types::*;
+use crate::*;
 
 fn sealed(w: &World, namespace: &str, name: &str, byte: u8) -> SealedSecret {
     SealedSecret {

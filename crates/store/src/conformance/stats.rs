@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::world::T0;
 use super::{World, cases};
 use crate::stats::{Owner, fact, trouble};
-use crate::types::*;
+use crate::*;
 use crate::{AuditQuery, GroupQuery, SumsQuery};
 
 impl World {

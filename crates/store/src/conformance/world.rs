@@ -12,7 +12,7 @@ use comeback_core::*;
 use comeback_core::{decide, dialect, guard};
 use serde_json::Value;
 
-use crate::types::*;
+use crate::*;
 use crate::{ListQuery, Store};
 
 /// 2027-01-15T08:00:00Z.

@@ -8,8 +8,8 @@ use comeback_core::admission::{Key, Limit};
 use comeback_core::{Executor, Lane};
 
 use super::Walk;
+use crate::ClaimRequest;
 use crate::rules::{RULED_FROM, limits_from_json};
-use crate::types::ClaimRequest;
 
 #[derive(Default)]
 pub struct Index {

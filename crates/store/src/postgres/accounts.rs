@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use comeback_core::account::{Charge, Credits, Move};
 use comeback_core::budget::{Booked, Booking};
 use comeback_core::{Audit, Timestamp};
@@ -12,9 +13,8 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{PostgresStore, audit};
-use crate::StoreError;
 use crate::accounts::{Account, AccountChange, Closed, Moves, Unfunded, cost_of, terms_from_json, terms_to_json};
-use crate::types::NewTask;
+use crate::{AccountStore, NewTask, StoreError};
 
 const WHAT: &str = "select a.name, a.held, a.reserved, a.spent, a.terms, a.created_at, a.updated_at
      from account a join namespace n on n.id = a.namespace where n.name = $1";
@@ -215,4 +215,39 @@ pub async fn book(tx: &Transaction<'_>, booking: &Booking) -> Result<bool, Store
         }
     }
     Ok(true)
+}
+
+#[async_trait]
+impl AccountStore for PostgresStore {
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        put(self, namespace, name, change, audit, now).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        delete(self, namespace, name, audit).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        booked(self, namespace, account, since).await.map_err(StoreError::of_a_read)
+    }
 }

@@ -1,12 +1,13 @@
 //! What was done from outside: rows that are added and read.
 
+use async_trait::async_trait;
 use comeback_core::Audit;
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
-use crate::StoreError;
 use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
+use crate::{AuditStore, StoreError};
 
 pub async fn write(client: &impl GenericClient, audit: &Audit) -> Result<(), StoreError> {
     let sql = format!("insert into audit ({COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
@@ -75,4 +76,16 @@ pub async fn page(store: &PostgresStore, query: &AuditQuery) -> Result<Vec<Audit
         .read()
     };
     rows.iter().map(read).collect()
+}
+
+#[async_trait]
+impl AuditStore for PostgresStore {
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        let client = self.writer().await?;
+        write(&client, audit).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        self.search(page(self, query)).await.map_err(StoreError::of_a_read)
+    }
 }

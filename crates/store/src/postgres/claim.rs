@@ -12,15 +12,15 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
+use super::control::{is_paused, unless_paused};
 use super::learn;
 use super::rows::{Reader, read_open};
 use super::rules;
-use super::tend::{is_paused, unless_paused};
 use crate::StoreError;
 use crate::dictionary::Walk;
 use crate::ready::{MANY, ReadyWalk};
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
-use crate::types::{ClaimRequest, Claimed, Loop};
+use crate::{ClaimRequest, Claimed, Loop};
 
 /// Tasks looked at in one claim over many lanes, at most.
 const MOST_CANDIDATES: u32 = 4_000;

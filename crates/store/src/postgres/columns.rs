@@ -4,8 +4,8 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::apply::Verdict;
+use crate::NewTask;
 use crate::row::{DoneRow, HistoryRow, OpenRow};
-use crate::types::NewTask;
 
 /// Parameters, in order.
 pub type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;

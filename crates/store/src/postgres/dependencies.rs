@@ -1,15 +1,16 @@
 //! Dependencies. A claim locks the rows that it takes from, after the locks of rules and before all others; so what it counts is so
 //! until its commit.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Millis, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use tokio_postgres::Row;
 
 use super::claim::next_ready;
 use super::{PostgresStore, audit, learn, rules};
-use crate::StoreError;
 use crate::dependencies::{Dependency, DependencyRow};
 use crate::ready::ReadyWalk;
+use crate::{DependencyStore, StoreError};
 
 const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
      from dependency d join namespace n on n.id = d.namespace";
@@ -164,4 +165,49 @@ async fn extend_deadlines(
                  select id from task_open where expires_at > $2 and lane = any($1) order by id for update))";
     tx.execute(sql, &[&lanes, &from.0, &by.0.cast_signed()]).await?;
     Ok(())
+}
+
+#[async_trait]
+impl DependencyStore for PostgresStore {
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+        one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        due(self, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        put(self, it, None, audit, now).await
+    }
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        delete(self, namespace, name, audit).await
+    }
+
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        put(self, it, stopped, audit, now).await
+    }
+
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        is_waited_for(self, namespace, dependency).await.map_err(StoreError::of_a_read)
+    }
+
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        self.dictionary.is_guarded(namespace, dependency)
+    }
+
+    fn held_by_dependencies(&self) -> u64 {
+        self.dictionary.held_back.load(std::sync::atomic::Ordering::Relaxed)
+    }
 }

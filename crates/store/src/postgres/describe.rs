@@ -4,9 +4,8 @@ use comeback_core::{Audit, TaskId, Timestamp};
 
 use super::{PostgresStore, audit, learn};
 use crate::row::{labels_from_json, labels_to_json};
-use crate::rules::{self, RuleTables, Whose};
-use crate::types::Description;
-use crate::{Store, StoreError};
+use crate::rules::{RuleTables, Whose};
+use crate::{Description, StoreError, TaskQueries, rules};
 
 pub async fn describe(
     store: &PostgresStore,

@@ -1,11 +1,11 @@
 //! Documents: texts under names, with versions.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, audit};
-use crate::StoreError;
-use crate::types::{Document, Shelf};
+use crate::{Document, DocumentStore, Shelf, StoreError};
 
 const WHAT: &str =
     "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
@@ -104,4 +104,35 @@ pub async fn delete(store: &PostgresStore, at: Shelf<'_>, name: &str) -> Result<
     let sql = "delete from document d using namespace n
                where n.id = d.namespace and n.name = $1 and d.shelf = $2 and d.name = $3";
     Ok(client.execute(sql, &[&at.namespace, &at.shelf, &name]).await? > 0)
+}
+
+#[async_trait]
+impl DocumentStore for PostgresStore {
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        one(self, at, name, version).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        newest(self, at, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        versions(self, at, name, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        put(self, at, name, known, body, audit, now).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        delete(self, at, name).await
+    }
 }

@@ -3,19 +3,18 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use comeback_core::Task;
 use deadpool_postgres::{GenericClient, Object, Transaction};
 use uuid::Uuid;
 
-use super::PostgresStore;
-use super::learn;
-use super::read::{HISTORY, load_in, snapshot};
+use super::queries::{HISTORY, load_in, snapshot};
 use super::rows::{Reader, read_history};
-use crate::StoreError;
+use super::{PostgresStore, epoch, learn};
 use crate::events::{MOST_EVENTS, Sources};
 use crate::page::FeedCursor;
 use crate::row::{corrupt, created_record};
-use crate::types::{Feed, FeedEvent};
+use crate::{EventLog, Feed, FeedEvent, StoreError};
 
 /// Rows read at a time; each may stand for a thousand tasks.
 pub const ROWS: i64 = 32;
@@ -210,6 +209,25 @@ async fn sources(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) 
     Ok(sources)
 }
 
+#[async_trait]
+impl EventLog for PostgresStore {
+    async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
+        feed(self, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
+        feed_end(self).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
+        translated(&*self.reader().await?, cursor).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn epoch(&self) -> Result<String, StoreError> {
+        epoch::epoch(self).await
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -220,9 +238,9 @@ mod tests {
     use tokio_postgres::Client;
 
     use super::super::{PostgresOptions, PostgresStore, setup};
+    use crate::ClaimRequest;
     use crate::conformance::World;
     use crate::conformance::postgres::Database;
-    use crate::types::ClaimRequest;
 
     /// R-I20. A transaction that has its number may have to wait; what others write into the same log meanwhile has higher numbers
     /// and comes first.

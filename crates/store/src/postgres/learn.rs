@@ -9,10 +9,10 @@ use tokio_postgres::Row;
 
 use super::{PostgresStore, rules};
 use crate::StoreError;
+use crate::Stored;
 use crate::dictionary::{Dictionary, Learning, LimitsText, News, PolicyText};
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::rules::RULED_FROM;
-use crate::types::Stored;
 
 /// What is read of a lane, in this order.
 const LANE: &str = "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared

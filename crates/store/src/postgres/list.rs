@@ -10,8 +10,8 @@ use super::rows::{Reader, read_done, read_fixed, read_open};
 use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
-use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
+use crate::{Listed, Listing};
 
 struct PostgresWords;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use async_trait::async_trait;
 use comeback_core::operation::Mark;
 use comeback_core::{Audit, Commit, TaskId, Timestamp};
 use deadpool_postgres::Transaction;
@@ -9,13 +10,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::PostgresStore;
-use super::audit;
-use super::tend::pause_lock;
-use crate::StoreError;
+use super::control::pause_lock;
+use super::{PostgresStore, audit};
 use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
 use crate::row::corrupt;
-use crate::types::{Applied, Idempotency, Loop, Used};
+use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used};
 
 const WHAT: &str =
     "select o.id, n.name, o.version, o.state, o.total, o.due, o.body, o.standing, o.created_at, o.updated_at,
@@ -295,4 +294,53 @@ pub async fn prune(tx: &Transaction<'_>, before: Timestamp, limit: u32) -> Resul
         tx.execute("delete from operation where id = $1", &[id]).await?;
     }
     Ok(ended.len() < limit as usize)
+}
+
+#[async_trait]
+impl OperationStore for PostgresStore {
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError> {
+        start(self, operation, ids, key, audit, now).await
+    }
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
+        one(self, namespace, id).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn operations(
+        &self,
+        namespace: &str,
+        before: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Operation>, StoreError> {
+        page(self, namespace, before, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        due(self, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        put(self, operation, on_behalf_of, audit, now).await
+    }
+
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
+        ids(self, id, from, to).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+        marks(self, id, tasks).await.map_err(StoreError::of_a_read)
+    }
 }

@@ -141,10 +141,10 @@ fn every_hot_statement_goes_through_its_index() {
             check(&plan(&client, &super::apply::RETRY).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::END).await, &["task_open_pkey"]);
             check(&plan(&client, &super::apply::MOVE).await, &["task_open_pkey"]);
-            check(&plan(&client, &super::tend::RETRIES).await, &["open_retry", "task_open_pkey"]);
-            check(&plan(&client, &super::tend::STARTS).await, &["open_start", "task_open_pkey"]);
-            check(&plan(&client, super::tend::BEAT).await, &["task_open_pkey"]);
-            check(&plan(&client, &super::read::OPEN).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::promote::RETRIES).await, &["open_retry", "task_open_pkey"]);
+            check(&plan(&client, &super::promote::STARTS).await, &["open_start", "task_open_pkey"]);
+            check(&plan(&client, super::heartbeat::BEAT).await, &["task_open_pkey"]);
+            check(&plan(&client, &super::queries::OPEN).await, &["task_open_pkey"]);
             check(&plan(&client, super::claim::READY_LANES).await, &["open_ready"]);
             check(&plan(&client, super::rules::BEST).await, &["open_ready"]);
             for statement in super::rules::in_use_statements() {
@@ -154,7 +154,7 @@ fn every_hot_statement_goes_through_its_index() {
                 let statement = crate::forget::empty_lanes(limited, "$1::int4", "$2::int8");
                 check(&plan(&client, &statement).await, &["task_lane"]);
             }
-            check(&plan(&client, super::read::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
+            check(&plan(&client, super::due::NEXT_DUE).await, &["open_retry", "open_start", "open_lease"]);
             check(&plan(&client, super::feed::ROWS_FROM).await, &["feed_position_pkey", "feed_pkey"]);
             check(&plan(&client, super::sequence::PASS).await, &["feed_position_pkey", "feed_order"]);
             check(&plan(&client, super::sequence::IS_NEEDED).await, &["feed_position_pkey", "feed_order"]);

@@ -8,28 +8,27 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::admission::{Admission, Candidate, Key, Used, weight};
-use comeback_core::{Audit, Lane, Tally, Timestamp};
+use comeback_core::admission::{Admission, Candidate, Key, Rule, Used, Used as InUse, weight};
+use comeback_core::{Audit, ExecutionId, Lane, Tally, Timestamp};
 use deadpool_postgres::{GenericClient, Pool, Transaction};
 use sha2::{Digest, Sha256};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::claim::{Picked, lease_picked, next_ready, per_lane};
-use super::dependencies;
-use super::learn;
-use super::tend::is_paused;
-use super::{PostgresStore, audit};
-use crate::StoreError;
+use super::control::is_paused;
+use super::{PostgresStore, audit, dependencies, learn};
 use crate::audit::as_json;
-use crate::dependencies as guards;
 use crate::dictionary::{Dictionary, Walk};
 use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
-use crate::rules::{self, Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
-use crate::types::{ClaimRequest, Claimed, Loop};
+use crate::rules::{
+    Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle,
+};
+use crate::{ClaimRequest, Claimed, Loop, RuleStore, Settled, StoreError, dependencies as guards, rules};
 
 /// The first of the two numbers of such locks; the second is made of what is counted.
 const LOCK: i32 = 0x6363;
+
 /// Lanes with limits that one claim takes from: the database has room for so many locks only.
 const MOST_LANES: usize = 64;
 
@@ -504,5 +503,55 @@ impl RuleTables for PostgresStore {
                    where generation = $1";
         client.execute(sql, &[&generation, &swept]).await?;
         Ok(())
+    }
+}
+
+#[async_trait]
+impl RuleStore for PostgresStore {
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        let book = refresh(&self.pools.read, &self.dictionary).await.map_err(StoreError::of_a_read)?;
+        Ok(book.of(namespace).to_vec())
+    }
+
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        put(self, namespace, &rule.name, &rule_to_json(rule)?, audit, now).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
+        delete(self, namespace, name, audit).await
+    }
+
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+        delete_unused(self, namespace, names).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        settle(self).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        carry(self, id.0, kind, names).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        used(self, namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+        open_under(self, namespace, key, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        self.dictionary.freed_by(lane)
     }
 }

@@ -1,12 +1,11 @@
 //! Named secrets, as they are kept: encrypted.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Quota, QuotaExceeded, Timestamp};
 use tokio_postgres::Row;
 
-use super::PostgresStore;
-use super::audit;
-use crate::StoreError;
-use crate::types::SealedSecret;
+use super::{PostgresStore, audit};
+use crate::{SealedSecret, SecretStore, StoreError};
 
 const SELECT: &str = "select n.name, s.name, s.version, s.key_id, s.sealed, s.created_at, s.updated_at, s.updated_by
      from secret s join namespace n on n.id = s.namespace";
@@ -119,4 +118,37 @@ pub async fn delete(
     audit::note(&tx, audit.filter(|_| gone), None).await?;
     tx.commit().await?;
     Ok(gone)
+}
+
+#[async_trait]
+impl SecretStore for PostgresStore {
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError> {
+        one(self, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        all(self, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError> {
+        put(self, secret, most, audit, now).await
+    }
+
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError> {
+        reseal(self, secret).await
+    }
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        delete(self, namespace, name, audit).await
+    }
 }

@@ -9,13 +9,12 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::feed::{rows_from, up_to_date};
-use super::read::snapshot;
+use super::queries::snapshot;
 use super::{PostgresOptions, PostgresStore};
 use crate::conformance::World;
 use crate::conformance::postgres::Database;
 use crate::page::FeedCursor;
-use crate::types::{Feed, FeedEvent};
-use crate::{Place, Store};
+use crate::{EventLog, Feed, FeedEvent, Place, Retention, StatsStore, Store};
 
 fn options(database: &Database) -> PostgresOptions {
     PostgresOptions { require_durability: false, warm_up: false, ..PostgresOptions::new(database.url()) }

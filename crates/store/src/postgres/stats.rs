@@ -2,26 +2,25 @@
 
 use std::collections::HashMap;
 
-use comeback_core::error_group::{Deed, Group};
+use async_trait::async_trait;
+use comeback_core::error_group::Group;
 use comeback_core::stats::{Fact, Fold};
-use comeback_core::{Audit, Class, Record, Timestamp};
-use deadpool_postgres::{GenericClient, Transaction};
-use tokio_postgres::Row;
+use comeback_core::{Class, Record, Timestamp};
+use deadpool_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use super::error_groups::{find_group, forget_groups, write_group};
 use super::feed::{FeedRow, ROWS, rows_from, up_to_date};
-use super::read::snapshot;
+use super::queries::snapshot;
 use super::rows::{Reader, read_history};
-use super::{PostgresStore, audit, learn};
-use crate::StoreError;
+use super::{PostgresStore, learn};
 use crate::audit::Given;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
 use crate::row::corrupt;
-use crate::stats::{
-    GroupQuery, GroupRow, LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble,
-};
+use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
+use crate::{StatsStore, StoreError};
 
 pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, StoreError> {
     let mut client = store.reader().await?;
@@ -92,6 +91,7 @@ async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) ->
 
 /// The lane, the policy and the cost of a task.
 type Numbers = (i32, Option<i32>, Option<i64>);
+
 type Troubles = HashMap<(Uuid, u32), (i64, Record)>;
 
 async fn troubles<T>(tx: &Transaction<'_>, found: &[(Record, T)]) -> Result<Troubles, StoreError> {
@@ -122,12 +122,7 @@ async fn troubles<T>(tx: &Transaction<'_>, found: &[(Record, T)]) -> Result<Trou
     Ok(troubles)
 }
 
-pub async fn fold(
-    store: &PostgresStore,
-    (from, to): (&str, &str),
-    fold: &Fold,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
+async fn add(store: &PostgresStore, (from, to): (&str, &str), fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     let sql = "update stat_fold set place = $2, at = $3 where place = $1";
@@ -267,138 +262,21 @@ pub async fn tidy_sums(
     Ok(more || gone >= u64::from(limit))
 }
 
-/// Those beyond so many, by when they were seen last. What people reclassified stays.
-async fn forget_groups(tx: &Transaction<'_>, most: u32) -> Result<(), StoreError> {
-    let namespaces = tx.query("select distinct namespace from error_group", &[]).await?;
-    for namespace in namespaces.iter().map(|row| row.get::<_, i32>(0)) {
-        let sql = "select last_seen, fingerprint from error_group where namespace = $1
-                   order by last_seen desc, fingerprint desc limit 1 offset $2";
-        if let Some(cut) = tx.query_opt(sql, &[&namespace, &i64::from(most)]).await? {
-            let (last_seen, fingerprint): (i64, i64) = (cut.get(0), cut.get(1));
-            let sql = "delete from error_group where namespace = $1 and (last_seen, fingerprint) <= ($2, $3)
-                         and reclassified is null";
-            tx.execute(sql, &[&namespace, &last_seen, &fingerprint]).await?;
-        }
+#[async_trait]
+impl StatsStore for PostgresStore {
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+        unfolded(self, limit).await.map_err(StoreError::of_a_read)
     }
-    Ok(())
-}
 
-fn read_group(row: &Row) -> Result<Group, StoreError> {
-    GroupRow {
-        fingerprint: row.get(0),
-        face: row.get(1),
-        count: row.get(2),
-        recovered: row.get(3),
-        first_seen: row.get(4),
-        last_seen: row.get(5),
-        class: row.get(6),
-        sample: row.get(7),
-        word: row.get(8),
-        reclassified: row.get(9),
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+        add(self, (&stretch.from, &stretch.to), fold, now).await
     }
-    .into_group()
-}
 
-async fn find_group(
-    client: &impl GenericClient,
-    namespace: i32,
-    fingerprint: i64,
-    lock: &str,
-) -> Result<Option<Group>, StoreError> {
-    let sql = format!("select {} from error_group where namespace = $1 and fingerprint = $2 {lock}", GroupRow::COLUMNS);
-    let statement = client.prepare_cached(&sql).await?;
-    client.query_opt(&statement, &[&namespace, &fingerprint]).await?.as_ref().map(read_group).transpose()
-}
-
-async fn write_group(client: &impl GenericClient, namespace: i32, group: &Group) -> Result<(), StoreError> {
-    let sql = format!(
-        "insert into error_group (namespace, {}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-         on conflict (namespace, fingerprint) do update set face = excluded.face, count = excluded.count,
-           recovered = excluded.recovered, first_seen = excluded.first_seen, last_seen = excluded.last_seen,
-           class = excluded.class, sample = excluded.sample, word = excluded.word,
-           reclassified = excluded.reclassified",
-        GroupRow::COLUMNS
-    );
-    let row = GroupRow::new(group);
-    let statement = client.prepare_cached(&sql).await?;
-    let given: [&(dyn ToSql + Sync); 11] = [
-        &namespace,
-        &row.fingerprint,
-        &row.face,
-        &row.count,
-        &row.recovered,
-        &row.first_seen,
-        &row.last_seen,
-        &row.class,
-        &row.sample,
-        &row.word,
-        &row.reclassified,
-    ];
-    client.execute(&statement, &given).await?;
-    Ok(())
-}
-
-pub async fn groups(store: &PostgresStore, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
-    let sql = format!(
-        "select {} from error_group where namespace = $1 and (last_seen, fingerprint) < ($2, $3)
-         order by last_seen desc, fingerprint desc limit $4",
-        GroupRow::COLUMNS
-    );
-    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&sql).await?;
-    let rows = client.query(&statement, &[&namespace, &at.0, &fingerprint, &i64::from(query.limit)]).await?;
-    rows.iter().map(read_group).collect()
-}
-
-pub async fn group(store: &PostgresStore, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
-    let client = store.reader().await?;
-    find_group(&*client, namespace, fingerprint, "").await
-}
-
-pub async fn put_group(
-    store: &PostgresStore,
-    namespace: i32,
-    fingerprint: i64,
-    deed: &Deed,
-    audit: &Audit,
-    now: Timestamp,
-) -> Result<Option<Group>, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    let Some(mut group) = find_group(&tx, namespace, fingerprint, "for update").await? else { return Ok(None) };
-    let before = group.facts();
-    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
-    write_group(&tx, namespace, &group).await?;
-    let audit = audit.clone().changed(None, Some(group.facts()));
-    audit::note(&tx, Some(&audit), Some(before)).await?;
-    tx.commit().await?;
-    Ok(Some(group))
-}
-
-pub async fn reclassified(store: &PostgresStore) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
-    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
-               where g.reclassified is not null";
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
-    for row in client.query(&statement, &[]).await? {
-        if let Some(class) = Class::from_code(row.get(2)) {
-            found.entry(row.get(0)).or_default().insert(row.get(1), class);
-        }
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+        self.search(sums(self, namespace, query)).await.map_err(StoreError::of_a_read)
     }
-    Ok(found)
-}
 
-pub async fn open_with(
-    store: &PostgresStore,
-    lanes: &[i32],
-    fingerprints: &[i64],
-) -> Result<HashMap<i64, u64>, StoreError> {
-    let sql = "select i.f, (select count(*) from task_open o where o.fingerprint = i.f and o.lane = any($2))
-               from unnest($1::int8[]) as i(f)";
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let rows = client.query(&statement, &[&fingerprints, &lanes]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).cast_unsigned())).collect())
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        tidy_sums(self, now, limit, most_groups).await
+    }
 }

@@ -19,7 +19,7 @@ use crate::accounts::Unfunded;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::rules::names_to_json;
-use crate::types::*;
+use crate::*;
 use crate::{ListQuery, StoreError};
 
 /// Everything about a new open row that is the same for every new task.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use comeback_core::account::{Charge, Credits, Move};
 use comeback_core::budget::{Booked, Booking, Period};
 use comeback_core::{Audit, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::audit;
 use super::submit::namespace_id;
-use crate::StoreError;
+use super::writer::Tx;
+use super::{SqliteStore, audit};
 use crate::accounts::{Account, AccountChange, Closed, Moves, Unfunded, cost_of, terms_from_json, terms_to_json};
-use crate::types::NewTask;
+use crate::{AccountStore, NewTask, StoreError};
 
 const WHAT: &str = "select a.name, a.held, a.reserved, a.spent, a.terms, a.created_at, a.updated_at
      from account a join namespace n on n.id = a.namespace where n.name = ?1";
@@ -175,4 +176,46 @@ pub fn book(connection: &Connection, booking: &Booking) -> Result<(), StoreError
         statement.execute((namespace, &booking.account, &period.name, booking.cost))?;
     }
     Ok(())
+}
+
+#[async_trait]
+impl AccountStore for SqliteStore {
+    async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| one(connection, &namespace, &name)).await
+    }
+
+    async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn put_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: &AccountChange,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Account, StoreError> {
+        let (namespace, name, change) = (namespace.to_owned(), name.to_owned(), change.clone());
+        let audit = audit.cloned();
+        let put = move |tx: &mut Tx<'_>| put(tx.connection, &namespace, &name, &change, audit.as_ref(), now);
+        self.writer.run(put).await
+    }
+
+    async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn booked(
+        &self,
+        namespace: &str,
+        account: &str,
+        since: &str,
+    ) -> Result<BTreeMap<String, Booked>, StoreError> {
+        let (namespace, account, since) = (namespace.to_owned(), account.to_owned(), since.to_owned());
+        self.read(move |connection, _| booked(connection, &namespace, &account, &since)).await
+    }
 }

@@ -11,13 +11,13 @@ use comeback_core::{Audit, Commit, Execution, ExecutionId, Record, Timestamp, Wr
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Statement};
 use uuid::Uuid;
 
+use super::control::is_paused;
 use super::rules::lane_of_reopened;
 use super::statements::{
     Alike, INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history,
     insert_history_with, insert_open, update_open, update_open_with,
 };
 use super::submit::{self, keep_key, namespace_id, take_key};
-use super::tend::is_paused;
 use super::writer::Tx;
 use super::{accounts, audit, operations, payloads};
 use crate::StoreError;
@@ -25,7 +25,7 @@ use crate::accounts::Moves;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
-use crate::types::{Applied, Idempotency, Loop, Submission, Used};
+use crate::{Applied, Idempotency, Loop, Submission, Used};
 
 /// Verdicts with everything worked out that does not need the writer: it is the one thread that all wait for.
 pub enum Prepared {
@@ -389,7 +389,7 @@ fn reopen(tx: &mut Tx<'_>, write: &Write, lane: i32) -> Result<Result<(), Applie
 }
 
 pub fn load_execution(tx: &Tx<'_>, id: ExecutionId) -> Result<Option<(Execution, SharedLog)>, StoreError> {
-    super::read::execution(tx.connection, tx.dictionary, id)
+    super::executions::execution(tx.connection, tx.dictionary, id)
         .map(|found| found.map(|(execution, seq)| (execution, SharedLog::after(seq))))
 }
 

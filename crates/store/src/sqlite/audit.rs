@@ -1,12 +1,14 @@
 //! What was done from outside: rows that are added and read.
 
+use async_trait::async_trait;
 use comeback_core::Audit;
 use rusqlite::types::{ToSql, Value};
 use rusqlite::{Connection, params_from_iter};
 use uuid::Uuid;
 
-use crate::StoreError;
+use super::SqliteStore;
 use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
+use crate::{AuditStore, StoreError};
 
 pub fn write(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {
     let sql = format!("insert into audit ({COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)");
@@ -63,4 +65,17 @@ pub fn page(connection: &Connection, query: &AuditQuery) -> Result<Vec<Audit>, S
         })
     })?;
     rows.map(|row| row?.read()).collect()
+}
+
+#[async_trait]
+impl AuditStore for SqliteStore {
+    async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
+        let audit = audit.clone();
+        self.writer.run(move |tx| write(tx.connection, &audit)).await
+    }
+
+    async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
+        let query = query.clone();
+        self.search(move |connection, _| page(connection, &query)).await
+    }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Row, ToSql};
 use uuid::Uuid;
 
-use super::read::unpack;
+use super::feed::unpack;
 use super::setup;
 use super::statements::{Reader, read_done, read_fixed, read_history, read_open};
 use crate::StoreError;

@@ -9,14 +9,14 @@ use rusqlite::{Connection, OptionalExtension, ToSql};
 use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
+use super::control::is_paused;
 use super::statements::{Alike, Reader, read_open, stored_open, update_open};
-use super::tend::is_paused;
 use super::writer::Tx;
 use crate::StoreError;
 use crate::dictionary::Walk;
 use crate::ready::{MANY, ReadyWalk};
 use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json, unwritten_bits};
-use crate::types::{ClaimRequest, Claimed, Loop, Stored};
+use crate::{ClaimRequest, Claimed, Loop, Stored};
 
 /// Highest priority, then the oldest, then by id (model I-17).
 pub type Place = (i16, i64, Uuid);

@@ -1,12 +1,14 @@
 //! Dependencies. There is one writer, so what a claim reads of them is so until its commit.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Millis, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::audit;
 use super::submit::namespace_id;
-use crate::StoreError;
+use super::writer::Tx;
+use super::{SqliteStore, audit, claim};
 use crate::dependencies::{Dependency, DependencyRow};
+use crate::{DependencyStore, StoreError};
 
 const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
      from dependency d join namespace n on n.id = d.namespace";
@@ -98,4 +100,63 @@ pub fn extend_deadlines(connection: &Connection, lanes: &[i32], from: Timestamp,
                where expires_at > ?2 and lane in (select value from json_each(?1))";
     connection.execute(sql, (lanes, from.0, by.0.cast_signed()))?;
     Ok(())
+}
+
+#[async_trait]
+impl DependencyStore for SqliteStore {
+    async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| one(connection, &namespace, &name)).await
+    }
+
+    async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
+        self.read(move |connection, _| due(connection, now, limit)).await
+    }
+
+    async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
+        let (it, audit) = (it.clone(), audit.cloned());
+        self.writer.run(move |tx| put(tx.connection, &it, audit.as_ref(), now)).await
+    }
+
+    async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn announce(
+        &self,
+        it: &Dependency,
+        stopped: Option<(Timestamp, Millis)>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let lanes = self.dictionary.under(&it.namespace, &it.name);
+        let (it, audit) = (it.clone(), audit.cloned());
+        let announce = move |tx: &mut Tx<'_>| {
+            let written = put(tx.connection, &it, audit.as_ref(), now)?;
+            if let (true, Some((from, by))) = (written, stopped) {
+                extend_deadlines(tx.connection, &lanes, from, by)?;
+            }
+            Ok(written)
+        };
+        self.writer.run(announce).await
+    }
+
+    async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
+        let lanes = self.dictionary.under(namespace, dependency);
+        self.read(move |connection, _| claim::is_any_ready(connection, &lanes)).await
+    }
+
+    fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {
+        self.dictionary.is_guarded(namespace, dependency)
+    }
+
+    fn held_by_dependencies(&self) -> u64 {
+        self.dictionary.held_back.load(std::sync::atomic::Ordering::Relaxed)
+    }
 }

@@ -6,9 +6,8 @@ use rusqlite::{Connection, OptionalExtension};
 use super::writer::Tx;
 use super::{SqliteStore, audit, submit};
 use crate::row::labels_to_json;
-use crate::rules::{self, RuleTables, Whose};
-use crate::types::Description;
-use crate::{Store, StoreError};
+use crate::rules::{RuleTables, Whose};
+use crate::{Description, StoreError, TaskQueries, rules};
 
 pub async fn describe(
     store: &SqliteStore,

@@ -1,11 +1,13 @@
 //! Documents: texts under names, with versions.
 
-use comeback_core::Timestamp;
+use async_trait::async_trait;
+use comeback_core::{Audit, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::submit::namespace_id;
-use crate::StoreError;
-use crate::types::{Document, Shelf};
+use super::writer::Tx;
+use super::{SqliteStore, audit};
+use crate::{Document, DocumentStore, Shelf, StoreError};
 
 /// A shelf, to be taken along.
 pub struct Place {
@@ -84,4 +86,46 @@ pub fn delete(connection: &Connection, at: &Place, name: &str) -> Result<bool, S
         .prepare_cached("delete from document where namespace = ?1 and shelf = ?2 and name = ?3")?
         .execute((namespace, &at.shelf, name))?;
     Ok(gone > 0)
+}
+
+#[async_trait]
+impl DocumentStore for SqliteStore {
+    async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
+        let (place, name) = (Place::of(at), name.to_owned());
+        self.read(move |connection, _| one(connection, &place, &name, version)).await
+    }
+
+    async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        let (place, after) = (Place::of(at), after.to_owned());
+        self.read(move |connection, _| newest(connection, &place, &after, limit)).await
+    }
+
+    async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
+        let (place, name) = (Place::of(at), name.to_owned());
+        self.read(move |connection, _| versions(connection, &place, &name, limit)).await
+    }
+
+    async fn put_document(
+        &self,
+        at: Shelf<'_>,
+        name: &str,
+        known: u32,
+        body: &str,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let (place, name, body) = (Place::of(at), name.to_owned(), body.to_owned());
+        let audit = audit.cloned();
+        let put = move |tx: &mut Tx<'_>| {
+            let put = put(tx.connection, &place, &name, known, &body, now)?;
+            audit::note(tx.connection, audit.as_ref().filter(|_| put), None)?;
+            Ok(put)
+        };
+        self.writer.run(put).await
+    }
+
+    async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
+        let (place, name) = (Place::of(at), name.to_owned());
+        self.writer.run(move |tx| delete(tx.connection, &place, &name)).await
+    }
 }

@@ -141,7 +141,7 @@ mod tests {
     use super::super::backup::backup;
     use super::super::{SqliteOptions, SqliteStore};
     use crate::conformance::World;
-    use crate::{Store, begin_epoch};
+    use crate::{EventLog, begin_epoch};
     use std::sync::Arc;
 
     fn open(path: &Path) -> Arc<SqliteStore> {

@@ -10,8 +10,8 @@ use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::dictionary::Dictionary;
 use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
 use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
-use crate::types::{Listed, Listing};
 use crate::{ListQuery, StoreError};
+use crate::{Listed, Listing};
 
 struct SqliteWords;
 

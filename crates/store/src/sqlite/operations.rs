@@ -2,18 +2,19 @@
 
 use std::collections::HashMap;
 
+use async_trait::async_trait;
 use comeback_core::operation::Mark;
 use comeback_core::{Audit, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 use uuid::Uuid;
 
-use super::audit;
+use super::control::is_paused;
 use super::submit::{keep_key, namespace_id};
-use super::tend::is_paused;
-use crate::StoreError;
+use super::writer::Tx;
+use super::{SqliteStore, audit};
 use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
 use crate::row::corrupt;
-use crate::types::{Applied, Idempotency, Loop, Used};
+use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used};
 
 const WHAT: &str =
     "select o.id, n.name, o.version, o.state, o.total, o.due, o.body, o.standing, o.created_at, o.updated_at,
@@ -231,4 +232,60 @@ pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<b
         connection.prepare_cached("delete from operation where id = ?1")?.execute([id.as_slice()])?;
     }
     Ok(ended.len() < limit as usize)
+}
+
+#[async_trait]
+impl OperationStore for SqliteStore {
+    async fn start_operation(
+        &self,
+        operation: &Operation,
+        ids: &[TaskId],
+        key: Option<&Idempotency>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Started, StoreError> {
+        let (operation, ids, key, audit) = (operation.clone(), ids.to_vec(), key.cloned(), audit.cloned());
+        let start = move |tx: &mut Tx<'_>| start(tx.connection, &operation, &ids, key.as_ref(), audit.as_ref(), now);
+        self.writer.run(start).await
+    }
+
+    async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, _| one(connection, &namespace, id)).await
+    }
+
+    async fn operations(
+        &self,
+        namespace: &str,
+        before: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Operation>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, _| page(connection, &namespace, before, limit)).await
+    }
+
+    async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
+        self.read(move |connection, _| due(connection, now, limit)).await
+    }
+
+    async fn put_operation(
+        &self,
+        operation: &Operation,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        let (operation, audit) = (operation.clone(), audit.cloned());
+        let put = move |tx: &mut Tx<'_>| put(tx.connection, &operation, on_behalf_of, audit.as_ref(), now);
+        self.writer.run(put).await
+    }
+
+    async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
+        self.read(move |connection, _| ids(connection, id, from, to)).await
+    }
+
+    async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
+        let tasks = tasks.to_vec();
+        self.read(move |connection, _| marks(connection, id, &tasks)).await
+    }
 }

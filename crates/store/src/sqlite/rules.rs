@@ -5,23 +5,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::admission::{Admission, Candidate, Key, Rule, Used, weight};
-use comeback_core::{Audit, Lane, Tally, Timestamp};
+use comeback_core::admission::{Admission, Candidate, Key, Rule, Used, Used as InUse, weight};
+use comeback_core::{Audit, ExecutionId, Lane, Tally, Timestamp};
 use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
 use super::claim::{Place, next_in_lane, next_ready};
-use super::dependencies;
 use super::submit::{learn_anyway, namespace_id};
 use super::writer::Tx;
-use super::{SqliteStore, audit};
-use crate::StoreError;
+use super::{SqliteStore, audit, dependencies};
 use crate::audit::as_json;
-use crate::dependencies::{self as guards, Dependency};
+use crate::dependencies::Dependency;
 use crate::dictionary::{Dictionary, Walk};
 use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
-use crate::rules::{self, Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json};
-use crate::types::ClaimRequest;
+use crate::rules::{Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle};
+use crate::{ClaimRequest, RuleStore, Settled, StoreError, dependencies as guards, rules};
 
 /// Tasks of one lane that a claim looks at.
 const MOST_OF_A_LANE: u32 = 1_000;
@@ -355,5 +353,60 @@ impl RuleTables for SqliteStore {
                 Ok(())
             })
             .await
+    }
+}
+
+#[async_trait]
+impl RuleStore for SqliteStore {
+    async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
+        self.named_rules(namespace).await
+    }
+
+    async fn put_rule(
+        &self,
+        namespace: &str,
+        rule: &Rule,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Option<i64>, StoreError> {
+        let (namespace, name, body) = (namespace.to_owned(), rule.name.clone(), rule_to_json(rule)?);
+        let audit = audit.cloned();
+        self.change_rules(move |tx| put(tx, &namespace, &name, &body, audit.as_ref(), now)).await
+    }
+
+    async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.change_rules(move |tx| delete(tx, &namespace, &name, audit.as_ref())).await
+    }
+
+    async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
+        let (namespace, names) = (namespace.to_owned(), names.to_vec());
+        self.change_rules(move |tx| delete_unused(tx, &namespace, &names)).await
+    }
+
+    async fn settle_rules(&self) -> Result<Settled, StoreError> {
+        settle(self).await
+    }
+
+    async fn carry_rules(&self, id: ExecutionId, kind: &str, names: &[String]) -> Result<u64, StoreError> {
+        carry(self, id.0, kind, names).await
+    }
+
+    async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| used(connection, dictionary, &namespace)).await
+    }
+
+    async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
+        let lanes = self.dictionary.lanes_under(namespace, key);
+        self.read(move |connection, _| open_in(connection, &lanes, limit)).await
+    }
+
+    fn held_by_rules(&self) -> u64 {
+        self.dictionary.held.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn freed_by(&self, lane: &Lane) -> Vec<Arc<Lane>> {
+        self.dictionary.freed_by(lane)
     }
 }

@@ -1,12 +1,12 @@
 //! Named secrets, as they are kept: encrypted.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Quota, QuotaExceeded, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::audit;
 use super::submit::namespace_id;
-use crate::StoreError;
-use crate::types::SealedSecret;
+use super::{SqliteStore, audit};
+use crate::{SealedSecret, SecretStore, StoreError};
 
 const SELECT: &str = "select n.name, s.name, s.version, s.key_id, s.sealed, s.created_at, s.updated_at, s.updated_by
      from secret s join namespace n on n.id = s.namespace";
@@ -95,4 +95,43 @@ pub fn delete(connection: &Connection, namespace: &str, name: &str, audit: Optio
     let gone = connection.prepare_cached(sql)?.execute((namespace, name))? == 1;
     audit::note(connection, audit.filter(|_| gone), None)?;
     Ok(gone)
+}
+
+#[async_trait]
+impl SecretStore for SqliteStore {
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<SealedSecret>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| one(connection, &namespace, &name)).await
+    }
+
+    async fn secrets(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| page(connection, &namespace, &after, limit)).await
+    }
+
+    async fn all_secrets(&self, after: (&str, &str), limit: u32) -> Result<Vec<SealedSecret>, StoreError> {
+        let (namespace, name) = (after.0.to_owned(), after.1.to_owned());
+        self.read(move |connection, _| all(connection, (&namespace, &name), limit)).await
+    }
+
+    async fn put_secret(
+        &self,
+        secret: &SealedSecret,
+        most: u64,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<(SealedSecret, bool), StoreError> {
+        let (secret, audit) = (secret.clone(), audit.cloned());
+        self.writer.run(move |tx| put(tx.connection, &secret, most, audit.as_ref(), now)).await
+    }
+
+    async fn reseal_secret(&self, secret: &SealedSecret) -> Result<bool, StoreError> {
+        let secret = secret.clone();
+        self.writer.run(move |tx| reseal(tx.connection, &secret)).await
+    }
+
+    async fn delete_secret(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| delete(tx.connection, &namespace, &name, audit.as_ref())).await
+    }
 }

@@ -6,12 +6,12 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row, Statement, T
 use uuid::Uuid;
 
 use crate::StoreError;
+use crate::Stored;
 use crate::dictionary::Dictionary;
 use crate::row::{
     DONE_COLUMNS, DoneRow, FIXED_COLUMNS, FixedRow, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, columns,
     corrupt,
 };
-use crate::types::Stored;
 
 pub const INSERT_FEED: &str = "insert into feed (at, namespace, items) values (?1, ?2, ?3)";
 

@@ -1,27 +1,26 @@
 //! Statistics. There is one writer, so whoever finds the place in the feed as it was read may add to the sums.
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use comeback_core::error_group::{Deed, Group};
+use async_trait::async_trait;
+use comeback_core::error_group::Group;
 use comeback_core::stats::{Fact, Fold, Trouble};
-use comeback_core::{Audit, Class, Timestamp};
+use comeback_core::{Class, Timestamp};
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 use uuid::Uuid;
 
-use super::audit;
-use super::read::unpack;
+use super::SqliteStore;
+use super::error_groups::{find_group, forget_groups, write_group};
+use super::feed::unpack;
 use super::statements::{Reader, read_history};
-use crate::StoreError;
 use crate::audit::Given;
 use crate::dictionary::Dictionary;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
 use crate::row::corrupt;
-use crate::stats::{
-    GroupQuery, GroupRow, LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble,
-};
+use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
+use crate::{StatsStore, StoreError};
 
 /// Rows of the feed that are looked at in one go, each of which is a transaction.
 const ROWS: u32 = 512;
@@ -123,7 +122,7 @@ fn trouble_before(connection: &Connection, subject: Uuid, seq: u32) -> Result<Op
     Ok(trouble(since, last.into_record()?))
 }
 
-pub fn fold(
+fn add(
     connection: &Connection,
     dictionary: &Dictionary,
     (from, to): (&str, &str),
@@ -229,127 +228,23 @@ pub fn tidy_sums(connection: &Connection, now: Timestamp, limit: u32, most_group
     Ok(more || gone >= limit as usize)
 }
 
-/// Those beyond so many, by when they were seen last. What people reclassified stays.
-fn forget_groups(connection: &Connection, most: u32) -> Result<(), StoreError> {
-    let mut statement = connection.prepare_cached("select distinct namespace from error_group")?;
-    let namespaces: Vec<i32> = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    for namespace in namespaces {
-        let sql = "select last_seen, fingerprint from error_group where namespace = ?1
-                   order by last_seen desc, fingerprint desc limit 1 offset ?2";
-        let cut: Option<(i64, i64)> = connection
-            .prepare_cached(sql)?
-            .query_row((namespace, most), |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        if let Some((last_seen, fingerprint)) = cut {
-            let sql = "delete from error_group where namespace = ?1 and (last_seen, fingerprint) <= (?2, ?3)
-                         and reclassified is null";
-            connection.prepare_cached(sql)?.execute((namespace, last_seen, fingerprint))?;
-        }
+#[async_trait]
+impl StatsStore for SqliteStore {
+    async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
+        self.read(move |connection, dictionary| unfolded(connection, dictionary, limit)).await
     }
-    Ok(())
-}
 
-fn read_group(row: &Row<'_>) -> rusqlite::Result<GroupRow> {
-    Ok(GroupRow {
-        fingerprint: row.get(0)?,
-        face: row.get(1)?,
-        count: row.get(2)?,
-        recovered: row.get(3)?,
-        first_seen: row.get(4)?,
-        last_seen: row.get(5)?,
-        class: row.get(6)?,
-        sample: row.get(7)?,
-        word: row.get(8)?,
-        reclassified: row.get(9)?,
-    })
-}
-
-fn find_group(connection: &Connection, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
-    let sql = format!("select {} from error_group where namespace = ?1 and fingerprint = ?2", GroupRow::COLUMNS);
-    let row = connection.prepare_cached(&sql)?.query_row((namespace, fingerprint), read_group).optional()?;
-    row.map(GroupRow::into_group).transpose()
-}
-
-fn write_group(connection: &Connection, namespace: i32, group: &Group) -> Result<(), StoreError> {
-    let sql = format!(
-        "insert or replace into error_group (namespace, {}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        GroupRow::COLUMNS
-    );
-    let row = GroupRow::new(group);
-    connection.prepare_cached(&sql)?.execute((
-        namespace,
-        row.fingerprint,
-        row.face,
-        row.count,
-        row.recovered,
-        row.first_seen,
-        row.last_seen,
-        row.class,
-        row.sample,
-        row.word,
-        row.reclassified,
-    ))?;
-    Ok(())
-}
-
-pub fn groups(connection: &Connection, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
-    let sql = format!(
-        "select {} from error_group where namespace = ?1 and (last_seen, fingerprint) < (?2, ?3)
-         order by last_seen desc, fingerprint desc limit ?4",
-        GroupRow::COLUMNS
-    );
-    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
-    let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map((namespace, at.0, fingerprint, query.limit), read_group)?;
-    rows.map(|row| row?.into_group()).collect()
-}
-
-pub fn group(connection: &Connection, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
-    find_group(connection, namespace, fingerprint)
-}
-
-pub fn put_group(
-    connection: &Connection,
-    namespace: i32,
-    fingerprint: i64,
-    deed: &Deed,
-    audit: &Audit,
-    now: Timestamp,
-) -> Result<Option<Group>, StoreError> {
-    let Some(mut group) = find_group(connection, namespace, fingerprint)? else { return Ok(None) };
-    let before = group.facts();
-    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
-    write_group(connection, namespace, &group)?;
-    let audit = audit.clone().changed(None, Some(group.facts()));
-    audit::note(connection, Some(&audit), Some(before))?;
-    Ok(Some(group))
-}
-
-pub fn reclassified(connection: &Connection) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
-    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
-               where g.reclassified is not null";
-    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(())?;
-    while let Some(row) = rows.next()? {
-        if let Some(class) = Class::from_code(row.get(2)?) {
-            found.entry(row.get(0)?).or_default().insert(row.get(1)?, class);
-        }
+    async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
+        let (from, to, fold) = (stretch.from.clone(), stretch.to.clone(), fold.clone());
+        self.writer.run(move |tx| add(tx.connection, tx.dictionary, (&from, &to), &fold, now)).await
     }
-    Ok(found)
-}
 
-pub fn open_with(
-    connection: &Connection,
-    lanes: &[i32],
-    fingerprints: &[i64],
-) -> Result<HashMap<i64, u64>, StoreError> {
-    let lanes: Vec<String> = lanes.iter().map(ToString::to_string).collect();
-    let sql = format!("select count(*) from task_open where fingerprint = ?1 and lane in ({})", lanes.join(", "));
-    let mut statement = connection.prepare(&sql)?;
-    let count = |number: &i64| {
-        let open: i64 = statement.query_row([number], |row| row.get(0))?;
-        Ok((*number, open.cast_unsigned()))
-    };
-    fingerprints.iter().map(count).collect()
+    async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
+        let (namespace, query) = (namespace.to_owned(), query.clone());
+        self.search(move |connection, _| sums(connection, &namespace, &query)).await
+    }
+
+    async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
+        self.writer.run(move |tx| tidy_sums(tx.connection, now, limit, most_groups)).await
+    }
 }

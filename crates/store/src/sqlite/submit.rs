@@ -15,7 +15,7 @@ use crate::dictionary::{Learning, LimitsText, News, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
-use crate::types::*;
+use crate::*;
 use crate::{ListQuery, StoreError};
 
 /// Lanes that get their numbers in one command, so that others have their turn in between.

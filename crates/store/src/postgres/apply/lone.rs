@@ -7,11 +7,11 @@ use comeback_core::{AttemptOutcome, Commit, EventKind, Record, State, Task, Time
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
+use crate::Applied;
 use crate::StoreError;
 use crate::postgres::PostgresStore;
 use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns, Params, RetryColumns, SuccessColumns};
 use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, corrupt};
-use crate::types::Applied;
 
 /// One verdict with all that any of the statements needs of it.
 pub struct Verdict<'a> {

@@ -11,10 +11,10 @@ use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::tend::pause_lock;
+use super::control::pause_lock;
 use super::{PostgresStore, accounts, audit, operations, payloads};
 use crate::StoreError;
-use crate::types::{Applied, Behalf, Idempotency, Loop, Submission, Used};
+use crate::{Applied, Behalf, Idempotency, Loop, Submission, Used};
 use lone::Lone;
 
 pub use lone::Verdict;

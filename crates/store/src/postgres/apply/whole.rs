@@ -9,13 +9,13 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lone::MOVED;
+use crate::Applied;
 use crate::StoreError;
 use crate::events::SharedLog;
 use crate::postgres::PostgresStore;
 use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns};
 use crate::postgres::rules::lanes_of_reopened;
 use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
-use crate::types::Applied;
 
 /// Commits that touch several rows, or rows of tasks that were over.
 pub async fn apply(

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use comeback_core::TaskId;
 use tokio_postgres::Client;
 
-use super::setup::{self, PostgresOptions};
-use crate::StoreError;
-use crate::types::HeldName;
+use super::setup::PostgresOptions;
+use super::{PostgresStore, setup};
+use crate::{Background, HeldName, InstanceStore, StoreError};
 
 /// The first of the two numbers of such a lock; the second is made of the name.
 const LOCK: i32 = 0x636e;
+
 /// How often it is tried to have it alone.
 const TRIES: u32 = 5;
+
 const AGAIN: Duration = Duration::from_millis(200);
+
 /// How often it is looked whether the session is still there.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -78,4 +82,56 @@ async fn session(options: &PostgresOptions) -> Result<Client, StoreError> {
 async fn share(client: &Client, locked: &str) -> Result<(), StoreError> {
     client.execute("select pg_advisory_lock_shared($1, hashtext($2))", &[&LOCK, &locked]).await?;
     Ok(())
+}
+
+/// The database's clock against ours, with half of the round trip taken off.
+pub async fn clock_offset(store: &PostgresStore) -> Result<i64, StoreError> {
+    let client = store.reader().await?;
+    let statement = client.prepare_cached("select (extract(epoch from clock_timestamp()) * 1000)::int8").await?;
+    let mut best: Option<(u128, i64)> = None;
+    for _ in 0..3 {
+        let started = std::time::Instant::now();
+        let before = wall_millis();
+        let theirs: i64 = client.query_one(&statement, &[]).await?.get(0);
+        let trip = started.elapsed();
+        let ours = before + i64::try_from(trip.as_millis() / 2).unwrap_or(0);
+        if best.is_none_or(|(shortest, _)| trip.as_micros() < shortest) {
+            best = Some((trip.as_micros(), theirs - ours));
+        }
+    }
+    Ok(best.map_or(0, |(_, offset)| offset))
+}
+
+fn wall_millis() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[async_trait]
+impl InstanceStore for PostgresStore {
+    async fn hold_name(&self, name: &str) -> Result<HeldName, StoreError> {
+        hold(&self.options, name).await
+    }
+
+    async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
+        clock_offset(self).await.map_err(StoreError::of_a_read).map(Some)
+    }
+
+    fn notify(&self) {
+        self.wake.notify();
+    }
+
+    fn wakes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.wake.wakes()
+    }
+
+    fn background(&self) -> Option<&Background> {
+        Some(&self.background)
+    }
+
+    async fn close(&self) {
+        self.pools.write.close();
+        self.pools.read.close();
+        self.pools.learn.close();
+    }
 }

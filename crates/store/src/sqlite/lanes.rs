@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use comeback_core::Timestamp;
+use async_trait::async_trait;
+use comeback_core::{Executor, Quotas, Timestamp};
 use rusqlite::Connection;
 
 use super::writer::Tx;
-use super::{SqliteStore, setup};
-use crate::StoreError;
+use super::{SqliteStore, setup, submit};
 use crate::forget::{PAGE, empty_lanes};
 use crate::rules::RULED_FROM;
-use crate::types::Forgotten;
+use crate::{Forgotten, LaneStore, StoreError, Submission};
 
 /// The lanes of the next page that are empty, and where it ended.
 type Page = (Vec<i32>, [Option<i32>; 2]);
@@ -139,5 +139,29 @@ impl SqliteStore {
             self.writer.run(|tx| setup::load_dictionary(tx.connection, tx.dictionary)).await?;
         }
         forgotten
+    }
+}
+
+#[async_trait]
+impl LaneStore for SqliteStore {
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError> {
+        let news = self.dictionary.news(&self.dictionary.rules().place(std::slice::from_ref(submission)));
+        submit::learn(self, news).await
+    }
+
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
+        Ok(self.dictionary.lane_namespaces(executor))
+    }
+
+    fn set_quotas(&self, quotas: &Quotas) {
+        self.dictionary.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        lanes(self, now).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, _now: Timestamp) -> Result<u64, StoreError> {
+        policies(self, beyond).await
     }
 }

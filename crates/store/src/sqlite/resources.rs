@@ -1,15 +1,15 @@
 //! Followers: rows that are moved together with what they start.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
-use super::audit;
-use super::submit::{namespace_id, submit};
-use super::tend::is_paused;
+use super::control::is_paused;
+use super::submit::{self, namespace_id, submit};
 use super::writer::Tx;
-use crate::StoreError;
+use super::{SqliteStore, audit};
 use crate::audit::as_json;
-use crate::types::{Applied, Follower, Following, Loop, Submission};
+use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission};
 
 fn of(sort: Following) -> String {
     let table = sort.table();
@@ -142,4 +142,74 @@ pub fn delete(
         connection.prepare_cached(&sql)?.query_row((namespace, name), |row| row.get(0)).optional()?;
     audit::note(connection, audit.filter(|_| body.is_some()), body.as_deref().map(as_json))?;
     Ok(body.is_some())
+}
+
+#[async_trait]
+impl ResourceStore for SqliteStore {
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.read(move |connection, _| one(connection, sort, &namespace, &name)).await
+    }
+
+    async fn followers(
+        &self,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        let (namespace, after) = (namespace.to_owned(), after.to_owned());
+        self.read(move |connection, _| page(connection, sort, &namespace, &after, limit)).await
+    }
+
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+        self.read(move |connection, _| due(connection, sort, now, limit)).await
+    }
+
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        let (namespace, name) =
+            after.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())).unwrap_or_default();
+        self.read(move |connection, _| active(connection, sort, (&namespace, &name), limit)).await
+    }
+
+    async fn put_follower(
+        &self,
+        follower: &Follower,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        loop {
+            let book = self.dictionary.rules();
+            let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default()).into_owned();
+            submit::learn_anyway(self, self.dictionary.news(&placed)).await?;
+            crate::panic_point!("sqlite-follower");
+            let (follower, audit) = (follower.clone(), audit.cloned());
+            let put = self.writer.run(move |tx| match tx.dictionary.rules().generation == book.generation {
+                true => put(tx, &follower, placed.first(), on_behalf_of, audit.as_ref(), now).map(Some),
+                // A rule has changed since we looked where its tasks belong.
+                false => Ok(None),
+            });
+            if let Some(applied) = put.await? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError> {
+        let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
+        self.writer.run(move |tx| delete(tx.connection, sort, &namespace, &name, audit.as_ref())).await
+    }
 }

@@ -1,15 +1,14 @@
 //! Followers: rows that are moved together with what they start.
 
+use async_trait::async_trait;
 use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
-use super::PostgresStore;
+use super::control::pause_lock;
 use super::submit::submit_in;
-use super::tend::pause_lock;
-use super::{audit, learn, rules};
-use crate::StoreError;
+use super::{PostgresStore, audit, learn, rules};
 use crate::audit::as_json;
-use crate::types::{Applied, Follower, Following, Loop, Submission};
+use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission};
 
 fn of(sort: Following) -> String {
     let table = sort.table();
@@ -178,4 +177,55 @@ pub async fn delete(
     audit::note(&tx, audit.filter(|_| body.is_some()), body.as_deref().map(as_json)).await?;
     tx.commit().await?;
     Ok(body.is_some())
+}
+
+#[async_trait]
+impl ResourceStore for PostgresStore {
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
+        one(self, sort, namespace, name).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn followers(
+        &self,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        page(self, sort, namespace, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
+        due(self, sort, now, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError> {
+        active(self, sort, after, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_follower(
+        &self,
+        follower: &Follower,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError> {
+        put(self, follower, start, on_behalf_of, audit, now).await
+    }
+
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError> {
+        delete(self, sort, namespace, name, audit).await
+    }
 }

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use comeback_core::{Millis, Timestamp};
+use async_trait::async_trait;
+use comeback_core::{Executor, Millis, Quotas, Timestamp};
 use deadpool_postgres::Transaction;
 
-use super::PostgresStore;
-use super::rules;
-use crate::StoreError;
+use super::{PostgresStore, learn, rules};
 use crate::forget::{PAGE, empty_lanes};
 use crate::rules::RULED_FROM;
-use crate::types::Forgotten;
+use crate::{Forgotten, LaneStore, StoreError, Submission};
 
 /// Whoever stores a task holds the lock that is asked for here until its commit. It is not waited for longer than this, because
 /// all others wait behind: there is another day.
@@ -132,4 +131,30 @@ async fn unused_policies(store: &PostgresStore) -> Result<BTreeSet<i32>, StoreEr
     let used: BTreeSet<i32> = used.iter().map(|row| row.get(0)).collect();
     let all = store.counted("select id from policy where id < (select max(id) from policy)", &[]).await?;
     Ok(all.iter().map(|row| row.get(0)).filter(|id| !used.contains(id)).collect())
+}
+
+#[async_trait]
+impl LaneStore for PostgresStore {
+    async fn learn(&self, submission: &Submission) -> Result<(), StoreError> {
+        let placed = self.dictionary.rules().place(std::slice::from_ref(submission));
+        learn::learn(self, self.dictionary.news(&placed)).await
+    }
+
+    /// What another instance has just added is looked up first.
+    async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
+        learn::has_grown(self).await.map_err(StoreError::of_a_read)?;
+        Ok(self.dictionary.lane_namespaces(executor))
+    }
+
+    fn set_quotas(&self, quotas: &Quotas) {
+        self.dictionary.set_quotas(quotas);
+    }
+
+    async fn forget_unused(&self, now: Timestamp) -> Result<Forgotten, StoreError> {
+        lanes(self, now).await
+    }
+
+    async fn forget_policies(&self, beyond: u64, now: Timestamp) -> Result<u64, StoreError> {
+        policies(self, beyond, now).await
+    }
 }

@@ -1,17 +1,21 @@
 //! Executions and their steps, as workflows look at them.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use comeback_core::{ExecutionId, ExecutionState, Executor, State, TaskId};
+use async_trait::async_trait;
+use comeback_core::{Edge, Execution, ExecutionId, ExecutionState, Executor, OnUnmet, State, TaskId, Timestamp, When};
 use rusqlite::{Connection, OptionalExtension, ToSql};
 use uuid::Uuid;
 
-use super::read;
-use super::statements::{Reader, read_open, stored_open};
-use crate::StoreError;
+use super::SqliteStore;
+use super::statements::{Reader, load_one, read_open, stored_open};
 use crate::dictionary::{Dictionary, by_namespace};
 use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
-use crate::types::*;
+use crate::{
+    CallEnd, ExecutionPart, ExecutionQueries, ExecutionQuery, ExecutionView, Firing, Graph, GraphTask, Origin,
+    OwnedSteps, StepView, StepsOf, StoreError, Stored, TaskEdges, Tree,
+};
 
 pub fn steps(
     connection: &Connection,
@@ -187,7 +191,7 @@ pub fn execution_view(
     id: ExecutionId,
 ) -> Result<Option<ExecutionView>, StoreError> {
     let Some((execution, _)) =
-        read::execution(connection, dictionary, id)?.filter(|(execution, _)| &*execution.namespace == namespace)
+        execution(connection, dictionary, id)?.filter(|(execution, _)| &*execution.namespace == namespace)
     else {
         return Ok(None);
     };
@@ -253,4 +257,142 @@ pub fn executions(
         .collect::<rusqlite::Result<_>>()?;
     let view = |id| execution_view(connection, dictionary, namespace, ExecutionId(Uuid::from_bytes(id)));
     ids.into_iter().filter_map(|id| view(id).transpose()).collect()
+}
+
+pub fn execution(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    id: ExecutionId,
+) -> Result<Option<(Execution, u32)>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "select namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
+           started_at, ended_at, updated_at, parent_task, parent_run from execution where id = ?1",
+    )?;
+    let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
+    let Some(row) = rows.next()? else { return Ok(None) };
+    let state: i16 = row.get(1)?;
+    let namespace = dictionary.namespace_name(row.get(0)?).ok_or_else(|| corrupt("an execution's namespace"))?;
+    let parent = row.get::<_, Option<[u8; 16]>>(13)?.map(|task| TaskId(Uuid::from_bytes(task)));
+    let execution = Execution {
+        id,
+        namespace,
+        parent: parent.zip(row.get(14)?),
+        state: ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?,
+        version: row.get(2)?,
+        total: row.get(4)?,
+        open: row.get(5)?,
+        unhandled: row.get(6)?,
+        fail_fast: row.get(7)?,
+        dead_end_cancel: row.get(8)?,
+        created_at: Timestamp(row.get(9)?),
+        started_at: row.get::<_, Option<i64>>(10)?.map(Timestamp),
+        ended_at: row.get::<_, Option<i64>>(11)?.map(Timestamp),
+        updated_at: Timestamp(row.get(12)?),
+    };
+    Ok(Some((execution, row.get(3)?)))
+}
+
+pub fn graph(
+    connection: &Connection,
+    dictionary: &Dictionary,
+    id: ExecutionId,
+    around: Option<&[TaskId]>,
+) -> Result<Option<Graph>, StoreError> {
+    let Some((execution, _)) = execution(connection, dictionary, id)? else { return Ok(None) };
+    let mut ids: BTreeSet<Uuid> = BTreeSet::new();
+    let asked: Option<BTreeSet<Uuid>> = around.map(|around| around.iter().map(|task| task.0).collect());
+    match around {
+        None => {
+            let mut statement = connection.prepare_cached("select id from task where execution_id = ?1")?;
+            let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
+            while let Some(row) = rows.next()? {
+                ids.insert(Uuid::from_bytes(row.get(0)?));
+            }
+        }
+        Some(around) => {
+            for task in around {
+                ids.insert(task.0);
+                let neighbours = edges(connection, task.0, true)?.into_iter().map(|edge| edge.to.0);
+                ids.extend(neighbours);
+                ids.extend(edges(connection, task.0, false)?.into_iter().map(|edge| edge.from.0));
+            }
+        }
+    }
+    let mut tasks = Vec::with_capacity(ids.len());
+    for task in ids {
+        if let Some(stored) = load_one(connection, dictionary, task)?.filter(|it| it.task.execution == Some(id)) {
+            let edges = match asked.as_ref().is_none_or(|asked| asked.contains(&task)) {
+                true => Some(TaskEdges { out: edges(connection, task, true)?, into: edges(connection, task, false)? }),
+                false => None,
+            };
+            tasks.push(GraphTask { stored, edges });
+        }
+    }
+    Ok(Some(Graph { execution, tasks }))
+}
+
+pub fn edges(connection: &Connection, task: Uuid, outgoing: bool) -> Result<Vec<Edge>, StoreError> {
+    let sql = if outgoing {
+        "select from_id, to_id, met_when, on_unmet from edge where from_id = ?1 order by to_id"
+    } else {
+        "select from_id, to_id, met_when, on_unmet from edge where to_id = ?1 order by from_id"
+    };
+    let rows: Vec<([u8; 16], [u8; 16], i16, i16)> = connection
+        .prepare_cached(sql)?
+        .query_map([task.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    rows.into_iter()
+        .map(|(from, to, when, on_unmet)| {
+            Ok(Edge {
+                from: TaskId(Uuid::from_bytes(from)),
+                to: TaskId(Uuid::from_bytes(to)),
+                when: When::from_code(when).ok_or_else(|| corrupt("an edge's condition"))?,
+                on_unmet: OnUnmet::from_code(on_unmet).ok_or_else(|| corrupt("an edge's alternative"))?,
+            })
+        })
+        .collect()
+}
+
+#[async_trait]
+impl ExecutionQueries for SqliteStore {
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
+        let around = around.map(<[TaskId]>::to_vec);
+        self.read(move |connection, dictionary| graph(connection, dictionary, id, around.as_deref())).await
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        let namespace = namespace.to_owned();
+        self.read(move |connection, dictionary| execution_view(connection, dictionary, &namespace, id)).await
+    }
+
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        let (namespace, query) = (namespace.to_owned(), query.clone());
+        self.search(move |connection, dictionary| executions(connection, dictionary, &namespace, &query)).await
+    }
+
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
+        let which = which.owned();
+        self.read(move |connection, _| steps(connection, execution, &which, most_bytes)).await
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        self.read(move |connection, _| tree(connection, execution)).await
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        self.read(move |connection, dictionary| gates(connection, dictionary, per_namespace)).await
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        self.read(move |connection, dictionary| call_ends(connection, dictionary, limit)).await
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        self.read(move |connection, _| orphans(connection, limit)).await
+    }
 }

@@ -1,19 +1,24 @@
 //! Executions and their steps, as workflows look at them.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::LazyLock;
 
-use comeback_core::{ExecutionId, ExecutionState, Executor, State, TaskId};
+use async_trait::async_trait;
+use comeback_core::{Edge, Execution, ExecutionId, ExecutionState, Executor, OnUnmet, State, TaskId, When};
+use deadpool_postgres::Transaction;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::PostgresStore;
-use super::learn;
-use super::read::{execution_in, snapshot};
+use super::apply::read_execution;
+use super::queries::{load_in, snapshot};
 use super::rows::{Reader, read_open};
-use crate::StoreError;
+use super::{PostgresStore, learn};
 use crate::dictionary::by_namespace;
 use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
-use crate::types::*;
+use crate::{
+    CallEnd, ExecutionPart, ExecutionQueries, ExecutionQuery, ExecutionView, Firing, Graph, GraphTask, Origin,
+    StepView, StepsOf, StoreError, Stored, TaskEdges, Tree,
+};
 
 pub async fn steps(
     store: &PostgresStore,
@@ -256,4 +261,137 @@ pub async fn executions(
         views.extend(execution_view(store, namespace, ExecutionId(id)).await?);
     }
     Ok(views)
+}
+
+pub async fn execution_in(
+    store: &PostgresStore,
+    tx: &Transaction<'_>,
+    id: ExecutionId,
+) -> Result<Option<Execution>, StoreError> {
+    let statement = tx
+        .prepare_cached(
+            "select id, namespace, state, version, seq, total, open, unhandled, fail_fast, dead_end_cancel, created_at,
+               started_at, ended_at, updated_at, parent_task, parent_run from execution where id = $1",
+        )
+        .await?;
+    match tx.query_opt(&statement, &[&id.0]).await? {
+        None => Ok(None),
+        Some(row) => {
+            if store.dictionary.namespace_name(row.get(1)).is_none() {
+                learn::refresh(&store.pools.learn, &store.dictionary).await?;
+            }
+            read_execution(store, &row).map(|(execution, _)| Some(execution))
+        }
+    }
+}
+
+pub async fn graph(
+    store: &PostgresStore,
+    id: ExecutionId,
+    around: Option<&[TaskId]>,
+) -> Result<Option<Graph>, StoreError> {
+    let mut client = store.reader().await?;
+    let tx = snapshot(&mut client).await?;
+    let Some(execution) = execution_in(store, &tx, id).await? else { return Ok(None) };
+    let mut ids: BTreeSet<Uuid> = BTreeSet::new();
+    let mut touching: Option<Vec<Edge>> = None;
+    match around {
+        None => {
+            let rows = tx.query("select id from task where execution_id = $1", &[&id.0]).await?;
+            ids.extend(rows.iter().map(|row| row.get::<_, Uuid>(0)));
+        }
+        Some(around) => {
+            let seeds: Vec<Uuid> = around.iter().map(|id| id.0).collect();
+            let found = edges(&tx, &seeds).await?;
+            ids.extend(found.iter().flat_map(|edge| [edge.from.0, edge.to.0]));
+            touching = Some(found);
+            ids.extend(seeds);
+        }
+    }
+    let ids: Vec<Uuid> = ids.into_iter().collect();
+    let mut found = load_in(store, &tx, &ids).await?;
+    found.retain(|_, stored| stored.task.execution == Some(id));
+    let mut out: HashMap<Uuid, Vec<Edge>> = HashMap::new();
+    let mut into: HashMap<Uuid, Vec<Edge>> = HashMap::new();
+    let touching = match touching {
+        Some(found) => found,
+        None => edges(&tx, &ids).await?,
+    };
+    for edge in touching {
+        out.entry(edge.from.0).or_default().push(edge);
+        into.entry(edge.to.0).or_default().push(edge);
+    }
+    let mut tasks: Vec<GraphTask> = found
+        .into_iter()
+        .map(|(id, stored)| {
+            let asked = around.is_none_or(|around| around.contains(&TaskId(id)));
+            let edges = asked.then(|| TaskEdges {
+                out: out.remove(&id).unwrap_or_default(),
+                into: into.remove(&id).unwrap_or_default(),
+            });
+            GraphTask { stored, edges }
+        })
+        .collect();
+    tasks.sort_unstable_by_key(|task| task.stored.task.id);
+    Ok(Some(Graph { execution, tasks }))
+}
+
+/// Every edge that touches one of these tasks, once.
+async fn edges(tx: &Transaction<'_>, ids: &[Uuid]) -> Result<Vec<Edge>, StoreError> {
+    let statement = tx
+        .prepare_cached(
+            "select from_id, to_id, met_when, on_unmet from edge where from_id = any($1)
+             union select from_id, to_id, met_when, on_unmet from edge where to_id = any($1) order by 1, 2",
+        )
+        .await?;
+    tx.query(&statement, &[&ids]).await?.iter().map(read_edge).collect()
+}
+
+pub fn read_edge(row: &tokio_postgres::Row) -> Result<Edge, StoreError> {
+    Ok(Edge {
+        from: TaskId(row.get(0)),
+        to: TaskId(row.get(1)),
+        when: When::from_code(row.get(2)).ok_or_else(|| corrupt("an edge's condition"))?,
+        on_unmet: OnUnmet::from_code(row.get(3)).ok_or_else(|| corrupt("an edge's alternative"))?,
+    })
+}
+
+#[async_trait]
+impl ExecutionQueries for PostgresStore {
+    async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError> {
+        graph(self, id, around).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError> {
+        execution_view(self, namespace, id).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn executions(&self, namespace: &str, query: &ExecutionQuery) -> Result<Vec<ExecutionView>, StoreError> {
+        self.search(executions(self, namespace, query)).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn steps(
+        &self,
+        execution: ExecutionId,
+        which: StepsOf<'_>,
+        most_bytes: u64,
+    ) -> Result<Vec<StepView>, StoreError> {
+        steps(self, execution, which, most_bytes).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn tree(&self, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
+        tree(self, execution).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn gates(&self, per_namespace: u32) -> Result<Vec<Stored>, StoreError> {
+        gates(self, per_namespace).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn call_ends(&self, limit: u32) -> Result<Vec<CallEnd>, StoreError> {
+        call_ends(self, limit).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn orphans(&self, limit: u32) -> Result<Vec<(String, ExecutionId)>, StoreError> {
+        orphans(self, limit).await.map_err(StoreError::of_a_read)
+    }
 }

@@ -1,0 +1,189 @@
+//! Pauses of loops, idempotency keys and small facts about the store itself.
+
+use async_trait::async_trait;
+use comeback_core::{Audit, Timestamp};
+use deadpool_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::apply::find_key;
+use super::{PostgresStore, audit};
+use crate::audit::pause_facts;
+use crate::row::corrupt;
+use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used};
+
+pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreError> {
+    let client = store.reader().await?;
+    let rows = client.query("select name, until, note, actor, at from loop_pause order by name", &[]).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let pause =
+                Pause { until: Timestamp(row.get(1)), note: row.get(2), by: row.get(3), at: Timestamp(row.get(4)) };
+            Loop::from_word(row.get(0)).map(|name| (name, pause))
+        })
+        .collect())
+}
+
+pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+    find_key(&*store.reader().await?, namespace, key).await
+}
+
+pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {
+    let client = store.reader().await?;
+    Ok(client.query_opt("select value from meta where key = $1", &[&key]).await?.map(|row| row.get(0)))
+}
+
+/// The whole transaction goes out in one write: retries that are due should not wait for round trips. The lock comes first and the
+/// pause is looked at by a statement of its own, so a pause that was acknowledged is seen.
+pub async fn unless_paused(
+    client: &Client,
+    name: Loop,
+    sql: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, StoreError> {
+    let lock = client.prepare_cached(PAUSE_LOCK).await?;
+    let statement = client.prepare_cached(sql).await?;
+    let number = lock_number(name);
+    let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
+    let (begun, locked, rows, committed) = tokio::join!(
+        client.batch_execute("begin"),
+        client.execute(&lock, &lock_params),
+        client.query(&statement, params),
+        client.batch_execute("commit"),
+    );
+    begun?;
+    locked?;
+    let rows = rows?;
+    committed?;
+    Ok(rows)
+}
+
+/// Lock numbers of the loops: work holds one shared, a pause takes it alone.
+fn lock_number(name: Loop) -> i64 {
+    let place = Loop::ALL.iter().position(|it| *it == name).unwrap_or(0);
+    0x636f_6d65_0000_0000 + i64::try_from(place).unwrap_or(0)
+}
+
+pub const PAUSE_LOCK: &str = "select pg_advisory_xact_lock_shared($1)";
+
+const IS_PAUSED: &str = "select exists (select 1 from loop_pause where name = $1 and until > $2)";
+
+/// Whether the loop is paused at this moment.
+pub async fn is_paused(client: &impl GenericClient, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+    let statement = client.prepare_cached(IS_PAUSED).await?;
+    Ok(client.query_one(&statement, &[&name.word(), &now.0]).await?.get(0))
+}
+
+/// Whether the loop is paused. If it is not, no pause can begin before this transaction ends: an acknowledged pause means that
+/// nothing of the loop is still under way anywhere (R-I16).
+pub async fn pause_lock(tx: &Transaction<'_>, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
+    let lock = tx.prepare_cached(PAUSE_LOCK).await?;
+    let look = tx.prepare_cached(IS_PAUSED).await?;
+    let number = lock_number(name);
+    let word = name.word();
+    let lock_params: [&(dyn ToSql + Sync); 1] = [&number];
+    let look_params: [&(dyn ToSql + Sync); 2] = [&word, &now.0];
+    let (locked, row) = tokio::join!(tx.execute(&lock, &lock_params), tx.query_one(&look, &look_params));
+    locked?;
+    Ok(row?.get(0))
+}
+
+pub async fn set_pause(
+    store: &PostgresStore,
+    name: Loop,
+    pause: Option<&Pause>,
+    audit: Option<&Audit>,
+) -> Result<(), StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    tx.execute("select pg_advisory_xact_lock($1)", &[&lock_number(name)]).await?;
+    if audit.is_some() {
+        let old = tx.query_opt("select until, note, actor from loop_pause where name = $1", &[&name.word()]).await?;
+        let old = old.map(|row| pause_facts(row.get(0), row.get(1), row.get(2)));
+        audit::note(&tx, audit, old).await?;
+    }
+    match pause {
+        None => tx.execute("delete from loop_pause where name = $1", &[&name.word()]).await?,
+        Some(pause) => {
+            tx.execute(
+                "insert into loop_pause (name, until, note, actor, at) values ($1, $2, $3, $4, $5)
+                 on conflict (name) do update set until = excluded.until, note = excluded.note, actor = excluded.actor,
+                   at = excluded.at",
+                &[&name.word(), &pause.until.0, &pause.note, &pause.by, &pause.at.0],
+            )
+            .await?
+        }
+    };
+    tx.commit().await?;
+    Ok(())
+}
+
+pub async fn put_meta(
+    store: &PostgresStore,
+    key: &str,
+    value: &str,
+    when: PutIf<'_>,
+    audit: Option<&Audit>,
+) -> Result<String, StoreError> {
+    let mut client = store.writer().await?;
+    let client = client.transaction().await?;
+    let written = match when {
+        PutIf::Always => {
+            let sql =
+                "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Absent => {
+            let sql = "insert into meta (key, value) values ($1, $2) on conflict do nothing";
+            client.execute(sql, &[&key, &value]).await?
+        }
+        PutIf::Is(known) => {
+            let sql = "update meta set value = $2 where key = $1 and value = $3";
+            client.execute(sql, &[&key, &value, &known]).await?
+        }
+    };
+    // By the count, not by looking again: somebody may have changed it since.
+    if written > 0 {
+        audit::note(&client, audit, None).await?;
+        client.commit().await?;
+        return Ok(value.to_owned());
+    }
+    let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;
+    stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
+}
+
+#[async_trait]
+impl ControlStore for PostgresStore {
+    async fn set_pause(
+        &self,
+        name: Loop,
+        pause: Option<Pause>,
+        audit: Option<&Audit>,
+        _now: Timestamp,
+    ) -> Result<(), StoreError> {
+        set_pause(self, name, pause.as_ref(), audit).await
+    }
+
+    async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
+        pauses(self).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        meta(self, key).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_meta(
+        &self,
+        key: &str,
+        value: &str,
+        when: PutIf<'_>,
+        audit: Option<&Audit>,
+    ) -> Result<String, StoreError> {
+        put_meta(self, key, value, when, audit).await
+    }
+
+    async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
+        used(self, namespace, key).await.map_err(StoreError::of_a_read)
+    }
+}

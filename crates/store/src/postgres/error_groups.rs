@@ -1,0 +1,184 @@
+//! Error groups: failures with the same fingerprint.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use comeback_core::error_group::{Deed, Group};
+use comeback_core::{Audit, Class, Timestamp};
+use deadpool_postgres::{GenericClient, Transaction};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::{PostgresStore, audit};
+use crate::stats::{GroupQuery, GroupRow};
+use crate::{ErrorGroupStore, StoreError};
+
+/// Those beyond so many, by when they were seen last. What people reclassified stays.
+pub async fn forget_groups(tx: &Transaction<'_>, most: u32) -> Result<(), StoreError> {
+    let namespaces = tx.query("select distinct namespace from error_group", &[]).await?;
+    for namespace in namespaces.iter().map(|row| row.get::<_, i32>(0)) {
+        let sql = "select last_seen, fingerprint from error_group where namespace = $1
+                   order by last_seen desc, fingerprint desc limit 1 offset $2";
+        if let Some(cut) = tx.query_opt(sql, &[&namespace, &i64::from(most)]).await? {
+            let (last_seen, fingerprint): (i64, i64) = (cut.get(0), cut.get(1));
+            let sql = "delete from error_group where namespace = $1 and (last_seen, fingerprint) <= ($2, $3)
+                         and reclassified is null";
+            tx.execute(sql, &[&namespace, &last_seen, &fingerprint]).await?;
+        }
+    }
+    Ok(())
+}
+
+fn read_group(row: &Row) -> Result<Group, StoreError> {
+    GroupRow {
+        fingerprint: row.get(0),
+        face: row.get(1),
+        count: row.get(2),
+        recovered: row.get(3),
+        first_seen: row.get(4),
+        last_seen: row.get(5),
+        class: row.get(6),
+        sample: row.get(7),
+        word: row.get(8),
+        reclassified: row.get(9),
+    }
+    .into_group()
+}
+
+pub async fn find_group(
+    client: &impl GenericClient,
+    namespace: i32,
+    fingerprint: i64,
+    lock: &str,
+) -> Result<Option<Group>, StoreError> {
+    let sql = format!("select {} from error_group where namespace = $1 and fingerprint = $2 {lock}", GroupRow::COLUMNS);
+    let statement = client.prepare_cached(&sql).await?;
+    client.query_opt(&statement, &[&namespace, &fingerprint]).await?.as_ref().map(read_group).transpose()
+}
+
+pub async fn write_group(client: &impl GenericClient, namespace: i32, group: &Group) -> Result<(), StoreError> {
+    let sql = format!(
+        "insert into error_group (namespace, {}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+         on conflict (namespace, fingerprint) do update set face = excluded.face, count = excluded.count,
+           recovered = excluded.recovered, first_seen = excluded.first_seen, last_seen = excluded.last_seen,
+           class = excluded.class, sample = excluded.sample, word = excluded.word,
+           reclassified = excluded.reclassified",
+        GroupRow::COLUMNS
+    );
+    let row = GroupRow::new(group);
+    let statement = client.prepare_cached(&sql).await?;
+    let given: [&(dyn ToSql + Sync); 11] = [
+        &namespace,
+        &row.fingerprint,
+        &row.face,
+        &row.count,
+        &row.recovered,
+        &row.first_seen,
+        &row.last_seen,
+        &row.class,
+        &row.sample,
+        &row.word,
+        &row.reclassified,
+    ];
+    client.execute(&statement, &given).await?;
+    Ok(())
+}
+
+pub async fn groups(store: &PostgresStore, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+    let sql = format!(
+        "select {} from error_group where namespace = $1 and (last_seen, fingerprint) < ($2, $3)
+         order by last_seen desc, fingerprint desc limit $4",
+        GroupRow::COLUMNS
+    );
+    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(&sql).await?;
+    let rows = client.query(&statement, &[&namespace, &at.0, &fingerprint, &i64::from(query.limit)]).await?;
+    rows.iter().map(read_group).collect()
+}
+
+pub async fn group(store: &PostgresStore, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+    let client = store.reader().await?;
+    find_group(&*client, namespace, fingerprint, "").await
+}
+
+pub async fn put_group(
+    store: &PostgresStore,
+    namespace: i32,
+    fingerprint: i64,
+    deed: &Deed,
+    audit: &Audit,
+    now: Timestamp,
+) -> Result<Option<Group>, StoreError> {
+    let mut client = store.writer().await?;
+    let tx = client.transaction().await?;
+    let Some(mut group) = find_group(&tx, namespace, fingerprint, "for update").await? else { return Ok(None) };
+    let before = group.facts();
+    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
+    write_group(&tx, namespace, &group).await?;
+    let audit = audit.clone().changed(None, Some(group.facts()));
+    audit::note(&tx, Some(&audit), Some(before)).await?;
+    tx.commit().await?;
+    Ok(Some(group))
+}
+
+pub async fn reclassified(store: &PostgresStore) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
+               where g.reclassified is not null";
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(sql).await?;
+    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
+    for row in client.query(&statement, &[]).await? {
+        if let Some(class) = Class::from_code(row.get(2)) {
+            found.entry(row.get(0)).or_default().insert(row.get(1), class);
+        }
+    }
+    Ok(found)
+}
+
+pub async fn open_with(
+    store: &PostgresStore,
+    lanes: &[i32],
+    fingerprints: &[i64],
+) -> Result<HashMap<i64, u64>, StoreError> {
+    let sql = "select i.f, (select count(*) from task_open o where o.fingerprint = i.f and o.lane = any($2))
+               from unnest($1::int8[]) as i(f)";
+    let client = store.reader().await?;
+    let statement = client.prepare_cached(sql).await?;
+    let rows = client.query(&statement, &[&fingerprints, &lanes]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).cast_unsigned())).collect())
+}
+
+#[async_trait]
+impl ErrorGroupStore for PostgresStore {
+    async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
+        self.search(groups(self, namespace, query)).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        group(self, namespace, fingerprint).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn put_group(
+        &self,
+        namespace: &str,
+        fingerprint: i64,
+        deed: &Deed,
+        audit: &Audit,
+        now: Timestamp,
+    ) -> Result<Option<Group>, StoreError> {
+        let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
+        put_group(self, namespace, fingerprint, deed, audit, now).await
+    }
+
+    async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
+        reclassified(self).await.map_err(StoreError::of_a_read)
+    }
+
+    async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
+        let lanes = self.dictionary.lanes_in(namespace, |_| true);
+        self.search(open_with(self, &lanes, fingerprints)).await.map_err(StoreError::of_a_read)
+    }
+}

@@ -1,0 +1,91 @@
+//! Schedules, subscriptions and alerts: named rows that are due again and again.
+
+use async_trait::async_trait;
+use comeback_core::{Audit, Timestamp};
+
+use crate::{Applied, Loop, StoreError, Submission};
+
+/// Named resources with a cursor: schedules, subscriptions and alerts.
+#[async_trait]
+pub trait ResourceStore: Send + Sync {
+    /// A follower by its name.
+    async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError>;
+
+    /// Followers behind `after`, in the order of their names.
+    async fn followers(
+        &self,
+        sort: Following,
+        namespace: &str,
+        after: &str,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError>;
+
+    /// Followers of all namespaces whose time has come, the longest overdue first.
+    async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError>;
+
+    /// Followers of all namespaces that have a time at all, by namespace and name, behind the one that is named.
+    async fn active_followers(
+        &self,
+        sort: Following,
+        after: Option<(&str, &str)>,
+        limit: u32,
+    ) -> Result<Vec<Follower>, StoreError>;
+
+    /// Stores a follower, if the version that it names is still the one there is (0 where there is none yet), together with
+    /// what it starts: both are written or neither. Nothing happens on behalf of a loop that is paused.
+    async fn put_follower(
+        &self,
+        follower: &Follower,
+        start: Option<&Submission>,
+        on_behalf_of: Option<Loop>,
+        audit: Option<&Audit>,
+        now: Timestamp,
+    ) -> Result<Applied, StoreError>;
+
+    async fn delete_follower(
+        &self,
+        sort: Following,
+        namespace: &str,
+        name: &str,
+        audit: Option<&Audit>,
+    ) -> Result<bool, StoreError>;
+}
+
+/// What goes on by itself. Each sort has a table of its own, so names of different sorts do not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Following {
+    /// Instants that come.
+    Schedules,
+    /// The feed, for somebody outside.
+    Subscriptions,
+    /// The feed, until there is too much of something.
+    Alerts,
+}
+
+impl Following {
+    pub const ALL: [Following; 3] = [Following::Schedules, Following::Subscriptions, Following::Alerts];
+
+    pub(crate) const fn table(self) -> &'static str {
+        match self {
+            Following::Schedules => "schedule",
+            Following::Subscriptions => "subscription",
+            Following::Alerts => "alert",
+        }
+    }
+}
+
+/// What goes on by itself: what was asked for and how far it has come, both as JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follower {
+    pub sort: Following,
+    pub namespace: String,
+    pub name: String,
+    /// Counts the changes of the row.
+    pub version: u32,
+    /// When it is to be looked at; nothing while it is paused, or when it is over.
+    pub due: Option<Timestamp>,
+    pub body: String,
+    pub standing: String,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
