@@ -78,7 +78,7 @@ fn parse_object(
     read_maximum(&mut fields, dialect, &mut policy);
     read_filters(&mut fields, &mut policy);
     read_limits(&mut fields, &mut policy);
-    // Seed 002 lists policies by the type of job they are for; binding them to a kind is not the policy's own matter.
+    // The dialect `job` lists policies by the type of job they are for; binding them to a kind is not the policy's own matter.
     if dialect == Dialect::Job {
         fields.ignore("job_type");
     }
@@ -181,7 +181,7 @@ fn bound_by_seed_001(backoff: &mut Backoff) {
     }
 }
 
-/// The bounds that seed 001 puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
+/// The bounds that the dialect `task` puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
 fn check_seed_001(policy: &Policy) -> Result<(), Invalid> {
     let mut faults = Invalid::default();
     if !(1..=10).contains(&policy.max_retries) {
