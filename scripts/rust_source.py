@@ -25,6 +25,10 @@ PUBLIC = re.compile(
     r"|(?P<field>[a-z_]\w*)\s*:(?!:))"
 )
 
+PUBLIC_BLOCK = re.compile(r"^[ \t]*pub\s+(?:unsafe\s+)?(trait|enum)\s+\w+[^{;]*\{", re.M)
+METHOD = re.compile(r"\s*(?:(?:async|const|unsafe)\s+)*fn\s+(\w+)")
+VARIANT = re.compile(r"\s*([A-Z]\w*)\s*(?:[,({=]|$)")
+
 
 def blank(text):
     """The same text without its characters, line by line."""
@@ -119,22 +123,31 @@ class File:
             yield match, self.product[match.end() : closing(self.product, match.end() - 1) - 1]
 
     def public_items(self):
-        """Every `pub` item and field outside tests: its line, its name, and whether a doc comment stands above it."""
+        """Every public item outside tests, with fields, variants and methods of traits: line, name, whether it has a doc line."""
         lines = self.product.splitlines()
         for number in self.product_lines:
             match = PUBLIC.match(lines[number]) if number < len(lines) else None
             if match:
-                yield number + 1, match.group("name") or match.group("field"), self._is_documented(number, match)
+                yield number + 1, match.group("name") or match.group("field"), self._is_documented(number, match.group("kind"), match.group("name"))
+        for match, block in self.blocks(PUBLIC_BLOCK):
+            member = METHOD if match.group(1) == "trait" else VARIANT
+            depth, number = 0, self.line_of(match.end() - 1) - 1
+            for line in block.split("\n"):
+                found = member.match(line) if depth == 0 else None
+                if found:
+                    yield number + 1, found.group(1), self._is_documented(number, None, None)
+                depth += sum(map(line.count, "{([")) - sum(map(line.count, "})]"))
+                number += 1
 
-    def _is_documented(self, number, match):
+    def _is_documented(self, number, kind, name):
         above = number - 1
         while above >= 0 and re.match(r"\s*(#\[|\)\]|\]|[\w(].*\)\]$)", self.lines[above]) and not re.match(r"\s*#\[doc", self.lines[above]):
             above -= 1
         if above >= 0 and re.match(r"\s*(///|#\[doc)", self.lines[above]):
             return True
-        if match.group("kind") == "mod":
+        if kind == "mod":
             folder = self.path.parent if self.path.stem in ("lib", "main", "mod") else self.path.with_suffix("")
-            for inner in (folder / f"{match.group('name')}.rs", folder / match.group("name") / "mod.rs"):
+            for inner in (folder / f"{name}.rs", folder / name / "mod.rs"):
                 if inner.exists() and inner.read_text().lstrip().startswith("//!"):
                     return True
         return False

@@ -1,4 +1,4 @@
-//! The native policy and the five seeds' dialects, read into one `Policy`.
+//! The native policy and five other dialects, read into one `Policy`.
 //!
 //! Every alias of model §2.3 is understood in snake and camel case; a field nobody knows, and two that disagree, are faults
 //! that name the field. What a shorthand means is the dialect's to say; the dialect is chosen by the caller, never guessed.

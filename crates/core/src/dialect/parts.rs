@@ -45,7 +45,7 @@ pub fn as_written(fields: &Fields<'_>, path: &str) -> String {
     format!("{}{rest}", written.unwrap_or(name))
 }
 
-/// Fields that say something else than the strategy does. Only natively: rows and documents of the seeds carry what they do not use.
+/// Fields that say something else than the strategy does. Only natively: rows and documents of other dialects carry what they do not use.
 fn refuse_contradictions(fields: &mut Fields<'_>, chosen: Option<Shape>, delay: Millis) {
     let Some(shape) = chosen else { return };
     let (word, waits) = match shape {
