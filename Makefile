@@ -20,6 +20,10 @@ demo: tools ui ## watch tasks fail and come back, on temporary data
 serve: tools ui ## run the server on ./comeback.db
 	cargo run --release -p comeback -- serve
 
+.PHONY: release
+release: tools ui ## the binary without debug symbols, and the symbols beside it: target/dist
+	scripts/release
+
 screenshots: setup ui ## pictures of every screen, light, dark and phone, into ui/screenshots
 	cargo build -p comeback
 	cd ui && npm run screenshots

@@ -6,7 +6,7 @@ use comeback_core::PolicyLimits;
 
 use crate::failure::{Failure, code};
 
-/// Limits of policies by the names that seed 001 gives them, each with the name that `--limit` knows it by.
+/// Limits of policies by their `RETRY_` variables, each with the name that `--limit` knows it by.
 const LIMITS: [(&str, &str); 3] = [
     ("RETRY_MAX_RETRIES_LIMIT", "max_retries"),
     ("RETRY_MAX_DELAY_LIMIT", "max_delay"),
@@ -62,7 +62,7 @@ fn wrong(name: &str, value: &str, why: String, remedy: &str) -> Failure {
     Failure::new(code::USAGE, format!("{name}: `{value}` is no limit")).why(why).remedy(format!("{name}={remedy}"))
 }
 
-/// The variables of seed 001 that are set, and what to.
+/// The `RETRY_` variables that are set, with their values.
 pub fn of_the_seed() -> Vec<(&'static str, String)> {
     let names = LIMITS.iter().map(|(variable, _)| *variable).chain([INTERVAL]);
     names.filter_map(|name| Some((name, given(name)?))).collect()
@@ -97,7 +97,7 @@ fn is_unknown(known: &BTreeSet<String>, name: &str, value: &str) -> bool {
     ours && !is_address && !known.contains(name) && !OTHERS.iter().any(|entry| listed(entry))
 }
 
-/// Every variable that an option of a command reads, and those of seed 001.
+/// Every variable that an option of a command reads, and the `RETRY_` variables.
 fn known() -> BTreeSet<String> {
     fn collect(command: &clap::Command, known: &mut BTreeSet<String>) {
         known.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())));

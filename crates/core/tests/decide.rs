@@ -173,7 +173,7 @@ fn counters_survive_a_retry_unless_the_policy_resets_them() {
     }
 }
 
-/// S2-62 to S2-67, S2-18: seed 002 sorts by the kind of the exception, with no class stated.
+/// S2-62 to S2-67, S2-18: the dialect `job` sorts by the kind of the exception, with no class stated.
 #[test]
 fn the_job_preset_knows_what_is_not_worth_a_retry() {
     let decided = |kind: &str| {

@@ -1,4 +1,4 @@
-//! Two tenants share workers (R-E22): one has a million tasks waiting, the other ten now and then. How much longer do the ten take
+//! Two tenants share workers: one has a million tasks waiting, the other ten now and then. How much longer do the ten take
 //! than they would alone? `make fairness`; `ONLY=postgres` leaves SQLite out, `BACKLOG` says how many others wait.
 //!
 //! Nobody is interrupted, so ten workers must come free for ten tasks to start; what is measured is that it takes no more than that.

@@ -1,4 +1,4 @@
-//! The storm (R-E9): a service that does 100 calls a second and works on calls whose callers have left, 70 tasks a second that call
+//! The storm: a service that does 100 calls a second and works on calls whose callers have left, 70 tasks a second that call
 //! it, and trouble. What retries do to it then: `make storm`.
 //!
 //! The outage is the unkind sort: calls are accepted and not answered, so each takes its whole timeout, and what was asked meanwhile

@@ -38,7 +38,7 @@ impl Trigger {
         matches!(self, Trigger::LeaseExpired | Trigger::Stuck)
     }
 
-    /// Also reads the name that seed 001 has for a failed start call.
+    /// Also reads the name that the dialect `task` has for a failed start call.
     pub fn parse(word: &str) -> Option<Trigger> {
         match word.trim().to_ascii_lowercase().as_str() {
             "webhook_failure" | "webhookfailure" => Some(Trigger::StartFailed),

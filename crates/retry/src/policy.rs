@@ -506,7 +506,7 @@ impl Backoff {
     }
 }
 
-/// Seed 002 decides by the kind of the exception: what the caller did wrong is not tried again (S2-18, S2-65 to S2-67).
+/// The dialect `job` decides by the kind of the exception: what the caller did wrong is not tried again (S2-18, S2-65 to S2-67).
 fn seed_002_refusals() -> Vec<Matcher> {
     const KINDS: [&str; 7] = [
         "IllegalArgumentException",

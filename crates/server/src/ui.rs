@@ -39,7 +39,7 @@ const SECURITY: &str =
 /// The index names its parts relative to this, so that it works behind any prefix.
 const BASE: &str = "<base href=\"./\"";
 
-/// Where seed 001 has its screen of batches, and where ours is, from there.
+/// The address of the batches screen in the dialect `task`, and ours relative to it.
 const VIEW: (&str, &str) = ("/view", "executions");
 
 /// What no route answers: a file or a page of the dashboard, or nothing.

@@ -119,7 +119,7 @@ async fn everything_that_happened_is_counted() {
     }
 }
 
-/// F1-19, S1-61, S1-62: every number that the seeds name is there under its name.
+/// F1-19, S1-61, S1-62: every number that the dialects name is there under its name.
 #[tokio::test]
 async fn every_number_has_its_name() {
     const NAMES: &str = "tasks_created_total tasks_completed_total tasks_cancelled_total tasks_timed_out_total

@@ -49,7 +49,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let quotas = quotas(&args.quota)?;
     let secret_keys = secret_keys(args.secret_key_file.as_deref())?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
-    // What is said last holds: an option over the variable of seed 001.
+    // The last one wins: an option over its `RETRY_` variable.
     let look_every: Vec<String> = environment::look_every()?.into_iter().chain(args.look_every.clone()).collect();
     let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&look_every)?);
     let place = Place::named(&args.db);

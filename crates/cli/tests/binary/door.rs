@@ -167,7 +167,7 @@ async fn an_instance_has_the_name_it_was_given_or_its_hosts() {
     assert_eq!(own, format!("{}-{process}", host.trim()));
 }
 
-/// A11, and seed 001 §10: limits by the names that are known from there, beside those that are said by an option; and what has a slip
+/// A11: limits by their `RETRY_` variables, beside those that are said by an option; and what has a slip
 /// in its name is told of.
 #[tokio::test]
 async fn limits_are_obeyed_by_the_names_of_the_seed() {

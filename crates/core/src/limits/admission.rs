@@ -35,7 +35,7 @@ pub struct Rule {
     /// Who runs least goes first: among tasks of one priority, that of the value of `per` with the fewest running.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fair: bool,
-    /// Binds only the tasks that name it; it counts whatever it matches (seed 001).
+    /// Binds only the tasks that name it; it counts whatever it matches.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub carried: bool,
 }
@@ -180,7 +180,7 @@ pub fn hosts(url: &str) -> Vec<&str> {
     names
 }
 
-/// What a task weighs: what it still has to do, or one where it does not say (seed 001, X1-5).
+/// The weight of a task: the work it still has to do, or one where it does not say (X1-5).
 pub fn weight(tally: &Tally) -> u64 {
     tally
         .expected

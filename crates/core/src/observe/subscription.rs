@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 use crate::words::words;
 
 words! {
-    /// What a retry goes through, by the names of job servers (seed 002).
+    /// The events of a retry, by their names in the dialect `job`.
     pub enum RetryEvent {
         Scheduled = 0 "RetryScheduled",
         Started = 1 "RetryStarted",

@@ -95,7 +95,7 @@ mod tests {
         lines.iter().filter(|line| line.did == Did::ClockStep).count()
     }
 
-    /// R-I21, R-E7: no loss of leases that were alive; what had run out before has run out.
+    /// R-I21: no loss of leases that were alive; what had run out before has run out.
     #[tokio::test]
     async fn leases_outlast_a_clock_that_is_set_ahead() {
         let engine = engine().await;

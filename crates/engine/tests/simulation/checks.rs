@@ -1,4 +1,4 @@
-//! The promises, checked against the store itself (reliability R-I1 to R-I21 as far as they apply to one store).
+//! The promises, checked against the store itself (model R-I1 to R-I21 as far as they apply to one store).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -112,7 +112,7 @@ stories! {
         assert_eq!(next(2).await, BTreeSet::from([urgent, c[0]]), "priority comes first, then who runs least");
     }
 
-    /// S2-134, R-E22: a backlog of one tenant beside ten tasks of another. In a build for tests the backlog is smaller unless
+    /// S2-134: a backlog of one tenant beside ten tasks of another. In a build for tests the backlog is smaller unless
     /// `COMEBACK_FULL_SIZE` is set. What is printed is to be compared with 1.25 times; what is asserted leaves a busy machine two
     /// seconds more, where the backlog alone would take minutes.
     fn one_tenants_backlog_does_not_delay_anothers_ten(place) {

@@ -44,7 +44,7 @@ stories! {
         assert!(engine.why("default", id).await.unwrap().text.contains("all 2 retries are used up"));
     }
 
-    /// R-E8: two years of one try a day, restarted every fifty days, exactly as the policy says.
+    /// R-I12: two years of one try a day, restarted every fifty days, exactly as the policy says.
     fn two_years_of_daily_tries_with_restarts(place) {
         let engine = place.engine().await;
         let policy_value = json!({"strategy": "fixed", "delay": "1d", "max_retries": 730, "jitter": "equal"});

@@ -624,7 +624,7 @@ stories! {
         engine.put_subscription("default", "a", spec, None, &Act::default()).await.expect("one that is there may be changed");
     }
 
-    /// R-E19 in small: half of the endpoints are dead in every way there is, and the others do not notice.
+    /// R-I22: half of the endpoints are dead in every way there is, and the others do not notice.
     fn dead_endpoints_delay_nobody_else(place) {
         let engine = place.live_engine().await;
         let _executors = engine.start_executors(options()).unwrap();

@@ -229,7 +229,7 @@ impl Unwritten {
     }
 }
 
-/// What a hook task has counted so far (seed 001); it survives retries unless the policy resets it (X1-5).
+/// Counts that a hook task has reported so far; they survive retries unless the policy resets them (X1-5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tally {
     /// How many are expected, if known.

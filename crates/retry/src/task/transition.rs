@@ -80,8 +80,8 @@ pub enum Line {
 
 impl Line {
     /// From which states this line leads to which. T1, T2 and T26 create, T21 says that there is no way, T28 changes nothing.
-    /// T29 is not in the model: it takes back what T19 did and nobody has started (docs/decisions/0004). Nor is T30: what
-    /// stands for an execution takes it up again when a person mends that (`standing.rs`).
+    /// T29 undoes a T19 that has not started (docs/decisions/0004). T30: the task that stands for an execution takes it up again
+    /// after a manual repair (`standing.rs`).
     ///
     /// `paused` stands beside the active states where a run that was under way when its task was paused may still end
     /// (model §3.1, notes); the task then stays paused unless it is over.

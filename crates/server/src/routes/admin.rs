@@ -381,7 +381,7 @@ async fn resume_all(
     once.guard(app, &caller.namespace, body, act, async move { shown_loops(&again).await }).await
 }
 
-/// The sorts of work that seed 002 names, and the loops that do them.
+/// The types of work of the dialect `job`, and the loops that do them.
 fn of_type(word: &str) -> Option<Loop> {
     Some(match word {
         "RETRIES" => Loop::Retries,

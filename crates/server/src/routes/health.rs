@@ -29,7 +29,7 @@ pub fn lines() -> Vec<Line> {
         at("/healthz", "Whether the process answers", get(live)).doc(Doc::new("getHealth").answers(alive())),
         at("/readyz", "Whether work can be taken and kept", get(ready))
             .doc(Doc::new("getReady").answers(ready_shape.clone()).problems(&["unavailable", "internal"])),
-        // By the names that seed 001 has for them.
+        // The names that clients of the dialect `task` know.
         at("/health", "Whether the process answers", get(live)).doc(Doc::new("getHealthToo").answers(alive())),
         at("/ready", "Whether work can be taken and kept", get(ready))
             .doc(Doc::new("getReadyToo").answers(ready_shape).problems(&["unavailable", "internal"])),

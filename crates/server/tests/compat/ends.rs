@@ -176,7 +176,7 @@ async fn why_has_an_answer_for_every_way_to_end() {
     .await;
 }
 
-/// Seed 002: what the policy never retries is not retryable, whatever its class.
+/// Dialect `job`: an error that the policy never retries is not retryable, whatever its class.
 #[tokio::test]
 async fn retryable_says_what_the_policy_said() {
     everywhere(async |world| {
@@ -195,7 +195,7 @@ async fn retryable_says_what_the_policy_said() {
     .await;
 }
 
-/// Seed 001 §6, T14: what a run has left is cleared on the way to pending, not before.
+/// T14: the fields of the last run are cleared on the way to pending, not before.
 #[tokio::test]
 async fn the_start_of_a_run_is_told_until_its_retry_is_due() {
     everywhere(async |world| {
@@ -240,7 +240,7 @@ async fn a_policy_that_contradicts_itself_is_refused_by_name() {
     .await;
 }
 
-/// Seed 000: its nodes load as they are, with their retries.
+/// Dialect `workflow`: its nodes load as they are, with their retries.
 #[tokio::test]
 async fn a_node_document_loads_as_a_step() {
     everywhere(async |world| {

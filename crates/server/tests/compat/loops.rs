@@ -36,7 +36,7 @@ async fn state(world: &World, execution: &str) -> String {
     text(&world.get(&format!("/api/v1/executions/{execution}")).await["state"]).to_owned()
 }
 
-/// A playbook hands the element to its step under every name that it has for arguments (seed 004).
+/// A playbook hands the element to its step under every name that it has for arguments.
 #[tokio::test]
 async fn an_iterator_hands_its_element_to_every_argument() {
     everywhere(async |world| {

@@ -183,7 +183,7 @@ cases! { "rules";
         assert_eq!(w.claim(10).await.len(), 0);
     }
 
-    /// Seed 001: what is still to be done by all that run, and by one more, is within the capacity.
+    /// Dialect `task`: what is still to be done by all that run, and by one more, is within the capacity.
     fn a_capacity_is_what_they_still_have_to_do(w) {
         w.rule(json!({"name": "c", "capacity": 10})).await;
         let of = |n: u32| expecting(w.new_task("a"), n);
@@ -329,7 +329,7 @@ cases! { "rules";
         assert_eq!(ids(&w.claim(10).await), [tasks[2]]);
     }
 
-    /// Seed 001: a rule that a task brings along counts all that it matches and binds those that carry it.
+    /// Dialect `task`: a rule that a task brings along counts all that it matches and binds those that carry it.
     fn a_rule_that_is_carried_binds_who_carries_it(w) {
         w.rule(json!({"name": "~r", "match": {"kind": "a"}, "per": ["t"], "max_running": 1, "carried": true})).await;
         let of = |labels: &[(&str, &str)], carries: bool| {

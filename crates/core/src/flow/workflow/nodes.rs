@@ -1,4 +1,4 @@
-//! Nodes as documents of another engine have them (seed 000): `{nodeId, type, subType, config}` with `retry` in its `config`. Each is
+//! Nodes as documents of another engine have them: `{nodeId, type, subType, config}` with `retry` in its `config`. Each is
 //! a step: one that has a `url` is a call that the server makes, any other is for workers, who get its `config`.
 
 use std::collections::HashSet;

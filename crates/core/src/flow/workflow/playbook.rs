@@ -1,4 +1,4 @@
-//! `kind: Playbook`: the shape of seed 004, read into the same workflow. What has no counterpart is refused by name.
+//! `kind: Playbook`, read into the same workflow. What has no counterpart is refused by name.
 //!
 //! `docs/playbooks.md` tells how each part is read.
 

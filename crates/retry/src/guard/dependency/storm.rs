@@ -1,4 +1,4 @@
-//! The storm (R-E9) in virtual time: a service that does a hundred calls a second and works on those whose callers have left, seventy
+//! The storm in virtual time: a service that does a hundred calls a second and works on those whose callers have left, seventy
 //! tasks a second that call it, and trouble. `make storm` plays the same with a real server; here it is played often, with trouble
 //! that lasts longer and shorter, and what is asked of the dependency is what people write: `{}`.
 
@@ -225,7 +225,7 @@ fn play(trouble: Trouble, lasts: u64, polls: u64) -> Outcome {
     }
 }
 
-/// The targets of R-E9 for what comes after.
+/// The targets for the time after the storm.
 fn recovers(trouble: Trouble, lasts: u64) -> Outcome {
     let it = play(trouble, lasts, TICK);
     assert!(it.back_after <= 30, "{trouble:?} for {lasts} ms: {it:?}");

@@ -1,4 +1,4 @@
-//! The native policy and the five seeds' dialects, read into one `Policy`.
+//! The native policy and five other dialects, read into one `Policy`.
 //!
 //! Every alias of model §2.3 is understood in snake and camel case; a field nobody knows, and two that disagree, are faults
 //! that name the field. What a shorthand means is the dialect's to say; the dialect is chosen by the caller, never guessed.
@@ -96,7 +96,7 @@ fn parse_object(
     read_maximum(&mut fields, dialect, &mut policy);
     read_filters(&mut fields, &mut policy);
     read_limits(&mut fields, &mut policy);
-    // Seed 002 lists policies by the type of job they are for; binding them to a kind is not the policy's own matter.
+    // The dialect `job` lists policies by the type of job they are for; binding them to a kind is not the policy's own matter.
     if dialect == Dialect::Job {
         fields.ignore("job_type");
     }
@@ -199,7 +199,7 @@ fn bound_by_seed_001(backoff: &mut Backoff) {
     }
 }
 
-/// The bounds that seed 001 puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
+/// The bounds that the dialect `task` puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
 fn check_seed_001(policy: &Policy) -> Result<(), Invalid> {
     let mut faults = Invalid::default();
     if !(1..=10).contains(&policy.max_retries) {

@@ -45,7 +45,7 @@ pub fn as_written(fields: &Fields<'_>, path: &str) -> String {
     format!("{}{rest}", written.unwrap_or(name))
 }
 
-/// Fields that say something else than the strategy does. Only natively: rows and documents of the seeds carry what they do not use.
+/// Fields that say something else than the strategy does. Only natively: rows and documents of other dialects carry what they do not use.
 fn refuse_contradictions(fields: &mut Fields<'_>, chosen: Option<Shape>, delay: Millis) {
     let Some(shape) = chosen else { return };
     let (word, waits) = match shape {
@@ -96,7 +96,7 @@ pub fn backoff(fields: &mut Fields<'_>, base: &Backoff, dialect: Dialect) -> Bac
         None if initial.is_none() && delay.is_none() && multiplier.is_none() => base.strategy.clone(),
         Some(Shape::Immediate) => Strategy::Immediate { first: initial.or(delay).filter(|first| first.0 > 0) },
         Some(Shape::Fixed) => {
-            // In seed 000's rows 0 is the column's default and says nothing; its fixed delay is constant (S0-15, S0-34).
+            // In rows of the dialect `workflow` 0 is the column's default and says nothing; its fixed delay is constant (S0-15, S0-34).
             let initial = initial.filter(|first| dialect != Dialect::Workflow || *first > Millis::ZERO);
             let own = delay.or(initial).unwrap_or_else(|| super::default_fixed(dialect, super::initial_of(base)));
             Strategy::Fixed { delay: own, first: initial.filter(|first| delay.is_some() && *first != own) }
@@ -179,7 +179,7 @@ fn initial_delay(fields: &mut Fields<'_>) -> Option<Millis> {
     named.or(wait)
 }
 
-/// `["7d", "14d"]`, `[{attempt, delay}]`, or seed 000's `{attempts: [{attempt, delay_days, …}]}`.
+/// `["7d", "14d"]`, `[{attempt, delay}]`, or `{attempts: [{attempt, delay_days, …}]}`.
 fn schedule(fields: &mut Fields<'_>) -> Option<Vec<ScheduleEntry>> {
     let (name, value) = fields.take("schedule").or_else(|| fields.take("custom_schedule"))?;
     if fields.has("custom_schedule") {

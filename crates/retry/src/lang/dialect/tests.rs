@@ -132,7 +132,7 @@ fn the_maximum_counts_what_its_dialect_counts() {
     assert_eq!(retries(Dialect::Native, json!({"dialect": "workflow", "maxAttempts": 5})), 5);
 }
 
-/// S0-15, S0-34, X0-19, F0-16: what a seed-000 document means by the delays it gives and leaves out.
+/// S0-15, S0-34, X0-19, F0-16: what a document of the dialect `workflow` means by the delays it gives and leaves out.
 #[test]
 fn seed_000_has_delays_of_its_own() {
     let delays = |dialect, value: Value| {
@@ -279,7 +279,7 @@ fn fields_that_contradict_the_strategy_are_refused_by_name() {
     ] {
         native(fine);
     }
-    // Rows of seed 000 have all columns, used or not.
+    // Rows of the dialect `workflow` have all columns, used or not.
     let row = json!({"retry_strategy": "fixed_delay", "max_attempts": 3, "initial_delay_seconds": 0, "delay_seconds": 300,
         "multiplier": 2.0, "max_delay_seconds": null, "custom_schedule": null});
     assert!(read(Dialect::Workflow, row).is_some());
@@ -306,7 +306,7 @@ fn every_fault_of_a_policy_is_told_at_once() {
     assert_eq!(read(Dialect::Native, json!({"enabled": false, "retry_on": []})), None, "it is never used");
 }
 
-/// S1-69 to S1-73: seed 001 bounds its own policies, whatever the server allows.
+/// S1-69 to S1-73: the dialect `task` bounds its own policies, whatever the server allows.
 #[test]
 fn seed_001_keeps_its_own_bounds() {
     let check = |value: Value, paths: &[&str]| assert_eq!(faults(Dialect::Task, value.clone()), paths, "{value}");

@@ -168,7 +168,7 @@ impl<'a> Scope<'a> {
             ("execution_id", Val::Str(&self.execution_id)),
             ("task_id", Val::Str(&self.task_id)),
             ("node_id", Val::Str(&self.task_id)),
-            // Seed 004's own word for the event that asks: a failed attempt (F4-11, S4-4).
+            // The dialect `step` has this word for the event that asks: a failed attempt (F4-11, S4-4).
             ("event_type", Val::Str("action_error")),
         ]))
     }

@@ -200,7 +200,7 @@ fn differences_are_in_meaning() {
     assert!(diff(&after, &after).is_empty());
 }
 
-/// Nodes of seed 000, in a list, in a map, under `nodes`, and one alone.
+/// Nodes of another engine, in a list, in a map, under `nodes`, and one alone.
 #[test]
 fn nodes_of_another_engine_are_steps() {
     let node = json!({"nodeId": "api-call-1", "type": "action", "subType": "api-call", "config": {
