@@ -443,6 +443,39 @@ test('a limit can be changed', async () => {
   await see('7 at once');
 });
 
+test('a rule stays fair when its limit is changed, and when that is undone', async () => {
+  const rule = async (name) => {
+    const { max_running, capacity, fair, per } = await stage.api.get(`rules/${name}`);
+    return { max_running, capacity, fair, per };
+  };
+  const only = { max_running: null, capacity: null, fair: true, per: ['tenant'] };
+  await stage.api.put('rules/only-fair', { match: { queue: 'mail' }, per: ['tenant'], fair: true });
+  await stage.api.put('rules/limited', { match: { queue: 'bulk' }, per: ['tenant'], fair: true, max_running: 3 });
+  await tab.go('guards/rules');
+  const line = (name) => tab.page.locator('tbody tr', { hasText: name });
+  const dialog = tab.page.locator('dialog');
+  const save = async (name, limit) => {
+    await line(name).getByRole('button', { name: 'Change…' }).click();
+    if (limit) await dialog.getByLabel('How many may run at once').fill(limit);
+    await dialog.getByRole('button', { name: 'Save' }).click();
+    await dialog.waitFor({ state: 'detached' });
+  };
+  await save('only-fair');
+  assert.deepEqual(await rule('only-fair'), only);
+  await save('only-fair', '9');
+  assert.deepEqual(await rule('only-fair'), { ...only, max_running: 9 });
+  await save('limited', '4');
+  assert.deepEqual(await rule('limited'), { ...only, max_running: 4 });
+  await undo('limited');
+  await line('limited').getByText('3 at once, fair').waitFor();
+  assert.deepEqual(await rule('limited'), { ...only, max_running: 3 });
+  await line('only-fair').getByRole('button', { name: 'Change…' }).click();
+  await dialog.getByRole('button', { name: /^Delete/ }).click();
+  await line('only-fair').waitFor({ state: 'detached' });
+  await undo(/only-fair.*(gone|deleted)/);
+  await line('only-fair').getByText('9 at once, fair').waitFor();
+});
+
 test('a policy is bound to a kind, and taken back', async () => {
   await tab.go('admin/policies');
   await press('Bind a policy…');
