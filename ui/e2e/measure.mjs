@@ -30,7 +30,7 @@ export async function watchDemo(browser, then = async () => {}) {
     await tab.go('');
     await tab.page.locator('.figures').waitFor();
     note('first screen');
-    await tab.page.locator('[data-look=retrying]').first().waitFor();
+    await tab.page.locator('[data-badge=retrying]').first().waitFor();
     note('first retry visible');
     // One that waits for days: most others have come back before somebody has clicked.
     await tab.go('tasks?q=state:retrying+kind:kyc.recheck');
@@ -38,7 +38,7 @@ export async function watchDemo(browser, then = async () => {}) {
     await tab.page.locator('button:not([aria-disabled=true])', { hasText: 'Retry now' }).waitFor();
     note('first action possible');
     await tab.go('tasks?q=state:recovered');
-    await tab.page.locator('[data-look=recovered]').first().waitFor();
+    await tab.page.locator('[data-badge=recovered]').first().waitFor();
     note('first recovered');
     await then(tab);
     await tab.close();

@@ -128,6 +128,7 @@ test('of many attempts the newest are shown, the older ones page by page, any tw
 test('a dead task says why, and can be brought back', async () => {
   await tab.go(`t/${ids.final}`);
   await see('ValidationError');
+  assert.equal(await text('.head [data-badge=failed]').then((it) => it.replace('✕', '').trim()), 'failed');
   assert.match(await text('.answers'), /final/);
   await press('Retry now');
   await see('Ready: waits for a worker');
@@ -143,7 +144,7 @@ test('a retry can be put off and cancelled with a note', async () => {
   await tab.page.getByRole('button', { name: /^Cancel/ }).first().click();
   await tab.page.getByLabel('Note (kept in the log)').fill('not needed any more');
   await tab.page.locator('dialog').getByRole('button', { name: 'Cancel', exact: true }).click();
-  await tab.page.locator('[data-look=cancelled]').first().waitFor();
+  await tab.page.locator('[data-badge=canceled]').first().waitFor();
   await press('Events');
   await see('not needed any more');
 });
@@ -174,9 +175,9 @@ test('a pause is taken back by a click', async () => {
   await tab.go(`t/${id}`);
   await press('Pause');
   await tab.page.locator('dialog').getByRole('button', { name: 'Pause' }).click();
-  await tab.page.locator('.head [data-look=held]').waitFor();
+  await tab.page.locator('.head [data-badge=held]').waitFor();
   await press('Undo');
-  await tab.page.locator('.head [data-look=queued]').waitFor();
+  await tab.page.locator('.head [data-badge=queued]').waitFor();
   const [failed] = await stage.api.submit({ kind: 'undo.retry', retry: 'fixed(40m, 3 retries)' });
   await stage.api.fail('undo.retry', { message: 'no' });
   await tab.go(`t/${failed}`);
@@ -387,12 +388,12 @@ test('an execution shows its critical path, is filtered, exported, and cancelled
   await tab.page.locator('.box').first().waitFor();
   await press('Cancel');
   const dialog = tab.page.locator('dialog');
-  await dialog.getByText('2 tasks of 2 will be cancelled').waitFor();
+  await dialog.getByText('2 tasks of 2 will be canceled').waitFor();
   await dialog.getByRole('button', { name: 'Leave it' }).click();
   assert.equal((await stage.api.get(`executions/${execution_id}`)).state, 'pending');
   await press('Cancel');
   await dialog.getByRole('button', { name: 'Cancel 2 tasks' }).click();
-  await tab.page.locator('.head [data-look=cancelled]').waitFor();
+  await tab.page.locator('.head [data-badge=canceled]').waitFor();
 });
 
 test('of a graph that is larger than the screen a small map shows where one is', async () => {
@@ -433,6 +434,24 @@ test('schedules can be run now and paused', async () => {
   await see('nightly was started by hand');
   await press('Pause');
   await see('nightly is paused');
+});
+
+test('a double click is one act', async () => {
+  await stage.api.post('schedules', { name: 'twice', cron: '0 3 1 1 *', task: { kind: 'clicked.twice' } });
+  await tab.go('schedules');
+  const line = tab.page.locator('tbody tr', { hasText: 'twice' });
+  await line.getByRole('button', { name: 'Run now' }).dblclick();
+  await see('twice was started by hand');
+  await stage.api.put('accounts/twice', { credits: 100 });
+  await tab.go('guards/accounts');
+  await tab.page.locator('tbody tr', { hasText: 'twice' }).getByRole('button', { name: 'Change…' }).click();
+  await tab.page.getByLabel(/Add credits/).fill('50');
+  // Both submits come before the first answer, whatever the machine is busy with.
+  await tab.page.locator('dialog form').evaluate((form) => [form.requestSubmit(), form.requestSubmit()]);
+  await see('150c of 150c');
+  assert.equal((await stage.api.get('accounts/twice')).available, 150);
+  assert.equal((await stage.api.get('tasks?q=kind:clicked.twice')).items.length, 1);
+  await stage.api.call('DELETE', 'accounts/twice');
 });
 
 test('a limit can be changed', async () => {

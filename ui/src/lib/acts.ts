@@ -17,7 +17,7 @@ export interface Details {
 
 const DONE: Record<Act, string> = {
   retry: 'is tried again',
-  cancel: 'is cancelled',
+  cancel: 'is canceled',
   pause: 'is paused',
   resume: 'goes on',
   snooze: 'was put off',
@@ -34,7 +34,7 @@ export function moment(text: string, zone: Zone): Pick<Details, 'at' | 'delay'> 
   return at === null ? { delay: text.trim().replace(/^in\s+/, '') } : { at: new Date(at).toISOString() };
 }
 
-/** What takes an act back, where something does: a cancelled task, say, stays cancelled. */
+/** What takes an act back, where something does: a canceled task, say, stays canceled. */
 export function reverse(verb: Act, before: Pick<Task, 'state' | 'next_retry_at' | 'start_at'> | undefined, details: Details = {}): { verb: Act; details: Details } | null {
   if (verb === 'pause') return { verb: 'resume', details: {} };
   if (verb === 'resume') return { verb: 'pause', details: {} };

@@ -1,8 +1,8 @@
 import { expect, it } from 'vitest';
 import { collapse, stem, type Edge, type Item } from './collapse';
-import type { Look } from './states';
+import type { Badge } from './states';
 
-const item = (id: string, look: Look = 'queued', kind = id.replace(/\W?\d+\W?$/, '')): Item => ({ id, kind, key: id, look });
+const item = (id: string, badge: Badge = 'queued', kind = id.replace(/\W?\d+\W?$/, '')): Item => ({ id, kind, key: id, badge });
 const edge = (from: string, to: string): Edge => ({ from, to, when: 'success' });
 const range = (n: number) => Array.from({ length: n }, (_, i) => i);
 const sizes = (groups: { id: string; items: Item[] }[]) => Object.fromEntries(groups.map((group) => [group.id, group.items.length]));

@@ -5,7 +5,7 @@ import type { ErrorGroup } from '../api/types';
 export const STANDINGS: Record<ErrorGroup['state'], { word: string; glyph: string; colour: string }> = {
   open: { word: 'open', glyph: '○', colour: 'retrying' },
   regressed: { word: 'regressed', glyph: '↻', colour: 'dead' },
-  ignored: { word: 'ignored', glyph: '⊘', colour: 'cancelled' },
+  ignored: { word: 'ignored', glyph: '⊘', colour: 'canceled' },
   resolved: { word: 'resolved', glyph: '✓', colour: 'succeeded' },
 };
 

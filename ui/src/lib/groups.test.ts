@@ -12,9 +12,9 @@ it('puts failures that look the same together, the largest first', () => {
     task({ next_retry_at: '2026-01-01T00:00:05.000Z' }),
     task({ state: 'failed', next_retry_at: null }),
   ]);
-  expect(found.map(({ kind, look, retrying, dead, runs }) => ({ kind, look, retrying, dead, runs }))).toEqual([
-    { kind: 'pay', look: 'retrying', retrying: 2, dead: 1, runs: 6 },
-    { kind: 'mail', look: 'dead', retrying: 0, dead: 1, runs: 2 },
+  expect(found.map(({ kind, badge, retrying, dead, runs }) => ({ kind, badge, retrying, dead, runs }))).toEqual([
+    { kind: 'pay', badge: 'retrying', retrying: 2, dead: 1, runs: 6 },
+    { kind: 'mail', badge: 'dead', retrying: 0, dead: 1, runs: 2 },
   ]);
   expect(found[0]?.next).toBe('2026-01-01T00:00:05.000Z');
 });

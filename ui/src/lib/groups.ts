@@ -2,7 +2,7 @@
 
 import { get } from '../api/client';
 import type { Page, TaskLine } from '../api/types';
-import { lookOf, type Look } from './states';
+import { badgeOf, isFailed, type Badge } from './states';
 import { instant, localised, relative, type Zone } from './time';
 import { errorText } from './words';
 
@@ -11,10 +11,11 @@ export interface Group {
   fingerprint: string | null;
   kind: string;
   error: string;
-  look: Look;
+  badge: Badge;
   tasks: TaskLine[];
   retrying: number;
   held: number;
+  /** Failed and dead ones. */
   dead: number;
   /** Runs that were spent on it so far. */
   runs: number;
@@ -28,14 +29,14 @@ export interface Group {
 export function groups(tasks: TaskLine[]): Group[] {
   const found = new Map<string, Group>();
   for (const task of tasks) {
-    const look = lookOf(task);
+    const badge = badgeOf(task);
     const key = `${task.kind} ${task.fingerprint ?? errorText(task.last_error)}`;
-    const group = found.get(key) ?? begin(key, task, look);
+    const group = found.get(key) ?? begin(key, task, badge);
     found.set(key, group);
     group.tasks.push(task);
     group.runs += task.total_attempts;
-    if (look === 'dead') group.dead += 1;
-    else if (look === 'held' || task.blocked) {
+    if (isFailed(badge)) group.dead += 1;
+    else if (badge === 'held' || task.blocked) {
       group.held += 1;
       group.heldBy ??= task.blocked ?? null;
     } else {
@@ -45,13 +46,13 @@ export function groups(tasks: TaskLine[]): Group[] {
     if (task.submitted_at < group.since) group.since = task.submitted_at;
   }
   const all = [...found.values()];
-  for (const group of all) group.look = group.held ? 'held' : group.retrying ? 'retrying' : 'dead';
+  for (const group of all) group.badge = group.held ? 'held' : group.retrying ? 'retrying' : group.badge;
   return all.sort((a, b) => b.tasks.length - a.tasks.length || (a.key < b.key ? -1 : 1));
 }
 
-function begin(key: string, task: TaskLine, look: Look): Group {
+function begin(key: string, task: TaskLine, badge: Badge): Group {
   const error = errorText(task.last_error) || task.reason?.replaceAll('_', ' ') || 'no error was given';
-  return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
+  return { key, fingerprint: task.fingerprint, kind: task.kind, error, badge, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
 }
 
 /** When a group comes back, as a sentence: what is not held first. */

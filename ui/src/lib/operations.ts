@@ -1,7 +1,7 @@
 /** Bulk operations in words. */
 
 import type { Excluded, Operation } from '../api/types';
-import { lookOf, shown } from './states';
+import { badgeOf, badgeStyle } from './states';
 
 const REASONS: Record<string, string> = {
   no_credits: 'whose account has no credits for it',
@@ -16,14 +16,14 @@ const REASONS: Record<string, string> = {
 };
 
 export function excludedWords({ reason, state }: Pick<Excluded, 'reason' | 'state'>): string {
-  if (reason === 'wrong_state') return state ? shown(lookOf({ state })).word : 'in no state for it';
+  if (reason === 'wrong_state') return state ? badgeStyle(badgeOf({ state })).word : 'in no state for it';
   return REASONS[reason] ?? reason.replaceAll('_', ' ');
 }
 
-export const OPERATION_LOOKS: Record<Operation['state'], { word: string; glyph: string; colour: string }> = {
+export const OPERATION_BADGES: Record<Operation['state'], { word: string; glyph: string; colour: string }> = {
   running: { word: 'running', glyph: '▶', colour: 'running' },
   done: { word: 'done', glyph: '✓', colour: 'succeeded' },
-  aborted: { word: 'aborted', glyph: '–', colour: 'cancelled' },
+  aborted: { word: 'aborted', glyph: '–', colour: 'canceled' },
   stopped: { word: 'stopped', glyph: '✕', colour: 'dead' },
   undoing: { word: 'undoing', glyph: '↻', colour: 'retrying' },
   undone: { word: 'undone', glyph: '◎', colour: 'held' },
