@@ -227,10 +227,10 @@ test('a view of the list is saved, its columns are chosen, and its rows exported
 
 test('a dependency is held by hand, let go, and said to be well', async () => {
   await tab.go('guards');
-  await see('No dependency is guarded');
+  await see('No dependencies');
   await press('New dependency…');
   await tab.page.getByLabel('Name', { exact: true }).fill('psp.example');
-  await press('Save');
+  await press('Create');
   const line = tab.page.locator('tbody tr', { hasText: 'psp.example' });
   await line.getByText('closed').waitFor();
   await line.getByRole('button', { name: 'Hold…' }).click();
@@ -253,7 +253,7 @@ test('an account is made, given credits, and put back', async () => {
   await press('New account…');
   await tab.page.getByLabel('Name', { exact: true }).fill('acme');
   await tab.page.getByLabel('Retries a day').fill('200');
-  await press('Save');
+  await press('Create');
   await see('100c of 100c');
   await see('200 a day');
   await press('Change…');
@@ -501,7 +501,7 @@ test('a policy is bound to a kind, and taken back', async () => {
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel('Kind').fill('report.export');
   await dialog.getByLabel('Policy, as text or JSON').fill('fixed(5m, 3 retries)');
-  await dialog.getByRole('button', { name: 'Save' }).click();
+  await dialog.getByRole('button', { name: 'Create' }).click();
   const line = tab.page.locator('tbody tr', { hasText: 'report.export' });
   await line.waitFor();
   await press('Undo');
@@ -538,11 +538,11 @@ test('an alert is tried on what has happened before it is made', async () => {
   await press('New alert…');
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel('Name').fill('failures');
-  await dialog.getByLabel('Types of events, with commas').fill('attempt.failed');
-  await dialog.getByLabel('So many are too many').fill('1');
+  await dialog.getByLabel('Event types, separated by commas').fill('attempt.failed');
+  await dialog.getByLabel('Threshold').fill('1');
   await dialog.getByRole('button', { name: 'Try it on the last 7 days' }).click();
   await dialog.getByText(/It would have fired \d+ time/).waitFor();
-  await dialog.getByRole('button', { name: 'Make it' }).click();
+  await dialog.getByRole('button', { name: 'Create' }).click();
   const line = tab.page.locator('tbody tr', { hasText: 'failures' });
   await line.getByRole('button', { name: 'Pause' }).click();
   await line.getByText('paused').waitFor();
@@ -558,12 +558,12 @@ test('a subscription is made, its secret shown once, and a test delivered', asyn
   });
   await new Promise((done) => hook.listen(0, '127.0.0.1', done));
   await tab.go('admin/subscriptions');
-  await see('Nobody outside is told');
+  await see('No subscriptions');
   await press('New subscription…');
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel(/^Id/).fill('ops');
-  await dialog.getByLabel('Address').fill(`http://127.0.0.1:${hook.address().port}/hook`);
-  await dialog.getByRole('button', { name: 'Make it' }).click();
+  await dialog.getByLabel('URL').fill(`http://127.0.0.1:${hook.address().port}/hook`);
+  await dialog.getByRole('button', { name: 'Create' }).click();
   await dialog.getByText(/^whsec_/).waitFor();
   await dialog.getByRole('button', { name: 'Close' }).click();
   await press('Test');

@@ -25,6 +25,9 @@ export function count(n: number, one: string, many = `${one}s`): string {
   return `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
 }
 
+/** `a, b` as `['a', 'b']`. */
+export const splitList = (text: string) => text.split(',').map((it) => it.trim()).filter(Boolean);
+
 export function pretty(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value, null, 2);
 }
