@@ -34,7 +34,7 @@ async function settle(tab, path) {
   await tab.page.locator('.skeleton').first().waitFor({ state: 'detached' });
 }
 
-/** What axe has to say, of everything or of what only colours can break. */
+/** Findings of axe, of all rules or only of colour contrast. */
 async function faults(page, runOnly) {
   return page.evaluate(async (runOnly) => {
     const { violations } = await window.axe.run(document, { runOnly, resultTypes: ['violations'] });

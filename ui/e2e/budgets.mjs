@@ -1,4 +1,4 @@
-// What the dashboard may weigh and how long it may take, measured with a real server in a real Chromium. Prints a table.
+// Size and speed of the dashboard, measured with a real server in a real Chromium. Prints a table.
 //   node e2e/budgets.mjs              TASKS=1000000 for the whole store; COMEBACK_BINARY names another binary, DATABASE another database,
 //                                     FILLED=1 says that the tasks are in it already
 // Fails only at five times a target: machines differ, budgets do not.

@@ -30,7 +30,7 @@ test('the commands that can be copied are there', () => {
   let count = 0;
   for (const name of files) {
     for (const words of shown(readFileSync(join(folder, name), 'utf8'))) {
-      // What follows a command of two words may be a value.
+      // A third word may be a value.
       const command = words.split(' ').slice(0, 2).join(' ');
       const whole = knows(command);
       const first = knows(command.split(' ')[0]);

@@ -1,4 +1,4 @@
-// What is measured both by the tests and by `make ui-budgets`: how much it weighs, and how soon the demo shows what it is about.
+// Measurements for the tests and `make ui-budgets`: size, and how soon the demo shows a retry and a recovery.
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

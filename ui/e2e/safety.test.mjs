@@ -1,4 +1,4 @@
-// What strangers write is only ever shown as text; keys stay out of addresses; a viewer is told why not.
+// Foreign text is only ever shown as text, keys stay out of addresses, and a viewer sees why a button is disabled.
 import assert from 'node:assert/strict';
 import { createServer, request } from 'node:http';
 import { after, before, test } from 'node:test';

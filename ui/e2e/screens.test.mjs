@@ -1,4 +1,4 @@
-// What each screen is for, done by hand in a real browser.
+// The main use of each screen, in a real browser.
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -103,7 +103,7 @@ test('a task shows its past, the now line, its future and where it ends', async 
 test('retry now brings the next attempt forward, and the page follows by itself', async () => {
   await tab.go(`t/${ids.retrying}`);
   await press('Retry now');
-  await see('is tried again');
+  await see(/ retried$/);
   await see('Ready: waits for a worker');
   await stage.api.succeed('payments.charge', { charged: true });
   await see('Recovered at run 2');
@@ -183,7 +183,7 @@ test('a pause is taken back by a click', async () => {
   await tab.go(`t/${failed}`);
   await press('Retry now');
   await see('Ready: waits for a worker');
-  await undo('is tried again');
+  await undo(/ retried/);
   await see(/Attempt 2 of 4 in 39m/);
 });
 
@@ -192,7 +192,7 @@ test('the audit says who did what, leads to it, and is exported', async () => {
   const line = tab.page.locator('tbody tr', { hasText: 'a typo' });
   await line.getByText('task.retry').waitFor();
   await line.getByRole('button', { name: 'Details' }).click();
-  await see('all that was done to it');
+  await see('all entries about it');
   await tab.page.locator('select[name=act]').selectOption('execution');
   await press('Filter');
   await tab.page.waitForURL(/act=execution/);
@@ -234,7 +234,7 @@ test('a dependency is held by hand, let go, and said to be well', async () => {
   const line = tab.page.locator('tbody tr', { hasText: 'psp.example' });
   await line.getByText('closed').waitFor();
   await line.getByRole('button', { name: 'Hold…' }).click();
-  await tab.page.getByLabel('Note (kept in the audit)').fill('the bank is down');
+  await tab.page.getByLabel('Note (kept in the audit log)').fill('the bank is down');
   await tab.page.locator('dialog').getByRole('button', { name: 'Hold' }).click();
   await line.getByText('open by hand').waitFor();
   await stage.api.submit({ kind: 'psp.charge', dependency: 'psp.example' });
@@ -242,8 +242,8 @@ test('a dependency is held by hand, let go, and said to be well', async () => {
   await see('psp.charge');
   await tab.go('guards/dependencies');
   await line.getByRole('button', { name: 'Healthy…' }).click();
-  await tab.page.locator('dialog').getByRole('button', { name: 'Healthy again' }).click();
-  await see('is well again');
+  await tab.page.locator('dialog').getByRole('button', { name: 'Mark healthy' }).click();
+  await see('is healthy');
   await line.getByText(/recovering|closed/).waitFor();
 });
 
@@ -273,18 +273,18 @@ test('errors are grouped, said to be resolved, and come back', async () => {
   await tab.page.locator('dialog').getByText(/^fingerprint:.* state:retrying,held,failed,dead$/).waitFor();
   await tab.page.locator('dialog').getByRole('button', { name: 'Leave them' }).click();
   await press('Resolve');
-  await tab.page.locator('.standing', { hasText: 'resolved' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'resolved' }).waitFor();
   await stage.api.submit({ kind: 'card.charge', retry: 'fixed(1h, 3 retries)' });
   await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
-  await tab.page.locator('.standing', { hasText: 'regressed' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'regressed' }).waitFor();
   await tab.page.locator('summary', { hasText: 'Classify' }).click();
   await press('Rate limited: wait, do not count');
-  await see('because a person said so');
+  await see(', set by a person');
   await undo('Rate limited from now on');
-  await see('as its policy says');
+  await see(', by its policy');
   await tab.page.locator('summary', { hasText: 'Ignore' }).click();
   await press('For a day');
-  await tab.page.locator('.standing', { hasText: 'ignored' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'ignored' }).waitFor();
 });
 
 test('analytics say whether retrying paid, and lead to the tasks', async () => {
@@ -349,9 +349,9 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await press('Events');
   await see('task.retry_scheduled');
   await press('Pause');
-  await see('The execution is paused');
+  await see('Execution paused');
   await press('Resume');
-  await see('The execution goes on');
+  await see('Execution resumed');
 });
 
 test('a large execution is folded into what is alike, and unfolded on request', async () => {
@@ -431,9 +431,9 @@ test('a workflow is run from the catalog, and versions are compared', async () =
 test('schedules can be run now and paused', async () => {
   await tab.go('schedules');
   await press('Run now');
-  await see('nightly was started by hand');
+  await see('Schedule nightly started');
   await press('Pause');
-  await see('nightly is paused');
+  await see('Schedule nightly paused');
 });
 
 test('a double click is one act', async () => {
@@ -441,7 +441,7 @@ test('a double click is one act', async () => {
   await tab.go('schedules');
   const line = tab.page.locator('tbody tr', { hasText: 'twice' });
   await line.getByRole('button', { name: 'Run now' }).dblclick();
-  await see('twice was started by hand');
+  await see('Schedule twice started');
   await stage.api.put('accounts/twice', { credits: 100 });
   await tab.go('guards/accounts');
   await tab.page.locator('tbody tr', { hasText: 'twice' }).getByRole('button', { name: 'Change…' }).click();
@@ -514,7 +514,7 @@ test('workers and servers are listed, and one is drained', async () => {
   await see('this one');
   const line = tab.page.getByRole('table', { name: 'Workers' }).locator('tbody tr', { hasText: 'worker-1' });
   await line.getByRole('button', { name: 'Drain' }).click();
-  await see('is given nothing more');
+  await see('is draining: running leases finish');
   await line.getByText('drain').first().waitFor();
   const { leases, draining } = await stage.api.post('leases', { worker: 'worker-1' });
   assert.deepEqual([leases, draining], [[], true]);
@@ -525,11 +525,11 @@ test('workers and servers are listed, and one is drained', async () => {
 test('a loop is paused for a while with a reason that every page shows', async () => {
   await tab.go('admin');
   await press('Pause…');
-  await tab.page.getByLabel('Why (everybody sees it)').fill('the bank is down');
+  await tab.page.getByLabel('Reason (shown to everybody)').fill('the bank is down');
   await tab.page.locator('dialog').getByRole('button', { name: 'Pause' }).click();
   await see('the bank is down');
   await press('Resume');
-  await see('runs again');
+  await see(/^Loop .* resumed$/);
 });
 
 test('an alert is tried on what has happened before it is made', async () => {
@@ -594,10 +594,10 @@ test('the playground holds a policy against what really failed, and it can be us
   await card.getByText('came back and would have been given up before').waitFor();
   await tab.page.locator('textarea').fill('fixed(10m, 3 retries)');
   await card.getByRole('button', { name: 'Use it for report.export', exact: true }).click();
-  await see('New tasks of report.export are retried so');
+  await see('Policy of report.export saved');
   assert.equal((await stage.api.get('policies/report.export')).policy.max_retries, 3);
-  await undo('New tasks of report.export are retried so');
-  await see('report.export has no policy of its own any more');
+  await undo('Policy of report.export saved');
+  await see('Policy of report.export deleted');
   await card.getByRole('combobox', { name: 'Filter' }).fill('state:nonsense');
   await tab.page.keyboard.press('Enter');
   await card.getByRole('alert').waitFor();
@@ -606,15 +606,15 @@ test('the playground holds a policy against what really failed, and it can be us
 test('a task that waits is given another policy, and that can be undone', async () => {
   await tab.go(`t/${ids.long}`);
   await press('Policy');
-  await tab.page.getByRole('button', { name: 'Another policy…' }).click();
+  await tab.page.getByRole('button', { name: 'Change policy…' }).click();
   const dialog = tab.page.getByRole('dialog');
   await dialog.locator('textarea').fill('fixed(1d, 5 retries)');
   await dialog.getByText('6 executions: 1 first try + 5 retries').waitFor();
-  await dialog.getByRole('button', { name: 'Give it this policy' }).click();
-  await see('is retried so from its next failure on');
+  await dialog.getByRole('button', { name: 'Save policy' }).click();
+  await see('it applies from the next failure on');
   assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 5);
-  await undo('is retried so from its next failure on');
-  await see('is retried as before');
+  await undo('it applies from the next failure on');
+  await see(/^Policy of task .* restored$/);
   assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 2);
 });
 
@@ -669,7 +669,7 @@ test('the demo has a guide that is ticked by doing, and a server has none', asyn
     while (!failing) [failing] = (await api.get('tasks?q=kind:kyc.recheck state:retrying&limit=1')).items;
     await step(1).locator(`a[href="t/${failing.id}"]`).click();
     await own.page.locator('button:not([aria-disabled=true])', { hasText: 'Retry now' }).click();
-    await own.page.getByText('is tried again').waitFor();
+    await own.page.getByText(/ retried$/).waitFor();
     await own.go('');
     await done(1);
     await done(2);
@@ -741,7 +741,7 @@ test('the next attempt is dragged to another time, and stays when it is let go b
   const when = Date.parse(await dialog.getByLabel(/How long from now/).inputValue());
   assert.ok(when > Date.now() + 3_600_000, new Date(when));
   await dialog.getByRole('button', { name: 'Reschedule' }).click();
-  await see('has a new time');
+  await see(/ rescheduled$/);
   assert.equal(Date.parse((await stage.api.get(`tasks/${id}`)).next_retry_at), when);
   await stage.api.post(`tasks/${id}/cancel`);
 });
@@ -753,7 +753,7 @@ test('loops say how often they look, when they did and what they moved', async (
   assert.match(await cell('whose retry is due', 'every'), /^[\d.]+(ms|s|m)$/);
   assert.match(await cell('whose retry is due', 'looked'), /^(now|\d+\w+ ago)$/);
   assert.match(await cell('whose first start is due', 'moved'), /^[\d,]+$/);
-  assert.equal(await cell('calls whoever starts tasks elsewhere', 'every'), 'when asked');
+  assert.equal(await cell('calls external executors', 'every'), 'when asked');
 });
 
 test('thirty days are a calendar whose days lead to their tasks', async () => {

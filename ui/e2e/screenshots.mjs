@@ -37,7 +37,7 @@ try {
         await page.waitForTimeout(500);
       }
       await page.screenshot({ path: join(out, `${name}-${way}.png`) });
-      // What does not fit on the screen is seen once.
+      // The whole page too.
       if (process.env.WHOLE) await page.screenshot({ path: join(out, `${name}-${way}-whole.png`), fullPage: true });
     }
     await page.close();
@@ -54,7 +54,7 @@ try {
   await rm(folder, { recursive: true, force: true });
 }
 
-/** What the demo has none of: a workflow, a schedule, a rule, a policy, and a task that has been failing for a while. */
+/** Resources that the demo lacks: a workflow, a schedule, a rule, a policy, and a task that has been failing for a while. */
 async function more() {
   const exp = 'exp(60s, x2, max 1h, 5 retries, jitter full)';
   const steps = {
@@ -111,7 +111,7 @@ function screens(isPhone) {
     'task-zoom': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}?zoom=1h`),
     'task-policy': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, async (page) => {
       await page.getByRole('button', { name: 'Policy', exact: true }).click();
-      await page.getByRole('button', { name: 'Another policy…' }).click();
+      await page.getByRole('button', { name: 'Change policy…' }).click();
     }),
     'task-acts': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, (page) => page.keyboard.press('.')),
     executions: still('executions'),

@@ -1,4 +1,4 @@
-// A real server, a real browser, and a worker that fails when it is told to.
+// A real server, a real browser, and a worker that fails on request.
 import { spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { existsSync } from 'node:fs';
@@ -48,7 +48,7 @@ export async function startServer(args, folder) {
   };
 }
 
-/** What a client may say to the server. */
+/** An API client. */
 export function clientOf(url, key) {
   async function call(method, path, body) {
     const headers = { ...(key ? { authorization: `Bearer ${key}` } : {}), ...(body === undefined ? {} : { 'content-type': 'application/json' }) };

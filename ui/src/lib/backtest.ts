@@ -1,4 +1,4 @@
-/** What another policy would have made of recorded failures, in words and in rows. */
+/** The backtest of a policy on recorded failures, in words and in rows. */
 
 import type { PolicyBacktest } from '../api/types';
 import { terms } from './filter';
@@ -34,7 +34,7 @@ export interface Row {
   title: string;
   was: string;
   is: string;
-  /** What has changed, and whether that is good. */
+  /** The change, and whether it is good. */
   change: string;
   good: boolean | null;
 }

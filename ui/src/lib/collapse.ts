@@ -1,4 +1,4 @@
-/** What is too large to be drawn task by task: what is alike stands together in one box, and what is over leads straight on. */
+/** Folds large graphs: tasks of one step and state share a box, and so do finished steps in a row. */
 
 import { depths } from './depths';
 import type { Badge } from './states';

@@ -1,4 +1,4 @@
-/** What tasks have in common and in what they differ: for each label and the queue, how many have which value. */
+/** Facets of tasks: for each label and the queue, how many tasks have which value. */
 
 import { quote } from './filter';
 

@@ -71,13 +71,13 @@ export function withField(filter: string, field: string, value: string | null): 
 }
 
 export interface Suggestion {
-  /** What the whole filter would be. */
+  /** The whole filter with the suggestion. */
   filter: string;
-  /** What is shown. */
+  /** The text that is shown. */
   text: string;
 }
 
-/** What could follow at the caret, at most eight. */
+/** At most eight suggestions at the caret. */
 export function suggest(filter: string, caret: number): Suggestion[] {
   const term = terms(filter).find((it) => it.start <= caret && caret <= it.start + it.text.length);
   const written = term ? term.text.slice(0, caret - term.start) : '';

@@ -1,4 +1,4 @@
-/** Failures that look the same, together. */
+/** Groups of failures with the same error. */
 
 import { get } from '../api/client';
 import type { Page, TaskLine } from '../api/types';
@@ -21,7 +21,7 @@ export interface Group {
   runs: number;
   /** The next retry of any of them that is not held. */
   next: string | null;
-  /** What keeps those that are held. */
+  /** Reason why they are held. */
   heldBy: string | null;
   since: string;
 }
@@ -63,7 +63,7 @@ export function nextSentence(group: Group, now: number, zone: Zone): string {
   return group.dead === group.tasks.length ? 'None of them will be retried by itself.' : 'They run as soon as a worker takes them.';
 }
 
-/** What became of tasks with one error. */
+/** How tasks with one error ended. */
 export interface Ended {
   recovered: number;
   dead: number;
@@ -71,7 +71,7 @@ export interface Ended {
   more: boolean;
 }
 
-/** Asks what became of others with the same error: the only honest answer to whether retrying helps. */
+/** Counts how other tasks with the same error ended, which tells whether retrying helps. */
 export async function endedOf(fingerprint: string | null, signal: AbortSignal): Promise<Ended | null> {
   if (!fingerprint) return null;
   const ended = (state: string) => get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);

@@ -9,17 +9,17 @@ export const STEPS: readonly Step[] = ['why', 'retry', 'bank', 'wave', 'own'];
 
 /** A task of this kind takes the bank down or brings it back. */
 export const BANK = 'demo.bank';
-/** What the demo has tasks of by itself; any other is somebody's own. */
+/** Kinds of the demo's own tasks. */
 export const KINDS = [
   'payments.charge', 'email.send', 'invoice.render', 'report.export', 'kyc.recheck', 'crm.sync', 'thumbnail.make',
   'order.reserve', 'order.ship', 'order.refund', BANK,
 ];
 
-/** What the browser keeps about one start of the demo. */
+/** Progress of one start of the demo, kept in the browser. */
 export interface Kept {
   done: Step[];
   hidden: boolean;
-  /** What was last asked of the bank from here. */
+  /** Whether this page took the bank down. */
   down: boolean;
   /** When it was last brought back, on the server's clock. */
   backAt: string | null;
@@ -27,7 +27,7 @@ export interface Kept {
 
 export const NOTHING: Kept = { done: [], hidden: false, down: false, backAt: null };
 
-/** What was kept, as far as it can be read. */
+/** Reads the kept progress; unreadable parts are left out. */
 export function read(text: string | null): Kept {
   try {
     const { done, hidden, down, backAt } = JSON.parse(text ?? '{}') as Partial<Record<keyof Kept, unknown>>;
@@ -110,7 +110,7 @@ export function ownCommand(server: string): string {
 
 export const bankWords = ({ down }: Kept) => (down ? 'Bring it back' : 'Take the bank down');
 
-/** What is to be done about a step, or that it is done. */
+/** The line below a step. */
 export function about(step: Step, kept: Kept, wave?: Wave | null): string {
   const isDone = kept.done.includes(step);
   switch (step) {

@@ -14,7 +14,7 @@ function sorted(value: unknown): unknown {
   return Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])]));
 }
 
-/** What is not as it was, field by field; lists are one thing. */
+/** Differences field by field; a list is one value. */
 export function differences(before: unknown, after: unknown, path = ''): Difference[] {
   if (same(before, after)) return [];
   if (!isObject(before) || !isObject(after)) return [{ path: path || 'payload', before, after }];
@@ -40,7 +40,7 @@ function unsayable(value: unknown, path: string): string | null {
 
 export type Patch = { patch: unknown } | { unsayable: string };
 
-/** What to send so that `before` becomes `after`. */
+/** The merge patch that turns `before` into `after`. */
 export function patchOf(before: unknown, after: unknown, path = ''): Patch {
   if (isObject(before) && isObject(after)) {
     const patch: Record<string, unknown> = {};

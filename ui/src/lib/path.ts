@@ -30,7 +30,7 @@ export function criticalPath(tasks: Timed[], edges: { from: string; to: string }
   const chain = new Map<string, Timed>();
   for (let task = latest([...known.values()]); task && !chain.has(task.id); task = latest(before.get(task.id) ?? [])) chain.set(task.id, task);
   const path = [...chain.values()].reverse();
-  /** What has not happened yet has taken no time. */
+  /** Steps that have not started have taken no time. */
   const seen = (task: Timed) => instant(task.ended_at) ?? now;
   return path.map((task, i) => {
     const previous = path[i - 1];

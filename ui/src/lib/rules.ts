@@ -2,7 +2,7 @@
 
 import type { NewRule, Rule } from '../api/types';
 
-/** What the limit of a rule counts; a rule that is only fair has none. */
+/** The field that holds the limit of a rule; a rule that is only fair has none. */
 export function limitKind(rule: Rule): 'max_running' | 'capacity' | null {
   if (rule.max_running !== null) return 'max_running';
   return rule.capacity !== null ? 'capacity' : null;

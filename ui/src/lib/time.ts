@@ -118,7 +118,7 @@ export function written(at: number, zone: Zone): string {
   return `${text}${ahead < 0 ? '-' : '+'}${two(Math.abs(ahead) / 60)}:${two(Math.abs(ahead) % 60)}`;
 }
 
-/** What a person typed; without an offset it is meant in the chosen zone. */
+/** Reads a time that a person typed; without an offset it is meant in the chosen zone. */
 export function readTime(text: string, zone: Zone): number | null {
   const typed = text.trim();
   if (!/^\d{4}-\d\d-\d\d/.test(typed)) return null;

@@ -124,7 +124,7 @@ export interface Near<P, F> {
   later: number;
 }
 
-/** What lies within a span before and after now; all of it without a span. */
+/** Attempts within a span before and after now; all of them without a span. */
 export function near<P extends PastPoint, F extends FuturePoint>(past: P[], future: F[], now: number, span: number | null): Near<P, F> {
   if (span === null) return { past, future, earlier: 0, later: 0 };
   const before = past.filter((it) => it.end >= now - span);

@@ -1,4 +1,4 @@
-/** What was done of the demo's guide in this browser, wherever in the dashboard. One start of the demo is one beginning. */
+/** Progress of the demo's guide, kept in this browser for each start of the demo. */
 
 import { get, onDone, part } from '../api/client';
 import type { Instance, Page, Task, Worker } from '../api/types';

@@ -62,7 +62,7 @@ class Live {
     this.stop = stop;
     const wasPaused = this.mode === 'paused';
     this.mode = 'connecting';
-    // What happened while nobody looked is asked for once.
+    // Missed events are asked for once.
     if (wasPaused) this.tell([]);
     while (!stop.signal.aborted) {
       try {

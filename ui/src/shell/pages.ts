@@ -2,7 +2,7 @@
 
 export const PAGES = ['admin', 'analytics', 'e', 'errors', 'executions', 'guards', 'playground', 'rules', 'schedules', 't', 'tasks', 'upcoming', 'workers', 'workflows', 'x'];
 
-/** What the menu shows, the key behind `g` that leads there, and a picture in a square of 16. */
+/** The menu: titles, the key after `g`, and icons of 16 by 16. */
 export const MENU: { title: string; to: string; key: string; icon: string; phone?: boolean }[] = [
   { title: 'Overview', to: '', key: 'o', icon: 'M2 2h5v7H2zM9 2h5v4H9zM9 8h5v6H9zM2 11h5v3H2z', phone: true },
   { title: 'Tasks', to: 'tasks', key: 't', icon: 'M2 4h1M6 4h8M2 8h1M6 8h8M2 12h1M6 12h8', phone: true },

@@ -28,7 +28,7 @@ class Router {
     return this.place.parts[0] ?? '';
   }
 
-  /** What follows the page: an id, or the path of a workflow. */
+  /** The path after the page: an id, or the path of a workflow. */
   get rest(): string[] {
     return this.place.parts.slice(1);
   }
