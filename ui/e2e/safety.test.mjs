@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createServer, request } from 'node:http';
 import { after, before, test } from 'node:test';
-import { clientOf, fill, openPage, openStage } from './stage.mjs';
+import { clientOf, openPage, openStage } from './stage.mjs';
 
 let stage;
 
