@@ -14,7 +14,10 @@ export default ts.config(
     rules: {
       // svelte-check and tsc know the names better.
       'no-undef': 'off',
-      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_', varsIgnorePattern: '^_', ignoreRestSiblings: true }],
+      '@typescript-eslint/no-unused-vars': [
+        'error',
+        { argsIgnorePattern: '^_', varsIgnorePattern: '^_', ignoreRestSiblings: true },
+      ],
       eqeqeq: 'error',
       'no-console': ['error', { allow: ['error'] }],
       'svelte/no-at-html-tags': 'error',

@@ -34,7 +34,8 @@ test('the commands that can be copied are there', () => {
       const command = words.split(' ').slice(0, 2).join(' ');
       const whole = knows(command);
       const first = knows(command.split(' ')[0]);
-      const takesValues = /\[OPTIONS\] (?:<|\[)(?!COMMAND)/.test(first.stdout ?? '') || !/Commands:/.test(first.stdout ?? '');
+      const takesValues =
+        /\[OPTIONS\] (?:<|\[)(?!COMMAND)/.test(first.stdout ?? '') || !/Commands:/.test(first.stdout ?? '');
       count += 1;
       if (first.status !== 0 || (whole.status !== 0 && !takesValues)) missing.push(`${name}: comeback ${command}`);
     }

@@ -16,7 +16,12 @@ export async function weigh() {
 }
 
 /** In seconds from the command. */
-export const TARGETS = { 'first screen': 3, 'first retry visible': 5, 'first action possible': 20, 'first recovered': 15 };
+export const TARGETS = {
+  'first screen': 3,
+  'first retry visible': 5,
+  'first action possible': 20,
+  'first recovered': 15,
+};
 
 /** Starts the demo as somebody would, and says when each of the above was seen. `then` looks at what else is there. */
 export async function watchDemo(browser, then = async () => {}) {

@@ -21,7 +21,8 @@ after(async () => {
 
 const text = (selector) => tab.page.locator(selector).first().innerText();
 const see = (what) => tab.page.getByText(what).first().waitFor();
-const undo = (said) => tab.page.locator('.toasts > div', { hasText: said }).getByRole('button', { name: 'Undo' }).click();
+const undo = (said) =>
+  tab.page.locator('.toasts > div', { hasText: said }).getByRole('button', { name: 'Undo' }).click();
 const press = (name) => tab.page.getByRole('button', { name, exact: true }).first().click();
 
 test('the overview names what is failing, when it is retried and what can be pressed', async () => {
@@ -93,7 +94,7 @@ test('a task shows its past, the now line, its future and where it ends', async 
   assert.match(await picture.getAttribute('aria-label'), /1 past attempt, next in .*5 to come, gives up .* → dead/);
   assert.equal(await picture.locator('.to-come').count(), 5);
   assert.equal(await picture.locator('.now').count(), 1);
-  assert.equal(await picture.locator('.end').count() > 0, true);
+  assert.equal((await picture.locator('.end').count()) > 0, true);
   await press('Policy');
   await see('"strategy": "exponential"');
   await press('Events');
@@ -111,7 +112,8 @@ test('retry now brings the next attempt forward, and the page follows by itself'
 
 test('of many attempts the newest are shown, the older ones page by page, any two compared', async () => {
   const [id] = await stage.api.submit({ kind: 'worn.out', retry: { strategy: 'immediate', max_retries: 500 } });
-  for (let i = 1; i <= 203; i += 1) await stage.api.fail('worn.out', { status: 503, message: i < 203 ? 'not yet' : 'the last one' });
+  for (let i = 1; i <= 203; i += 1)
+    await stage.api.fail('worn.out', { status: 503, message: i < 203 ? 'not yet' : 'the last one' });
   await tab.go(`t/${id}`);
   await see('50 of 203');
   await see('the last one');
@@ -141,7 +143,10 @@ test('a retry can be put off and cancelled with a note', async () => {
   await tab.page.getByLabel(/How long from now/).fill('3h');
   await tab.page.locator('dialog').getByRole('button', { name: 'Reschedule' }).click();
   await see('Attempt 2 of 3 in 2h 59m');
-  await tab.page.getByRole('button', { name: /^Cancel/ }).first().click();
+  await tab.page
+    .getByRole('button', { name: /^Cancel/ })
+    .first()
+    .click();
   await tab.page.getByLabel('Note (kept in the log)').fill('not needed any more');
   await tab.page.locator('dialog').getByRole('button', { name: 'Cancel', exact: true }).click();
   await tab.page.locator('[data-badge=canceled]').first().waitFor();
@@ -150,7 +155,11 @@ test('a retry can be put off and cancelled with a note', async () => {
 });
 
 test('a payload is edited, its difference seen, and the task retried with it', async () => {
-  const [id] = await stage.api.submit({ kind: 'card.charge', payload: { card: { number: '1', name: 'A' }, coupon: 'x' }, retry: 'fixed(1h, 3 retries)' });
+  const [id] = await stage.api.submit({
+    kind: 'card.charge',
+    payload: { card: { number: '1', name: 'A' }, coupon: 'x' },
+    retry: 'fixed(1h, 3 retries)',
+  });
   await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
   await tab.go(`t/${id}`);
   await see('no such card');
@@ -270,7 +279,10 @@ test('errors are grouped, said to be resolved, and come back', async () => {
   await tab.page.waitForURL(/\/e\/[0-9a-f]{16}/);
   await see('card.charge');
   await press('Retry all…');
-  await tab.page.locator('dialog').getByText(/^fingerprint:.* state:retrying,held,failed,dead$/).waitFor();
+  await tab.page
+    .locator('dialog')
+    .getByText(/^fingerprint:.* state:retrying,held,failed,dead$/)
+    .waitFor();
   await tab.page.locator('dialog').getByRole('button', { name: 'Leave them' }).click();
   await press('Resolve');
   await tab.page.locator('.state', { hasText: 'resolved' }).waitFor();
@@ -304,13 +316,18 @@ test('analytics name the hour in which far more failed, what has changed and wha
     for (const failures of [1, 1, 1, 14, 1]) {
       await other.api.post('tasks', { tasks: Array.from({ length: failures }, () => ({ kind: 'crm.sync' })) });
       const { leases } = await other.api.post('leases', { worker: 'tester', limit: failures });
-      await other.api.post('leases/report', { reports: leases.map(({ lease }) => ({ lease, outcome: 'failed', error: { message: 'refused' } })) });
+      await other.api.post('leases/report', {
+        reports: leases.map(({ lease }) => ({ lease, outcome: 'failed', error: { message: 'refused' } })),
+      });
       await other.api.post('clock/advance', { by: '1h' });
     }
     await there.go('analytics?range=24h');
     await there.page.getByText('14 attempts failed, usually about 1').waitFor();
     await there.page.getByText('In the 24h before no attempt had ended').waitFor();
-    assert.match(await there.page.locator('.lead').innerText(), /0 retries: 0 useful and 0 wasted, which cost 0c of \d+c/);
+    assert.match(
+      await there.page.locator('.lead').innerText(),
+      /0 retries: 0 useful and 0 wasted, which cost 0c of \d+c/,
+    );
     const { now } = await other.api.get('clock');
     await other.api.post('clock/advance', { by: '30h' });
     await there.page.reload();
@@ -340,8 +357,14 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await tab.page.getByRole('link', { name: /order-fulfilment/ }).click();
   await tab.page.locator('.state', { hasText: 'waits for charge' }).first().waitFor();
   assert.equal(await tab.page.locator('.box').count(), 4);
-  assert.match(await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(), /↻\s+charge/);
-  assert.match(await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(), /^attempt 2, in \d+/);
+  assert.match(
+    await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(),
+    /↻\s+charge/,
+  );
+  assert.match(
+    await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(),
+    /^attempt 2, in \d+/,
+  );
   await press('Gantt');
   await tab.page.getByRole('group', { name: /When each of 4 tasks ran/ }).waitFor();
   await press('List');
@@ -355,12 +378,24 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
 });
 
 test('a large execution is folded into what is alike, and unfolded on request', async () => {
-  const loads = Array.from({ length: 160 }, (_, n) => ({ key: `load[${n}]`, kind: 'wide.load', delay: '1h', needs: ['plan'] }));
-  const tasks = [{ key: 'plan', kind: 'wide.plan' }, ...loads, { key: 'report', kind: 'wide.report', needs: loads.map(({ key }) => key) }];
+  const loads = Array.from({ length: 160 }, (_, n) => ({
+    key: `load[${n}]`,
+    kind: 'wide.load',
+    delay: '1h',
+    needs: ['plan'],
+  }));
+  const tasks = [
+    { key: 'plan', kind: 'wide.plan' },
+    ...loads,
+    { key: 'report', kind: 'wide.report', needs: loads.map(({ key }) => key) },
+  ];
   const { execution_id } = await stage.api.post('tasks', { execution: { name: 'wide-open' }, tasks });
   await tab.go(`x/${execution_id}`);
   await see('162 tasks in 3 boxes');
-  assert.deepEqual((await tab.page.locator('.box .name').allTextContents()).map((it) => it.trim()), ['○ plan', '○ 160 × load', '○ report']);
+  assert.deepEqual(
+    (await tab.page.locator('.box .name').allTextContents()).map((it) => it.trim()),
+    ['○ plan', '○ 160 × load', '○ report'],
+  );
   await tab.page.locator('.box', { hasText: '160 × load' }).click();
   await see('160 of 162 tasks');
   await press('Graph');
@@ -382,8 +417,17 @@ test('an execution shows its critical path, is filtered, exported, and cancelled
   await tab.page.locator('summary', { hasText: 'Export' }).click();
   const [file] = await Promise.all([tab.page.waitForEvent('download'), press('CSV')]);
   assert.equal(file.suggestedFilename(), 'order-fulfilment.csv');
-  assert.match(await readFile(await file.path(), 'utf8'), /^id,key,.*\r\n[^\r]*,charge,order\.charge,retry_pending,[^\r]*\r\n$/);
-  const { execution_id } = await stage.api.post('tasks', { execution: { name: 'in vain' }, tasks: [{ key: 'a', kind: 'vain.a', delay: '1h' }, { key: 'b', kind: 'vain.b', needs: ['a'] }] });
+  assert.match(
+    await readFile(await file.path(), 'utf8'),
+    /^id,key,.*\r\n[^\r]*,charge,order\.charge,retry_pending,[^\r]*\r\n$/,
+  );
+  const { execution_id } = await stage.api.post('tasks', {
+    execution: { name: 'in vain' },
+    tasks: [
+      { key: 'a', kind: 'vain.a', delay: '1h' },
+      { key: 'b', kind: 'vain.b', needs: ['a'] },
+    ],
+  });
   await tab.go(`x/${execution_id}`);
   await tab.page.locator('.box').first().waitFor();
   await press('Cancel');
@@ -397,7 +441,12 @@ test('an execution shows its critical path, is filtered, exported, and cancelled
 });
 
 test('of a graph that is larger than the screen a small map shows where one is', async () => {
-  const tasks = Array.from({ length: 60 }, (_, i) => ({ key: `s${i}`, kind: 'long.step', delay: '1h', needs: i < 3 ? [] : [`s${i - 3}`] }));
+  const tasks = Array.from({ length: 60 }, (_, i) => ({
+    key: `s${i}`,
+    kind: 'long.step',
+    delay: '1h',
+    needs: i < 3 ? [] : [`s${i - 3}`],
+  }));
   const { execution_id } = await stage.api.post('tasks', { execution: { name: 'long' }, tasks });
   await tab.go(`x/${execution_id}`);
   const map = tab.page.locator('svg.map');
@@ -575,8 +624,14 @@ test('a subscription is made, its secret shown once, and a test delivered', asyn
 test('the playground asks the server what a policy means, in every dialect', async () => {
   await tab.go('playground');
   await see('9 executions');
-  assert.equal(await tab.page.locator('.band').count() > 0, true);
-  for (const [dialect, executions] of [['workflow', 6], ['task', 4], ['job', 6], ['run', 8], ['step', 5]]) {
+  assert.equal((await tab.page.locator('.band').count()) > 0, true);
+  for (const [dialect, executions] of [
+    ['workflow', 6],
+    ['task', 4],
+    ['job', 6],
+    ['run', 8],
+    ['step', 5],
+  ]) {
     await tab.page.getByLabel('Dialect').selectOption(dialect);
     await see(`${executions} executions`);
   }
@@ -585,7 +640,9 @@ test('the playground asks the server what a policy means, in every dialect', asy
 });
 
 test('the playground holds a policy against what really failed, and it can be used from there', async () => {
-  await tab.go(`playground?policy=${encodeURIComponent('fixed(10m, 3 retries)')}&q=${encodeURIComponent('kind:report.export')}`);
+  await tab.go(
+    `playground?policy=${encodeURIComponent('fixed(10m, 3 retries)')}&q=${encodeURIComponent('kind:report.export')}`,
+  );
   const card = tab.page.getByRole('region', { name: 'On your own failures' });
   // It came back at once; ten minutes later it would have too.
   await card.getByText('1 of 1 task would have come back, as it did, with as many retries (1).').waitFor();
@@ -626,7 +683,10 @@ test('keys lead everywhere, and the palette finds a task', async () => {
   await tab.page.waitForURL(/\/tasks/);
   await tab.page.keyboard.press('Control+k');
   await tab.page.getByRole('combobox', { name: 'Search or jump' }).fill('kind:email.send');
-  await tab.page.getByRole('option', { name: /✓ email\.send/ }).first().waitFor();
+  await tab.page
+    .getByRole('option', { name: /✓ email\.send/ })
+    .first()
+    .waitFor();
   await tab.page.keyboard.press('Enter');
   await tab.page.waitForURL(new RegExp(`/t/${ids.fine}`));
   await tab.page.keyboard.press('?');
@@ -678,7 +738,10 @@ test('the demo has a guide that is ticked by doing, and a server has none', asyn
     await step(3).getByRole('button', { name: 'Bring it back' }).click();
     await done(3);
     await done(4);
-    assert.match(await own.page.locator('.command code').innerText(), new RegExp(`^comeback run --server ${demo.url} --retry `));
+    assert.match(
+      await own.page.locator('.command code').innerText(),
+      new RegExp(`^comeback run --server ${demo.url} --retry `),
+    );
     await api.submit({ kind: 'my.own' });
     await own.page.getByText('All five are done').waitFor();
     await own.page.getByRole('button', { name: 'Close', exact: true }).click();
@@ -748,7 +811,8 @@ test('the next attempt is dragged to another time, and stays when it is let go b
 
 test('loops say how often they look, when they did and what they moved', async () => {
   await tab.go('admin/loops');
-  const cell = (name, column) => tab.page.locator('tbody tr', { hasText: name }).locator(`[data-column=${column}]`).innerText();
+  const cell = (name, column) =>
+    tab.page.locator('tbody tr', { hasText: name }).locator(`[data-column=${column}]`).innerText();
   await see('makes tasks ready whose retry is due');
   assert.match(await cell('whose retry is due', 'every'), /^[\d.]+(ms|s|m)$/);
   assert.match(await cell('whose retry is due', 'looked'), /^(now|\d+\w+ ago)$/);

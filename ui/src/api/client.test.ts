@@ -12,11 +12,14 @@ let sent: Sent[];
 beforeEach(() => {
   sent = [];
   vi.stubGlobal('document', { baseURI: 'http://localhost/' });
-  vi.stubGlobal('fetch', (_: string, { method, headers }: { method: string; headers: Record<string, string> }) =>
-    new Promise((done, fail) => {
-      const answer = (status: number) => done(new Response(status < 300 ? '{}' : '{"title":"no"}', { status }));
-      sent.push({ method, key: headers['idempotency-key'], answer, lose: () => fail(new TypeError('lost')) });
-    }));
+  vi.stubGlobal(
+    'fetch',
+    (_: string, { method, headers }: { method: string; headers: Record<string, string> }) =>
+      new Promise((done, fail) => {
+        const answer = (status: number) => done(new Response(status < 300 ? '{}' : '{"title":"no"}', { status }));
+        sent.push({ method, key: headers['idempotency-key'], answer, lose: () => fail(new TypeError('lost')) });
+      }),
+  );
 });
 
 it('sends an act once while it is in flight', async () => {

@@ -92,7 +92,10 @@ export function ask<T>(method: string, path: string, options: Ask = {}): Promise
   const name = JSON.stringify([method, path, options.query, options.body, session.namespace]);
   const before = intents.get(name);
   if (before?.answer) return before.answer as Promise<T>;
-  const key = before && Date.now() - before.lostAt < REPEAT_MS ? before.key : (crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`);
+  const key =
+    before && Date.now() - before.lostAt < REPEAT_MS
+      ? before.key
+      : (crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`);
   const answer = send<T>(method, path, options, key).then(
     (body) => {
       intents.delete(name);
@@ -125,7 +128,12 @@ async function send<T>(method: string, path: string, { query, body, signal }: As
   } catch (error) {
     if (signal?.aborted) throw error;
     session.reachable = false;
-    throw new Problem({ type: 'unreachable', title: 'The server does not answer', status: 0, detail: 'Is it still running? The page goes on trying.' });
+    throw new Problem({
+      type: 'unreachable',
+      title: 'The server does not answer',
+      status: 0,
+      detail: 'Is it still running? The page goes on trying.',
+    });
   }
   session.heard();
   if (method !== 'GET' && answer.ok) watchers.forEach((watch) => watch({ method, path, body }));

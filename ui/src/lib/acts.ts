@@ -25,7 +25,9 @@ const DONE: Record<Act, string> = {
 };
 
 export function bodyOf(details: Details): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(details).filter(([, value]) => value !== undefined && value !== '' && value !== false));
+  return Object.fromEntries(
+    Object.entries(details).filter(([, value]) => value !== undefined && value !== '' && value !== false),
+  );
 }
 
 /** Reads typed text as an instant or a delay; the server explains what is neither. */
@@ -35,23 +37,44 @@ export function moment(text: string, zone: Zone): Pick<Details, 'at' | 'delay'> 
 }
 
 /** The act that undoes another; `null` if none does: a canceled task stays canceled. */
-export function reverse(verb: Act, before: Pick<Task, 'state' | 'next_retry_at' | 'start_at'> | undefined, details: Details = {}): { verb: Act; details: Details } | null {
+export function reverse(
+  verb: Act,
+  before: Pick<Task, 'state' | 'next_retry_at' | 'start_at'> | undefined,
+  details: Details = {},
+): { verb: Act; details: Details } | null {
   if (verb === 'pause') return { verb: 'resume', details: {} };
   if (verb === 'resume') return { verb: 'pause', details: {} };
   const at = before?.next_retry_at ?? before?.start_at;
   // An attempt that was brought forward goes back to its time, as long as it has not begun.
-  const isMove = verb === 'snooze' || verb === 'reschedule' || (verb === 'retry' && before?.state === 'retry_pending' && !!details.keep_counters && !details.payload_patch);
+  const isMove =
+    verb === 'snooze' ||
+    verb === 'reschedule' ||
+    (verb === 'retry' && before?.state === 'retry_pending' && !!details.keep_counters && !details.payload_patch);
   return isMove && at ? { verb: 'reschedule', details: { at } } : null;
 }
 
 /** `before` is the task as it was, so that the act can be undone; `changed` is called after undo. */
-export async function act(verb: Act, id: string, details: Details = {}, before?: Task, changed?: () => void): Promise<Task> {
+export async function act(
+  verb: Act,
+  id: string,
+  details: Details = {},
+  before?: Task,
+  changed?: () => void,
+): Promise<Task> {
   const answer = await post<{ task: Task; message?: string }>(`tasks/${part(id)}/${verb}`, bodyOf(details));
   const back = reverse(verb, before, details);
   const undo = back
-    ? () => void act(back.verb, id, { ...back.details, note: `undo: ${verb}` }).then(changed, (error: unknown) => toasts.refuse(error))
+    ? () =>
+        void act(back.verb, id, { ...back.details, note: `undo: ${verb}` }).then(changed, (error: unknown) =>
+          toasts.refuse(error),
+        )
     : undefined;
-  toasts.say(`${answer.task.name ?? answer.task.kind} ${short(id)} ${DONE[verb]}`, 'good', { title: 'Open', to: `t/${id}` }, undo);
+  toasts.say(
+    `${answer.task.name ?? answer.task.kind} ${short(id)} ${DONE[verb]}`,
+    'good',
+    { title: 'Open', to: `t/${id}` },
+    undo,
+  );
   return answer.task;
 }
 
@@ -70,5 +93,10 @@ export async function actOnAll(verb: Act, ids: string[], changed?: () => void): 
   const rest = ids.length - done.length;
   const back = done.length > 0 ? reverse(verb, undefined) : null;
   const undo = back ? () => void actOnAll(back.verb, done).then(changed) : undefined;
-  toasts.say(`${verb}: ${count(done.length, 'task')} done${rest ? `, ${rest} refused: ${refusal}` : ''}`, rest ? 'bad' : 'good', undefined, undo);
+  toasts.say(
+    `${verb}: ${count(done.length, 'task')} done${rest ? `, ${rest} refused: ${refusal}` : ''}`,
+    rest ? 'bad' : 'good',
+    undefined,
+    undo,
+  );
 }

@@ -33,12 +33,16 @@ export function unusual(points: Failing[]): Unusual[] {
   const numbers = lived.map((point) => point.failed);
   const usual = middle(numbers);
   const spread = Math.max(1, Math.sqrt(usual), SPREAD * middle(numbers.map((n) => Math.abs(n - usual))));
-  return lived.filter(({ failed }) => failed >= MATTERS && failed > usual + 4 * spread).map(({ at, failed }) => ({ at, failed, usual }));
+  return lived
+    .filter(({ failed }) => failed >= MATTERS && failed > usual + 4 * spread)
+    .map(({ at, failed }) => ({ at, failed, usual }));
 }
 
 /** The change of a number: `12 % more than before`, or that there is none to compare with. */
 export function trend(now: number, before: number): string {
   if (before === 0) return now === 0 ? 'as before' : 'none before';
   const change = Math.round((100 * (now - before)) / before);
-  return change === 0 ? 'as before' : `${Math.abs(change).toLocaleString('en')} % ${change > 0 ? 'more' : 'less'} than before`;
+  return change === 0
+    ? 'as before'
+    : `${Math.abs(change).toLocaleString('en')} % ${change > 0 ? 'more' : 'less'} than before`;
 }

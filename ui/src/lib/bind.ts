@@ -18,7 +18,10 @@ async function bound(kind: string): Promise<BoundPolicy | null> {
 /** Restores the policy that was bound before. */
 const back = (before: BoundPolicy, then: () => void) => () =>
   void put(at(before.kind), { policy: before.policy })
-    .then(() => toasts.say(`Policy of ${before.kind} restored`), (error: unknown) => toasts.refuse(error))
+    .then(
+      () => toasts.say(`Policy of ${before.kind} restored`),
+      (error: unknown) => toasts.refuse(error),
+    )
     .then(then);
 
 export async function bindPolicy(kind: string, policy: unknown, then: () => void = () => undefined): Promise<void> {

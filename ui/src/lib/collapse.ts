@@ -29,11 +29,15 @@ const FEW = 3;
 const OVER = new Set<Badge>(['succeeded', 'recovered', 'skipped']);
 
 /** `load[3]` is one of many `load`. */
-export const stem = ({ key, kind }: { key: string | null; kind: string }): string => key?.replace(/[[\-_.:#/]?\d+\]?$/, '') || kind;
+export const stem = ({ key, kind }: { key: string | null; kind: string }): string =>
+  key?.replace(/[[\-_.:#/]?\d+\]?$/, '') || kind;
 
 /** Circles cannot come of it: those who stand together have as many steps before them, and a chain has no way in but its first. */
 export function collapse(items: Item[], edges: Edge[]): { groups: Group[]; edges: Edge[] } {
-  const depth = depths(items.map((item) => item.id), edges);
+  const depth = depths(
+    items.map((item) => item.id),
+    edges,
+  );
   const alike = new Map<string, Item[]>();
   for (const item of items) {
     const name = JSON.stringify([depth.get(item.id), stem(item), item.kind, item.badge]);
@@ -42,7 +46,9 @@ export function collapse(items: Item[], edges: Edge[]): { groups: Group[]; edges
     else alike.set(name, [item]);
   }
   const together = [...alike.values()].flatMap((same) => (same.length < FEW ? same.map((item) => [item]) : [same]));
-  const groups = together.flatMap((same): Group[] => (same[0] ? [{ id: same[0].id, items: same, isChain: false }] : []));
+  const groups = together.flatMap((same): Group[] =>
+    same[0] ? [{ id: same[0].id, items: same, isChain: false }] : [],
+  );
   return chained(groups, between(groups, edges));
 }
 
@@ -52,7 +58,8 @@ function between(groups: Group[], edges: Edge[]): Edge[] {
   const found = new Map<string, Edge>();
   for (const { from, to, when } of edges) {
     const [a, b] = [place.get(from), place.get(to)];
-    if (a !== undefined && b !== undefined && a !== b) found.set(JSON.stringify([a, b, when]), { from: a, to: b, when });
+    if (a !== undefined && b !== undefined && a !== b)
+      found.set(JSON.stringify([a, b, when]), { from: a, to: b, when });
   }
   return [...found.values()];
 }

@@ -14,7 +14,10 @@ export function nameOf({ status, type, title }: Pick<ErrorGroup, 'status' | 'typ
   return [status, type, status ? title.replace(/^# /, '') : title].filter(Boolean).join(' ');
 }
 
-export type Deed = { action: 'open' | 'resolve' | 'note'; note?: string } | { action: 'ignore'; for?: string; note?: string } | { action: 'classify'; class: 'final' | 'retryable' | 'rate_limited' | 'policy'; note?: string };
+export type Deed =
+  | { action: 'open' | 'resolve' | 'note'; note?: string }
+  | { action: 'ignore'; for?: string; note?: string }
+  | { action: 'classify'; class: 'final' | 'retryable' | 'rate_limited' | 'policy'; note?: string };
 
 /** The triage action that undoes `deed`. */
 export function reverseDeed(before: Pick<ErrorGroup, 'state' | 'reclassified'>, deed: Deed): Deed | null {
@@ -23,9 +26,17 @@ export function reverseDeed(before: Pick<ErrorGroup, 'state' | 'reclassified'>, 
       return { action: 'classify', class: before.reclassified ?? 'policy' };
     case 'resolve':
     case 'ignore':
-      return before.state === 'open' || before.state === 'regressed' ? { action: 'open' } : before.state === 'resolved' ? { action: 'resolve' } : null;
+      return before.state === 'open' || before.state === 'regressed'
+        ? { action: 'open' }
+        : before.state === 'resolved'
+          ? { action: 'resolve' }
+          : null;
     case 'open':
-      return before.state === 'resolved' ? { action: 'resolve' } : before.state === 'ignored' ? { action: 'ignore' } : null;
+      return before.state === 'resolved'
+        ? { action: 'resolve' }
+        : before.state === 'ignored'
+          ? { action: 'ignore' }
+          : null;
     case 'note':
       return null;
   }

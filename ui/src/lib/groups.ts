@@ -52,7 +52,21 @@ export function groups(tasks: TaskLine[]): Group[] {
 
 function begin(key: string, task: TaskLine, badge: Badge): Group {
   const error = errorText(task.last_error) || task.reason?.replaceAll('_', ' ') || 'no error was given';
-  return { key, fingerprint: task.fingerprint, kind: task.kind, error, badge, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
+  return {
+    key,
+    fingerprint: task.fingerprint,
+    kind: task.kind,
+    error,
+    badge,
+    tasks: [],
+    retrying: 0,
+    held: 0,
+    dead: 0,
+    runs: 0,
+    next: null,
+    heldBy: null,
+    since: task.submitted_at,
+  };
 }
 
 /** When a group comes back, as a sentence: what is not held first. */
@@ -60,7 +74,9 @@ export function nextSentence(group: Group, now: number, zone: Zone): string {
   const next = instant(group.next);
   if (next !== null) return next <= now ? 'A retry is due now.' : `Next retry ${relative(next, now)}.`;
   if (group.held) return group.heldBy ? `Held: ${localised(group.heldBy, now, zone)}.` : 'They are held.';
-  return group.dead === group.tasks.length ? 'None of them will be retried by itself.' : 'They run as soon as a worker takes them.';
+  return group.dead === group.tasks.length
+    ? 'None of them will be retried by itself.'
+    : 'They run as soon as a worker takes them.';
 }
 
 /** How tasks with one error ended. */
@@ -74,9 +90,14 @@ export interface Ended {
 /** Counts how other tasks with the same error ended, which tells whether retrying helps. */
 export async function endedOf(fingerprint: string | null, signal: AbortSignal): Promise<Ended | null> {
   if (!fingerprint) return null;
-  const ended = (state: string) => get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);
+  const ended = (state: string) =>
+    get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);
   const [recovered, dead] = await Promise.all([ended('recovered'), ended('failed,dead')]);
-  return { recovered: recovered.items.length, dead: dead.items.length, more: recovered.next_cursor !== null || dead.next_cursor !== null };
+  return {
+    recovered: recovered.items.length,
+    dead: dead.items.length,
+    more: recovered.next_cursor !== null || dead.next_cursor !== null,
+  };
 }
 
 /** Few cases prove nothing, and are said to. */

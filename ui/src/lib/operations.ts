@@ -31,7 +31,10 @@ export const OPERATION_BADGES: Record<Operation['state'], { word: string; glyph:
 };
 
 /** Why it cannot be aborted or undone; `null` when it can. */
-export function operationDisabledReason(verb: 'abort' | 'undo', { state, action, done }: Pick<Operation, 'state' | 'action' | 'done'>): string | null {
+export function operationDisabledReason(
+  verb: 'abort' | 'undo',
+  { state, action, done }: Pick<Operation, 'state' | 'action' | 'done'>,
+): string | null {
   if (verb === 'abort') return state === 'running' ? null : 'it is not running';
   if (action === 'cancel') return 'a cancel cannot be undone';
   if (state === 'undoing' || state === 'undone') return 'it is already undone';

@@ -2,7 +2,16 @@ import { expect, it } from 'vitest';
 import type { Rule } from '../api/types';
 import { limitWords, ruleBody, withLimit } from './rules';
 
-const rule = (of: Partial<Rule>): Rule => ({ name: 'r', match: { queue: 'mail', kind: null, labels: {} }, per: ['tenant'], max_running: null, capacity: null, fair: false, used: [], ...of });
+const rule = (of: Partial<Rule>): Rule => ({
+  name: 'r',
+  match: { queue: 'mail', kind: null, labels: {} },
+  per: ['tenant'],
+  max_running: null,
+  capacity: null,
+  fair: false,
+  used: [],
+  ...of,
+});
 const rest = { match: { queue: 'mail', labels: {} }, per: ['tenant'] };
 
 it('writes all of a rule back, `fair` too', () => {
@@ -22,5 +31,9 @@ it('changes the limit that a rule has', () => {
 });
 
 it('says a limit in words', () => {
-  expect([rule({ max_running: 3 }), rule({ capacity: 9, fair: true }), rule({ fair: true })].map(limitWords)).toEqual(['3 at once', 'weight 9, fair', 'no limit, fair']);
+  expect([rule({ max_running: 3 }), rule({ capacity: 9, fair: true }), rule({ fair: true })].map(limitWords)).toEqual([
+    '3 at once',
+    'weight 9, fair',
+    'no limit, fair',
+  ]);
 });

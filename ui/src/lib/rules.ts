@@ -28,6 +28,7 @@ export function withLimit(rule: Rule, limit: number | null): NewRule {
 
 export function limitWords(rule: Rule): string {
   const kind = limitKind(rule);
-  const limit = kind === null ? 'no limit' : kind === 'capacity' ? `weight ${rule.capacity}` : `${rule.max_running} at once`;
+  const limit =
+    kind === null ? 'no limit' : kind === 'capacity' ? `weight ${rule.capacity}` : `${rule.max_running} at once`;
   return rule.fair ? `${limit}, fair` : limit;
 }

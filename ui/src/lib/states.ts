@@ -3,16 +3,7 @@
 import type { ExecutionState, State, Stats } from '../api/types';
 
 export type Badge =
-  | 'queued'
-  | 'running'
-  | 'retrying'
-  | 'succeeded'
-  | 'recovered'
-  | 'failed'
-  | 'dead'
-  | 'held'
-  | 'canceled'
-  | 'skipped';
+  'queued' | 'running' | 'retrying' | 'succeeded' | 'recovered' | 'failed' | 'dead' | 'held' | 'canceled' | 'skipped';
 
 export interface BadgeStyle {
   badge: Badge;

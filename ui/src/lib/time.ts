@@ -62,7 +62,11 @@ const formats = new Map<string, Intl.DateTimeFormat>();
 function format(at: number, zone: Zone, options: Intl.DateTimeFormatOptions): string {
   const name = `${zone} ${Object.entries(options).join(' ')}`;
   let made = formats.get(name);
-  if (!made) formats.set(name, (made = new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined })));
+  if (!made)
+    formats.set(
+      name,
+      (made = new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined })),
+    );
   return made.format(at);
 }
 

@@ -18,7 +18,12 @@ export interface Held {
 }
 
 /** The state of a worker. `drained`, so that it can be stopped, only if it certainly has no lease. */
-export function standing(worker: Pick<Worker, 'last_seen_at' | 'draining'>, { count, more }: Held, now: number, rate: number): 'draining' | 'drained' | 'takes work' | 'silent' {
+export function standing(
+  worker: Pick<Worker, 'last_seen_at' | 'draining'>,
+  { count, more }: Held,
+  now: number,
+  rate: number,
+): 'draining' | 'drained' | 'takes work' | 'silent' {
   if (worker.draining) return count > 0 || more ? 'draining' : 'drained';
   // A worker that is fully busy does not poll.
   return count > 0 || asksStill(worker, now, rate) ? 'takes work' : 'silent';
