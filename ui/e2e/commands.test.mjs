@@ -14,7 +14,11 @@ function shown(text) {
     const literal = words.split(',').map((it) => it.trim());
     found.add(names.filter((name, i) => literal[i] === `'${name}'`).join(' '));
   }
-  for (const [, words] of text.matchAll(/command=["{`]+comeback ((?:[a-z-]+ ?)+)/g)) found.add(words.trim());
+  for (const [, words] of text.matchAll(/command[=:][\s"'{`]+comeback ((?:[a-z-]+ ?)+)/g)) found.add(words.trim());
+  // A ResourceEditor shows `comeback NOUN list`.
+  if (!text.includes('hasCli={false}')) {
+    for (const [, noun] of text.matchAll(/<ResourceEditor\s+noun="([a-z]+)"/g)) found.add(`${noun} list`);
+  }
   return [...found].filter(Boolean);
 }
 
