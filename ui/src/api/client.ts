@@ -132,7 +132,7 @@ async function send<T>(method: string, path: string, { query, body, signal }: As
       type: 'unreachable',
       title: 'The server does not answer',
       status: 0,
-      detail: 'Is it still running? The page goes on trying.',
+      detail: 'Is it still running? The page keeps trying.',
     });
   }
   session.heard();

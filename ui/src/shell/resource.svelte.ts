@@ -57,7 +57,7 @@ export function resource<Q, T>(
       problem =
         error instanceof Problem
           ? error
-          : new Problem({ type: 'bug', title: 'This page has a fault', status: 0, detail: String(error) });
+          : new Problem({ type: 'bug', title: 'This page has a bug', status: 0, detail: String(error) });
     }
     stop = undefined;
     loading = false;
