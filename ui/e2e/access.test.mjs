@@ -21,9 +21,39 @@ before(async () => {
   let group;
   while (!group) group = (await stage.api.get('errors?limit=1')).items[0]?.fingerprint;
   screens = [
-    '', 'tasks?q=', 'tasks?q=kind:nothing', `t/${ids.retrying}`, `t/${ids.final}`, `t/${ids.recovered}`, 'executions', `x/${ids.execution}`,
-    `x/${ids.execution}?view=gantt`, `x/${ids.execution}?view=list`, `x/${ids.execution}?view=events`, 'workflows', 'workflows/etl/nightly', 'upcoming', 'upcoming?range=30d', 'errors', 'errors?state=', `e/${group}`, 'analytics', 'schedules', 'guards', 'guards/rules', 'guards/accounts', 'workers',
-    'playground', 'admin', 'admin/audit', 'admin/operations', 'admin/alerts', 'admin/subscriptions', 'admin/stuck', 'admin/policies', 'admin/keys',
+    '',
+    'tasks?q=',
+    'tasks?q=kind:nothing',
+    `t/${ids.retrying}`,
+    `t/${ids.final}`,
+    `t/${ids.recovered}`,
+    'executions',
+    `x/${ids.execution}`,
+    `x/${ids.execution}?view=gantt`,
+    `x/${ids.execution}?view=list`,
+    `x/${ids.execution}?view=events`,
+    'workflows',
+    'workflows/etl/nightly',
+    'upcoming',
+    'upcoming?range=30d',
+    'errors',
+    'errors?state=',
+    `e/${group}`,
+    'analytics',
+    'schedules',
+    'guards',
+    'guards/rules',
+    'guards/accounts',
+    'workers',
+    'playground',
+    'admin',
+    'admin/audit',
+    'admin/operations',
+    'admin/alerts',
+    'admin/subscriptions',
+    'admin/stuck',
+    'admin/policies',
+    'admin/keys',
   ];
 });
 after(() => stage?.close());
@@ -34,11 +64,17 @@ async function settle(tab, path) {
   await tab.page.locator('.skeleton').first().waitFor({ state: 'detached' });
 }
 
-/** What axe has to say, of everything or of what only colours can break. */
+/** Findings of axe, of all rules or only of colour contrast. */
 async function faults(page, runOnly) {
   return page.evaluate(async (runOnly) => {
     const { violations } = await window.axe.run(document, { runOnly, resultTypes: ['violations'] });
-    return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.html.slice(0, 160)} (${node.any[0]?.message ?? ''})`).join(' | ')}`);
+    return violations.map(
+      ({ id, nodes }) =>
+        `${id}: ${nodes
+          .slice(0, 3)
+          .map((node) => `${node.html.slice(0, 160)} (${node.any[0]?.message ?? ''})`)
+          .join(' | ')}`,
+    );
   }, runOnly);
 }
 
@@ -49,7 +85,10 @@ test('axe finds nothing, light and dark', async () => {
     await tab.page.emulateMedia({ colorScheme: 'light' });
     await settle(tab, path);
     await tab.page.evaluate(axe);
-    const light = await faults(tab.page, { type: 'tag', values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] });
+    const light = await faults(tab.page, {
+      type: 'tag',
+      values: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'],
+    });
     await tab.page.emulateMedia({ colorScheme: 'dark' });
     const dark = await faults(tab.page, { type: 'rule', values: ['color-contrast', 'link-in-text-block'] });
     all.push(...light.map((it) => `/${path}: ${it}`), ...dark.map((it) => `/${path}, dark: ${it}`));

@@ -7,7 +7,8 @@ import { openBrowser } from './stage.mjs';
 test('all of it is at most 250 KB, compressed', async () => {
   const sizes = await weigh();
   const total = Object.values(sizes).reduce((sum, size) => sum + size, 0);
-  for (const [name, size] of [...Object.entries(sizes), ['all', total]]) console.log(`${name}: ${(size / 1024).toFixed(1)} KB`);
+  for (const [name, size] of [...Object.entries(sizes), ['all', total]])
+    console.log(`${name}: ${(size / 1024).toFixed(1)} KB`);
   assert.ok(total <= 250 * 1024, `${total} bytes`);
 });
 

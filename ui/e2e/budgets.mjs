@@ -1,4 +1,4 @@
-// What the dashboard may weigh and how long it may take, measured with a real server in a real Chromium. Prints a table.
+// Size and speed of the dashboard, measured with a real server in a real Chromium. Prints a table.
 //   node e2e/budgets.mjs              TASKS=1000000 for the whole store; COMEBACK_BINARY names another binary, DATABASE another database,
 //                                     FILLED=1 says that the tasks are in it already
 // Fails only at five times a target: machines differ, budgets do not.
@@ -26,13 +26,19 @@ const QUEUES = Array.from({ length: 7 }, (_, i) => `q${i}`);
 async function fill(api) {
   const began = performance.now();
   const ready = TASKS / 10;
-  for (let done = 0; done < TASKS; ) {
+  for (let done = 0; done < TASKS;) {
     const n = Math.min(10_000, TASKS - done);
     const delay = (i) => (done + i < ready ? undefined : `${1 + ((done + i) % 700)}h`);
-    const tasks = Array.from({ length: n }, (_, i) => ({ kind: KINDS[i % KINDS.length], queue: QUEUES[i % QUEUES.length], delay: delay(i), labels: { tenant: `t${i % 100}` } }));
+    const tasks = Array.from({ length: n }, (_, i) => ({
+      kind: KINDS[i % KINDS.length],
+      queue: QUEUES[i % QUEUES.length],
+      delay: delay(i),
+      labels: { tenant: `t${i % 100}` },
+    }));
     await api.post('tasks', { tasks });
     done += n;
-    if (done % 100_000 === 0) console.error(`  ${done.toLocaleString('en')} tasks after ${Math.round((performance.now() - began) / 1000)} s`);
+    if (done % 100_000 === 0)
+      console.error(`  ${done.toLocaleString('en')} tasks after ${Math.round((performance.now() - began) / 1000)} s`);
   }
   await Promise.all([0, 1, 2, 3].map((n) => workOff(api, `w${n}`)));
   console.error(`  worked off after ${Math.round((performance.now() - began) / 1000)} s`);
@@ -42,7 +48,8 @@ async function workOff(api, worker) {
   for (;;) {
     const { leases } = await api.post('leases', { worker, queues: QUEUES, limit: 500 });
     if (leases.length === 0) return;
-    const report = ({ lease }, i) => (i % 20 ? { lease, outcome: 'succeeded' } : { lease, outcome: 'failed', error: { message: `refused ${i % 7}` } });
+    const report = ({ lease }, i) =>
+      i % 20 ? { lease, outcome: 'succeeded' } : { lease, outcome: 'failed', error: { message: `refused ${i % 7}` } };
     await api.post('leases/report', { reports: leases.map(report) });
   }
 }
@@ -84,7 +91,10 @@ async function opens(stage, path, selector) {
 
 async function full(browser) {
   const folder = await mkdtemp(join(tmpdir(), 'comeback-budgets-'));
-  const server = await startServer(['serve', '--listen', '127.0.0.1:0', '--db', process.env.DATABASE ?? join(folder, 'full.db')], folder);
+  const server = await startServer(
+    ['serve', '--listen', '127.0.0.1:0', '--db', process.env.DATABASE ?? join(folder, 'full.db')],
+    folder,
+  );
   const api = clientOf(server.url);
   const stage = { url: server.url, api, browser };
   const trouble = [];
@@ -103,7 +113,22 @@ async function full(browser) {
     if (!process.env.FILLED) await fill(api);
     const count = (await api.get('stats')).total.toLocaleString('en');
     await measure(`Overview interactive, ${count} tasks`, '', '.figures a', 1_000);
-    const lists = ['', 'state:queued', 'kind:email.send', 'kind:crm.* queue:q3', 'kind:wide.step', 'due:<24h sort=due', 'sort=due', 'label.tenant:t7', 'state:succeeded', 'state:failed kind:crm.sync', 'state:retrying,held,failed,dead', 'state:retrying,held,failed,dead sort=due', 'state:retrying,held,failed,dead sort=updated', 'state:claimed,running sort=updated'];
+    const lists = [
+      '',
+      'state:queued',
+      'kind:email.send',
+      'kind:crm.* queue:q3',
+      'kind:wide.step',
+      'due:<24h sort=due',
+      'sort=due',
+      'label.tenant:t7',
+      'state:succeeded',
+      'state:failed kind:crm.sync',
+      'state:retrying,held,failed,dead',
+      'state:retrying,held,failed,dead sort=due',
+      'state:retrying,held,failed,dead sort=updated',
+      'state:claimed,running sort=updated',
+    ];
     for (const list of lists) {
       const [q, sort] = list.split(/ ?sort=/);
       const times = [];
@@ -114,9 +139,19 @@ async function full(browser) {
       }
       note(`list p95, ${list || 'no filter'}`, p95(times), 150, 'ms');
     }
-    await measure(`a task with ${ATTEMPTS.toLocaleString('en')} attempts opens`, `t/${worn}`, 'svg[aria-label^=Timeline]', 1_000);
+    await measure(
+      `a task with ${ATTEMPTS.toLocaleString('en')} attempts opens`,
+      `t/${worn}`,
+      'svg[aria-label^=Timeline]',
+      1_000,
+    );
     await measure(`an execution with ${STEPS.toLocaleString('en')} tasks opens`, `x/${execution}`, '.box', 1_000);
-    await measure(`an execution with ${STEPS.toLocaleString('en')} tasks is listed`, `x/${execution}?view=list`, 'tbody tr', 1_000);
+    await measure(
+      `an execution with ${STEPS.toLocaleString('en')} tasks is listed`,
+      `x/${execution}?view=list`,
+      'tbody tr',
+      1_000,
+    );
     note('requests to elsewhere, errors', trouble.length, 0, '');
     if (trouble.length) console.error(trouble.slice(0, 5).join('\n'));
   } finally {
@@ -138,6 +173,13 @@ try {
   await browser.close();
 }
 const wideOf = (of) => Math.max(...rows.map((row) => of(row).length));
-const [a, b, c] = [wideOf((row) => row.what), wideOf((row) => `${show(row.value)} ${row.unit}`), wideOf((row) => `${show(row.target)} ${row.unit}`)];
-for (const row of rows) console.log(`${row.what.padEnd(a)}  ${`${show(row.value)} ${row.unit}`.padStart(b)}  target ${`${show(row.target)} ${row.unit}`.padStart(c)}  ${row.ok ? 'kept' : 'MISSED'}`);
+const [a, b, c] = [
+  wideOf((row) => row.what),
+  wideOf((row) => `${show(row.value)} ${row.unit}`),
+  wideOf((row) => `${show(row.target)} ${row.unit}`),
+];
+for (const row of rows)
+  console.log(
+    `${row.what.padEnd(a)}  ${`${show(row.value)} ${row.unit}`.padStart(b)}  target ${`${show(row.target)} ${row.unit}`.padStart(c)}  ${row.ok ? 'kept' : 'MISSED'}`,
+  );
 if (rows.some((row) => row.value > row.target * 5)) process.exitCode = 1;

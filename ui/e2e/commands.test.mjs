@@ -14,7 +14,11 @@ function shown(text) {
     const literal = words.split(',').map((it) => it.trim());
     found.add(names.filter((name, i) => literal[i] === `'${name}'`).join(' '));
   }
-  for (const [, words] of text.matchAll(/command=["{`]+comeback ((?:[a-z-]+ ?)+)/g)) found.add(words.trim());
+  for (const [, words] of text.matchAll(/command[=:][\s"'{`]+comeback ((?:[a-z-]+ ?)+)/g)) found.add(words.trim());
+  // A ResourceEditor shows `comeback NOUN list`.
+  if (!text.includes('hasCli={false}')) {
+    for (const [, noun] of text.matchAll(/<ResourceEditor\s+noun="([a-z]+)"/g)) found.add(`${noun} list`);
+  }
   return [...found].filter(Boolean);
 }
 
@@ -30,11 +34,12 @@ test('the commands that can be copied are there', () => {
   let count = 0;
   for (const name of files) {
     for (const words of shown(readFileSync(join(folder, name), 'utf8'))) {
-      // What follows a command of two words may be a value.
+      // A third word may be a value.
       const command = words.split(' ').slice(0, 2).join(' ');
       const whole = knows(command);
       const first = knows(command.split(' ')[0]);
-      const takesValues = /\[OPTIONS\] (?:<|\[)(?!COMMAND)/.test(first.stdout ?? '') || !/Commands:/.test(first.stdout ?? '');
+      const takesValues =
+        /\[OPTIONS\] (?:<|\[)(?!COMMAND)/.test(first.stdout ?? '') || !/Commands:/.test(first.stdout ?? '');
       count += 1;
       if (first.status !== 0 || (whole.status !== 0 && !takesValues)) missing.push(`${name}: comeback ${command}`);
     }

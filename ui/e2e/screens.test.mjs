@@ -1,4 +1,4 @@
-// What each screen is for, done by hand in a real browser.
+// The main use of each screen, in a real browser.
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
@@ -21,7 +21,8 @@ after(async () => {
 
 const text = (selector) => tab.page.locator(selector).first().innerText();
 const see = (what) => tab.page.getByText(what).first().waitFor();
-const undo = (said) => tab.page.locator('.toasts > div', { hasText: said }).getByRole('button', { name: 'Undo' }).click();
+const undo = (said) =>
+  tab.page.locator('.toasts > div', { hasText: said }).getByRole('button', { name: 'Undo' }).click();
 const press = (name) => tab.page.getByRole('button', { name, exact: true }).first().click();
 
 test('the overview names what is failing, when it is retried and what can be pressed', async () => {
@@ -93,7 +94,7 @@ test('a task shows its past, the now line, its future and where it ends', async 
   assert.match(await picture.getAttribute('aria-label'), /1 past attempt, next in .*5 to come, gives up .* → dead/);
   assert.equal(await picture.locator('.to-come').count(), 5);
   assert.equal(await picture.locator('.now').count(), 1);
-  assert.equal(await picture.locator('.end').count() > 0, true);
+  assert.equal((await picture.locator('.end').count()) > 0, true);
   await press('Policy');
   await see('"strategy": "exponential"');
   await press('Events');
@@ -103,7 +104,7 @@ test('a task shows its past, the now line, its future and where it ends', async 
 test('retry now brings the next attempt forward, and the page follows by itself', async () => {
   await tab.go(`t/${ids.retrying}`);
   await press('Retry now');
-  await see('is tried again');
+  await see(/ retried$/);
   await see('Ready: waits for a worker');
   await stage.api.succeed('payments.charge', { charged: true });
   await see('Recovered at run 2');
@@ -111,7 +112,8 @@ test('retry now brings the next attempt forward, and the page follows by itself'
 
 test('of many attempts the newest are shown, the older ones page by page, any two compared', async () => {
   const [id] = await stage.api.submit({ kind: 'worn.out', retry: { strategy: 'immediate', max_retries: 500 } });
-  for (let i = 1; i <= 203; i += 1) await stage.api.fail('worn.out', { status: 503, message: i < 203 ? 'not yet' : 'the last one' });
+  for (let i = 1; i <= 203; i += 1)
+    await stage.api.fail('worn.out', { status: 503, message: i < 203 ? 'not yet' : 'the last one' });
   await tab.go(`t/${id}`);
   await see('50 of 203');
   await see('the last one');
@@ -128,6 +130,7 @@ test('of many attempts the newest are shown, the older ones page by page, any tw
 test('a dead task says why, and can be brought back', async () => {
   await tab.go(`t/${ids.final}`);
   await see('ValidationError');
+  assert.equal(await text('.head [data-badge=failed]').then((it) => it.replace('✕', '').trim()), 'failed');
   assert.match(await text('.answers'), /final/);
   await press('Retry now');
   await see('Ready: waits for a worker');
@@ -140,16 +143,23 @@ test('a retry can be put off and cancelled with a note', async () => {
   await tab.page.getByLabel(/How long from now/).fill('3h');
   await tab.page.locator('dialog').getByRole('button', { name: 'Reschedule' }).click();
   await see('Attempt 2 of 3 in 2h 59m');
-  await tab.page.getByRole('button', { name: /^Cancel/ }).first().click();
+  await tab.page
+    .getByRole('button', { name: /^Cancel/ })
+    .first()
+    .click();
   await tab.page.getByLabel('Note (kept in the log)').fill('not needed any more');
   await tab.page.locator('dialog').getByRole('button', { name: 'Cancel', exact: true }).click();
-  await tab.page.locator('[data-look=cancelled]').first().waitFor();
+  await tab.page.locator('[data-badge=canceled]').first().waitFor();
   await press('Events');
   await see('not needed any more');
 });
 
 test('a payload is edited, its difference seen, and the task retried with it', async () => {
-  const [id] = await stage.api.submit({ kind: 'card.charge', payload: { card: { number: '1', name: 'A' }, coupon: 'x' }, retry: 'fixed(1h, 3 retries)' });
+  const [id] = await stage.api.submit({
+    kind: 'card.charge',
+    payload: { card: { number: '1', name: 'A' }, coupon: 'x' },
+    retry: 'fixed(1h, 3 retries)',
+  });
   await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
   await tab.go(`t/${id}`);
   await see('no such card');
@@ -174,15 +184,15 @@ test('a pause is taken back by a click', async () => {
   await tab.go(`t/${id}`);
   await press('Pause');
   await tab.page.locator('dialog').getByRole('button', { name: 'Pause' }).click();
-  await tab.page.locator('.head [data-look=held]').waitFor();
+  await tab.page.locator('.head [data-badge=held]').waitFor();
   await press('Undo');
-  await tab.page.locator('.head [data-look=queued]').waitFor();
+  await tab.page.locator('.head [data-badge=queued]').waitFor();
   const [failed] = await stage.api.submit({ kind: 'undo.retry', retry: 'fixed(40m, 3 retries)' });
   await stage.api.fail('undo.retry', { message: 'no' });
   await tab.go(`t/${failed}`);
   await press('Retry now');
   await see('Ready: waits for a worker');
-  await undo('is tried again');
+  await undo(/ retried/);
   await see(/Attempt 2 of 4 in 39m/);
 });
 
@@ -191,7 +201,7 @@ test('the audit says who did what, leads to it, and is exported', async () => {
   const line = tab.page.locator('tbody tr', { hasText: 'a typo' });
   await line.getByText('task.retry').waitFor();
   await line.getByRole('button', { name: 'Details' }).click();
-  await see('all that was done to it');
+  await see('all entries about it');
   await tab.page.locator('select[name=act]').selectOption('execution');
   await press('Filter');
   await tab.page.waitForURL(/act=execution/);
@@ -226,14 +236,14 @@ test('a view of the list is saved, its columns are chosen, and its rows exported
 
 test('a dependency is held by hand, let go, and said to be well', async () => {
   await tab.go('guards');
-  await see('No dependency is guarded');
+  await see('No dependencies');
   await press('New dependency…');
   await tab.page.getByLabel('Name', { exact: true }).fill('psp.example');
-  await press('Save');
+  await press('Create');
   const line = tab.page.locator('tbody tr', { hasText: 'psp.example' });
   await line.getByText('closed').waitFor();
   await line.getByRole('button', { name: 'Hold…' }).click();
-  await tab.page.getByLabel('Note (kept in the audit)').fill('the bank is down');
+  await tab.page.getByLabel('Note (kept in the audit log)').fill('the bank is down');
   await tab.page.locator('dialog').getByRole('button', { name: 'Hold' }).click();
   await line.getByText('open by hand').waitFor();
   await stage.api.submit({ kind: 'psp.charge', dependency: 'psp.example' });
@@ -241,8 +251,8 @@ test('a dependency is held by hand, let go, and said to be well', async () => {
   await see('psp.charge');
   await tab.go('guards/dependencies');
   await line.getByRole('button', { name: 'Healthy…' }).click();
-  await tab.page.locator('dialog').getByRole('button', { name: 'Healthy again' }).click();
-  await see('is well again');
+  await tab.page.locator('dialog').getByRole('button', { name: 'Mark healthy' }).click();
+  await see('is healthy');
   await line.getByText(/recovering|closed/).waitFor();
 });
 
@@ -252,7 +262,7 @@ test('an account is made, given credits, and put back', async () => {
   await press('New account…');
   await tab.page.getByLabel('Name', { exact: true }).fill('acme');
   await tab.page.getByLabel('Retries a day').fill('200');
-  await press('Save');
+  await press('Create');
   await see('100c of 100c');
   await see('200 a day');
   await press('Change…');
@@ -269,21 +279,24 @@ test('errors are grouped, said to be resolved, and come back', async () => {
   await tab.page.waitForURL(/\/e\/[0-9a-f]{16}/);
   await see('card.charge');
   await press('Retry all…');
-  await tab.page.locator('dialog').getByText(/^fingerprint:.* state:retrying,held,failed,dead$/).waitFor();
+  await tab.page
+    .locator('dialog')
+    .getByText(/^fingerprint:.* state:retrying,held,failed,dead$/)
+    .waitFor();
   await tab.page.locator('dialog').getByRole('button', { name: 'Leave them' }).click();
   await press('Resolve');
-  await tab.page.locator('.standing', { hasText: 'resolved' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'resolved' }).waitFor();
   await stage.api.submit({ kind: 'card.charge', retry: 'fixed(1h, 3 retries)' });
   await stage.api.fail('card.charge', { class: 'final', message: 'no such card' });
-  await tab.page.locator('.standing', { hasText: 'regressed' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'regressed' }).waitFor();
   await tab.page.locator('summary', { hasText: 'Classify' }).click();
   await press('Rate limited: wait, do not count');
-  await see('because a person said so');
+  await see(', set by a person');
   await undo('Rate limited from now on');
-  await see('as its policy says');
+  await see(', by its policy');
   await tab.page.locator('summary', { hasText: 'Ignore' }).click();
   await press('For a day');
-  await tab.page.locator('.standing', { hasText: 'ignored' }).waitFor();
+  await tab.page.locator('.state', { hasText: 'ignored' }).waitFor();
 });
 
 test('analytics say whether retrying paid, and lead to the tasks', async () => {
@@ -303,13 +316,18 @@ test('analytics name the hour in which far more failed, what has changed and wha
     for (const failures of [1, 1, 1, 14, 1]) {
       await other.api.post('tasks', { tasks: Array.from({ length: failures }, () => ({ kind: 'crm.sync' })) });
       const { leases } = await other.api.post('leases', { worker: 'tester', limit: failures });
-      await other.api.post('leases/report', { reports: leases.map(({ lease }) => ({ lease, outcome: 'failed', error: { message: 'refused' } })) });
+      await other.api.post('leases/report', {
+        reports: leases.map(({ lease }) => ({ lease, outcome: 'failed', error: { message: 'refused' } })),
+      });
       await other.api.post('clock/advance', { by: '1h' });
     }
     await there.go('analytics?range=24h');
     await there.page.getByText('14 attempts failed, usually about 1').waitFor();
     await there.page.getByText('In the 24h before no attempt had ended').waitFor();
-    assert.match(await there.page.locator('.lead').innerText(), /0 retries: 0 useful and 0 wasted, which cost 0c of \d+c/);
+    assert.match(
+      await there.page.locator('.lead').innerText(),
+      /0 retries: 0 useful and 0 wasted, which cost 0c of \d+c/,
+    );
     const { now } = await other.api.get('clock');
     await other.api.post('clock/advance', { by: '30h' });
     await there.page.reload();
@@ -339,8 +357,14 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await tab.page.getByRole('link', { name: /order-fulfilment/ }).click();
   await tab.page.locator('.state', { hasText: 'waits for charge' }).first().waitFor();
   assert.equal(await tab.page.locator('.box').count(), 4);
-  assert.match(await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(), /↻\s+charge/);
-  assert.match(await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(), /^attempt 2, in \d+/);
+  assert.match(
+    await tab.page.locator('.box', { hasText: 'charge' }).locator('.name').first().textContent(),
+    /↻\s+charge/,
+  );
+  assert.match(
+    await tab.page.locator('.box', { hasText: 'attempt 2, in' }).locator('.state').textContent(),
+    /^attempt 2, in \d+/,
+  );
   await press('Gantt');
   await tab.page.getByRole('group', { name: /When each of 4 tasks ran/ }).waitFor();
   await press('List');
@@ -348,18 +372,30 @@ test('an execution is a graph, a gantt, a list and a log', async () => {
   await press('Events');
   await see('task.retry_scheduled');
   await press('Pause');
-  await see('The execution is paused');
+  await see('Execution paused');
   await press('Resume');
-  await see('The execution goes on');
+  await see('Execution resumed');
 });
 
 test('a large execution is folded into what is alike, and unfolded on request', async () => {
-  const loads = Array.from({ length: 160 }, (_, n) => ({ key: `load[${n}]`, kind: 'wide.load', delay: '1h', needs: ['plan'] }));
-  const tasks = [{ key: 'plan', kind: 'wide.plan' }, ...loads, { key: 'report', kind: 'wide.report', needs: loads.map(({ key }) => key) }];
+  const loads = Array.from({ length: 160 }, (_, n) => ({
+    key: `load[${n}]`,
+    kind: 'wide.load',
+    delay: '1h',
+    needs: ['plan'],
+  }));
+  const tasks = [
+    { key: 'plan', kind: 'wide.plan' },
+    ...loads,
+    { key: 'report', kind: 'wide.report', needs: loads.map(({ key }) => key) },
+  ];
   const { execution_id } = await stage.api.post('tasks', { execution: { name: 'wide-open' }, tasks });
   await tab.go(`x/${execution_id}`);
   await see('162 tasks in 3 boxes');
-  assert.deepEqual((await tab.page.locator('.box .name').allTextContents()).map((it) => it.trim()), ['○ plan', '○ 160 × load', '○ report']);
+  assert.deepEqual(
+    (await tab.page.locator('.box .name').allTextContents()).map((it) => it.trim()),
+    ['○ plan', '○ 160 × load', '○ report'],
+  );
   await tab.page.locator('.box', { hasText: '160 × load' }).click();
   await see('160 of 162 tasks');
   await press('Graph');
@@ -381,22 +417,36 @@ test('an execution shows its critical path, is filtered, exported, and cancelled
   await tab.page.locator('summary', { hasText: 'Export' }).click();
   const [file] = await Promise.all([tab.page.waitForEvent('download'), press('CSV')]);
   assert.equal(file.suggestedFilename(), 'order-fulfilment.csv');
-  assert.match(await readFile(await file.path(), 'utf8'), /^id,key,.*\r\n[^\r]*,charge,order\.charge,retry_pending,[^\r]*\r\n$/);
-  const { execution_id } = await stage.api.post('tasks', { execution: { name: 'in vain' }, tasks: [{ key: 'a', kind: 'vain.a', delay: '1h' }, { key: 'b', kind: 'vain.b', needs: ['a'] }] });
+  assert.match(
+    await readFile(await file.path(), 'utf8'),
+    /^id,key,.*\r\n[^\r]*,charge,order\.charge,retry_pending,[^\r]*\r\n$/,
+  );
+  const { execution_id } = await stage.api.post('tasks', {
+    execution: { name: 'in vain' },
+    tasks: [
+      { key: 'a', kind: 'vain.a', delay: '1h' },
+      { key: 'b', kind: 'vain.b', needs: ['a'] },
+    ],
+  });
   await tab.go(`x/${execution_id}`);
   await tab.page.locator('.box').first().waitFor();
   await press('Cancel');
   const dialog = tab.page.locator('dialog');
-  await dialog.getByText('2 tasks of 2 will be cancelled').waitFor();
+  await dialog.getByText('2 tasks of 2 will be canceled').waitFor();
   await dialog.getByRole('button', { name: 'Leave it' }).click();
   assert.equal((await stage.api.get(`executions/${execution_id}`)).state, 'pending');
   await press('Cancel');
   await dialog.getByRole('button', { name: 'Cancel 2 tasks' }).click();
-  await tab.page.locator('.head [data-look=cancelled]').waitFor();
+  await tab.page.locator('.head [data-badge=canceled]').waitFor();
 });
 
 test('of a graph that is larger than the screen a small map shows where one is', async () => {
-  const tasks = Array.from({ length: 60 }, (_, i) => ({ key: `s${i}`, kind: 'long.step', delay: '1h', needs: i < 3 ? [] : [`s${i - 3}`] }));
+  const tasks = Array.from({ length: 60 }, (_, i) => ({
+    key: `s${i}`,
+    kind: 'long.step',
+    delay: '1h',
+    needs: i < 3 ? [] : [`s${i - 3}`],
+  }));
   const { execution_id } = await stage.api.post('tasks', { execution: { name: 'long' }, tasks });
   await tab.go(`x/${execution_id}`);
   const map = tab.page.locator('svg.map');
@@ -430,9 +480,27 @@ test('a workflow is run from the catalog, and versions are compared', async () =
 test('schedules can be run now and paused', async () => {
   await tab.go('schedules');
   await press('Run now');
-  await see('nightly was started by hand');
+  await see('Schedule nightly started');
   await press('Pause');
-  await see('nightly is paused');
+  await see('Schedule nightly paused');
+});
+
+test('a double click is one act', async () => {
+  await stage.api.post('schedules', { name: 'twice', cron: '0 3 1 1 *', task: { kind: 'clicked.twice' } });
+  await tab.go('schedules');
+  const line = tab.page.locator('tbody tr', { hasText: 'twice' });
+  await line.getByRole('button', { name: 'Run now' }).dblclick();
+  await see('Schedule twice started');
+  await stage.api.put('accounts/twice', { credits: 100 });
+  await tab.go('guards/accounts');
+  await tab.page.locator('tbody tr', { hasText: 'twice' }).getByRole('button', { name: 'Change…' }).click();
+  await tab.page.getByLabel(/Add credits/).fill('50');
+  // Both submits come before the first answer, whatever the machine is busy with.
+  await tab.page.locator('dialog form').evaluate((form) => [form.requestSubmit(), form.requestSubmit()]);
+  await see('150c of 150c');
+  assert.equal((await stage.api.get('accounts/twice')).available, 150);
+  assert.equal((await stage.api.get('tasks?q=kind:clicked.twice')).items.length, 1);
+  await stage.api.call('DELETE', 'accounts/twice');
 });
 
 test('a limit can be changed', async () => {
@@ -443,13 +511,46 @@ test('a limit can be changed', async () => {
   await see('7 at once');
 });
 
+test('a rule stays fair when its limit is changed, and when that is undone', async () => {
+  const rule = async (name) => {
+    const { max_running, capacity, fair, per } = await stage.api.get(`rules/${name}`);
+    return { max_running, capacity, fair, per };
+  };
+  const only = { max_running: null, capacity: null, fair: true, per: ['tenant'] };
+  await stage.api.put('rules/only-fair', { match: { queue: 'mail' }, per: ['tenant'], fair: true });
+  await stage.api.put('rules/limited', { match: { queue: 'bulk' }, per: ['tenant'], fair: true, max_running: 3 });
+  await tab.go('guards/rules');
+  const line = (name) => tab.page.locator('tbody tr', { hasText: name });
+  const dialog = tab.page.locator('dialog');
+  const save = async (name, limit) => {
+    await line(name).getByRole('button', { name: 'Change…' }).click();
+    if (limit) await dialog.getByLabel('How many may run at once').fill(limit);
+    await dialog.getByRole('button', { name: 'Save' }).click();
+    await dialog.waitFor({ state: 'detached' });
+  };
+  await save('only-fair');
+  assert.deepEqual(await rule('only-fair'), only);
+  await save('only-fair', '9');
+  assert.deepEqual(await rule('only-fair'), { ...only, max_running: 9 });
+  await save('limited', '4');
+  assert.deepEqual(await rule('limited'), { ...only, max_running: 4 });
+  await undo('limited');
+  await line('limited').getByText('3 at once, fair').waitFor();
+  assert.deepEqual(await rule('limited'), { ...only, max_running: 3 });
+  await line('only-fair').getByRole('button', { name: 'Change…' }).click();
+  await dialog.getByRole('button', { name: /^Delete/ }).click();
+  await line('only-fair').waitFor({ state: 'detached' });
+  await undo(/only-fair.*(gone|deleted)/);
+  await line('only-fair').getByText('9 at once, fair').waitFor();
+});
+
 test('a policy is bound to a kind, and taken back', async () => {
   await tab.go('admin/policies');
   await press('Bind a policy…');
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel('Kind').fill('report.export');
   await dialog.getByLabel('Policy, as text or JSON').fill('fixed(5m, 3 retries)');
-  await dialog.getByRole('button', { name: 'Save' }).click();
+  await dialog.getByRole('button', { name: 'Create' }).click();
   const line = tab.page.locator('tbody tr', { hasText: 'report.export' });
   await line.waitFor();
   await press('Undo');
@@ -462,7 +563,7 @@ test('workers and servers are listed, and one is drained', async () => {
   await see('this one');
   const line = tab.page.getByRole('table', { name: 'Workers' }).locator('tbody tr', { hasText: 'worker-1' });
   await line.getByRole('button', { name: 'Drain' }).click();
-  await see('is given nothing more');
+  await see('is draining: running leases finish');
   await line.getByText('drain').first().waitFor();
   const { leases, draining } = await stage.api.post('leases', { worker: 'worker-1' });
   assert.deepEqual([leases, draining], [[], true]);
@@ -473,11 +574,11 @@ test('workers and servers are listed, and one is drained', async () => {
 test('a loop is paused for a while with a reason that every page shows', async () => {
   await tab.go('admin');
   await press('Pause…');
-  await tab.page.getByLabel('Why (everybody sees it)').fill('the bank is down');
+  await tab.page.getByLabel('Reason (shown to everybody)').fill('the bank is down');
   await tab.page.locator('dialog').getByRole('button', { name: 'Pause' }).click();
   await see('the bank is down');
   await press('Resume');
-  await see('runs again');
+  await see(/^Loop .* resumed$/);
 });
 
 test('an alert is tried on what has happened before it is made', async () => {
@@ -486,11 +587,11 @@ test('an alert is tried on what has happened before it is made', async () => {
   await press('New alert…');
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel('Name').fill('failures');
-  await dialog.getByLabel('Types of events, with commas').fill('attempt.failed');
-  await dialog.getByLabel('So many are too many').fill('1');
+  await dialog.getByLabel('Event types, separated by commas').fill('attempt.failed');
+  await dialog.getByLabel('Threshold').fill('1');
   await dialog.getByRole('button', { name: 'Try it on the last 7 days' }).click();
   await dialog.getByText(/It would have fired \d+ time/).waitFor();
-  await dialog.getByRole('button', { name: 'Make it' }).click();
+  await dialog.getByRole('button', { name: 'Create' }).click();
   const line = tab.page.locator('tbody tr', { hasText: 'failures' });
   await line.getByRole('button', { name: 'Pause' }).click();
   await line.getByText('paused').waitFor();
@@ -506,12 +607,12 @@ test('a subscription is made, its secret shown once, and a test delivered', asyn
   });
   await new Promise((done) => hook.listen(0, '127.0.0.1', done));
   await tab.go('admin/subscriptions');
-  await see('Nobody outside is told');
+  await see('No subscriptions');
   await press('New subscription…');
   const dialog = tab.page.locator('dialog');
   await dialog.getByLabel(/^Id/).fill('ops');
-  await dialog.getByLabel('Address').fill(`http://127.0.0.1:${hook.address().port}/hook`);
-  await dialog.getByRole('button', { name: 'Make it' }).click();
+  await dialog.getByLabel('URL').fill(`http://127.0.0.1:${hook.address().port}/hook`);
+  await dialog.getByRole('button', { name: 'Create' }).click();
   await dialog.getByText(/^whsec_/).waitFor();
   await dialog.getByRole('button', { name: 'Close' }).click();
   await press('Test');
@@ -523,8 +624,14 @@ test('a subscription is made, its secret shown once, and a test delivered', asyn
 test('the playground asks the server what a policy means, in every dialect', async () => {
   await tab.go('playground');
   await see('9 executions');
-  assert.equal(await tab.page.locator('.band').count() > 0, true);
-  for (const [dialect, executions] of [['workflow', 6], ['task', 4], ['job', 6], ['run', 8], ['step', 5]]) {
+  assert.equal((await tab.page.locator('.band').count()) > 0, true);
+  for (const [dialect, executions] of [
+    ['workflow', 6],
+    ['task', 4],
+    ['job', 6],
+    ['run', 8],
+    ['step', 5],
+  ]) {
     await tab.page.getByLabel('Dialect').selectOption(dialect);
     await see(`${executions} executions`);
   }
@@ -533,7 +640,9 @@ test('the playground asks the server what a policy means, in every dialect', asy
 });
 
 test('the playground holds a policy against what really failed, and it can be used from there', async () => {
-  await tab.go(`playground?policy=${encodeURIComponent('fixed(10m, 3 retries)')}&q=${encodeURIComponent('kind:report.export')}`);
+  await tab.go(
+    `playground?policy=${encodeURIComponent('fixed(10m, 3 retries)')}&q=${encodeURIComponent('kind:report.export')}`,
+  );
   const card = tab.page.getByRole('region', { name: 'On your own failures' });
   // It came back at once; ten minutes later it would have too.
   await card.getByText('1 of 1 task would have come back, as it did, with as many retries (1).').waitFor();
@@ -542,10 +651,10 @@ test('the playground holds a policy against what really failed, and it can be us
   await card.getByText('came back and would have been given up before').waitFor();
   await tab.page.locator('textarea').fill('fixed(10m, 3 retries)');
   await card.getByRole('button', { name: 'Use it for report.export', exact: true }).click();
-  await see('New tasks of report.export are retried so');
+  await see('Policy of report.export saved');
   assert.equal((await stage.api.get('policies/report.export')).policy.max_retries, 3);
-  await undo('New tasks of report.export are retried so');
-  await see('report.export has no policy of its own any more');
+  await undo('Policy of report.export saved');
+  await see('Policy of report.export deleted');
   await card.getByRole('combobox', { name: 'Filter' }).fill('state:nonsense');
   await tab.page.keyboard.press('Enter');
   await card.getByRole('alert').waitFor();
@@ -554,15 +663,15 @@ test('the playground holds a policy against what really failed, and it can be us
 test('a task that waits is given another policy, and that can be undone', async () => {
   await tab.go(`t/${ids.long}`);
   await press('Policy');
-  await tab.page.getByRole('button', { name: 'Another policy…' }).click();
+  await tab.page.getByRole('button', { name: 'Change policy…' }).click();
   const dialog = tab.page.getByRole('dialog');
   await dialog.locator('textarea').fill('fixed(1d, 5 retries)');
   await dialog.getByText('6 executions: 1 first try + 5 retries').waitFor();
-  await dialog.getByRole('button', { name: 'Give it this policy' }).click();
-  await see('is retried so from its next failure on');
+  await dialog.getByRole('button', { name: 'Save policy' }).click();
+  await see('it applies from the next failure on');
   assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 5);
-  await undo('is retried so from its next failure on');
-  await see('is retried as before');
+  await undo('it applies from the next failure on');
+  await see(/^Policy of task .* restored$/);
   assert.equal((await stage.api.get(`tasks/${ids.long}`)).retry.max_retries, 2);
 });
 
@@ -574,7 +683,10 @@ test('keys lead everywhere, and the palette finds a task', async () => {
   await tab.page.waitForURL(/\/tasks/);
   await tab.page.keyboard.press('Control+k');
   await tab.page.getByRole('combobox', { name: 'Search or jump' }).fill('kind:email.send');
-  await tab.page.getByRole('option', { name: /✓ email\.send/ }).first().waitFor();
+  await tab.page
+    .getByRole('option', { name: /✓ email\.send/ })
+    .first()
+    .waitFor();
   await tab.page.keyboard.press('Enter');
   await tab.page.waitForURL(new RegExp(`/t/${ids.fine}`));
   await tab.page.keyboard.press('?');
@@ -617,7 +729,7 @@ test('the demo has a guide that is ticked by doing, and a server has none', asyn
     while (!failing) [failing] = (await api.get('tasks?q=kind:kyc.recheck state:retrying&limit=1')).items;
     await step(1).locator(`a[href="t/${failing.id}"]`).click();
     await own.page.locator('button:not([aria-disabled=true])', { hasText: 'Retry now' }).click();
-    await own.page.getByText('is tried again').waitFor();
+    await own.page.getByText(/ retried$/).waitFor();
     await own.go('');
     await done(1);
     await done(2);
@@ -626,7 +738,10 @@ test('the demo has a guide that is ticked by doing, and a server has none', asyn
     await step(3).getByRole('button', { name: 'Bring it back' }).click();
     await done(3);
     await done(4);
-    assert.match(await own.page.locator('.command code').innerText(), new RegExp(`^comeback run --server ${demo.url} --retry `));
+    assert.match(
+      await own.page.locator('.command code').innerText(),
+      new RegExp(`^comeback run --server ${demo.url} --retry `),
+    );
     await api.submit({ kind: 'my.own' });
     await own.page.getByText('All five are done').waitFor();
     await own.page.getByRole('button', { name: 'Close', exact: true }).click();
@@ -689,19 +804,20 @@ test('the next attempt is dragged to another time, and stays when it is let go b
   const when = Date.parse(await dialog.getByLabel(/How long from now/).inputValue());
   assert.ok(when > Date.now() + 3_600_000, new Date(when));
   await dialog.getByRole('button', { name: 'Reschedule' }).click();
-  await see('has a new time');
+  await see(/ rescheduled$/);
   assert.equal(Date.parse((await stage.api.get(`tasks/${id}`)).next_retry_at), when);
   await stage.api.post(`tasks/${id}/cancel`);
 });
 
 test('loops say how often they look, when they did and what they moved', async () => {
   await tab.go('admin/loops');
-  const cell = (name, column) => tab.page.locator('tbody tr', { hasText: name }).locator(`[data-column=${column}]`).innerText();
+  const cell = (name, column) =>
+    tab.page.locator('tbody tr', { hasText: name }).locator(`[data-column=${column}]`).innerText();
   await see('makes tasks ready whose retry is due');
   assert.match(await cell('whose retry is due', 'every'), /^[\d.]+(ms|s|m)$/);
   assert.match(await cell('whose retry is due', 'looked'), /^(now|\d+\w+ ago)$/);
   assert.match(await cell('whose first start is due', 'moved'), /^[\d,]+$/);
-  assert.equal(await cell('calls whoever starts tasks elsewhere', 'every'), 'when asked');
+  assert.equal(await cell('calls external executors', 'every'), 'when asked');
 });
 
 test('thirty days are a calendar whose days lead to their tasks', async () => {

@@ -8,7 +8,14 @@ import { clientOf, openBrowser, startServer } from './stage.mjs';
 
 const here = import.meta.dirname;
 const out = process.argv.find((it, i) => i > 1 && !it.startsWith('--')) ?? join(here, '../screenshots');
-const CHOSEN = { 'overview-light': 'overview', 'task-light': 'task', 'task-long-dark': 'task-dark', 'tasks-dark': 'tasks-dark', 'execution-light': 'execution', 'playground-light': 'playground' };
+const CHOSEN = {
+  'overview-light': 'overview',
+  'task-light': 'task',
+  'task-long-dark': 'task-dark',
+  'tasks-dark': 'tasks-dark',
+  'execution-light': 'execution',
+  'playground-light': 'playground',
+};
 const WAYS = {
   light: { viewport: { width: 1440, height: 900 }, colorScheme: 'light' },
   dark: { viewport: { width: 1440, height: 900 }, colorScheme: 'dark' },
@@ -37,7 +44,7 @@ try {
         await page.waitForTimeout(500);
       }
       await page.screenshot({ path: join(out, `${name}-${way}.png`) });
-      // What does not fit on the screen is seen once.
+      // The whole page too.
       if (process.env.WHOLE) await page.screenshot({ path: join(out, `${name}-${way}-whole.png`), fullPage: true });
     }
     await page.close();
@@ -54,7 +61,7 @@ try {
   await rm(folder, { recursive: true, force: true });
 }
 
-/** What the demo has none of: a workflow, a schedule, a rule, a policy, and a task that has been failing for a while. */
+/** Resources that the demo lacks: a workflow, a schedule, a rule, a policy, and a task that has been failing for a while. */
 async function more() {
   const exp = 'exp(60s, x2, max 1h, 5 retries, jitter full)';
   const steps = {
@@ -64,27 +71,60 @@ async function more() {
     ship: { kind: 'order.ship', needs: ['charge', 'fraud'] },
     notify: { kind: 'order.ship', needs: ['ship'] },
   };
-  await api.put('workflows/shop%2Forder', { name: 'order', input: { order: 1181 }, steps: { ...steps, notify: { kind: 'order.ship', needs: ['charge'] } } });
+  await api.put('workflows/shop%2Forder', {
+    name: 'order',
+    input: { order: 1181 },
+    steps: { ...steps, notify: { kind: 'order.ship', needs: ['charge'] } },
+  });
   await api.put('workflows/shop%2Forder', { name: 'order', input: { order: 1182 }, steps });
-  await api.post('schedules', { name: 'nightly', cron: '0 2 * * *', time_zone: 'Europe/Berlin', workflow: 'shop/order' });
+  await api.post('schedules', {
+    name: 'nightly',
+    cron: '0 2 * * *',
+    time_zone: 'Europe/Berlin',
+    workflow: 'shop/order',
+  });
   await api.post('schedules', { name: 'sweep', every: '15m', task: { kind: 'order.reserve' } });
   await api.put('rules/payments', { match: { kind: 'payments.charge' }, max_running: 5 });
   await api.put('policies/payments.charge', { policy: exp });
-  await api.put('alerts/many-failures', { types: ['task.failed'], threshold: 5, window: '5m', note: 'Tell the one on call' });
+  await api.put('alerts/many-failures', {
+    types: ['task.failed'],
+    threshold: 5,
+    window: '5m',
+    note: 'Tell the one on call',
+  });
   await api.put('alerts/outage', { types: ['attempt.failed'], threshold: 50, window: '1h' });
   await api.put('subscriptions/on-call', { url: 'http://127.0.0.1:1/hook', types: ['alert.fired'], note: 'The pager' });
   await api.put('accounts/acme', { credits: 100, budget: { retries_per_day: 20 } });
   const [put_off] = await api.submit({ kind: 'kyc.recheck', delay: '20d' });
   await api.post(`tasks/${put_off}/pause`, { note: 'asked to wait' });
   await api.post('tasks/bulk', { action: 'resume', filter: 'kind:kyc.recheck', note: 'they answered' });
-  await api.submit({ kind: 'crm.export', name: 'Export customer 8841', labels: { tenant: 'acme' }, payload: { customer: 8841, fields: ['email', 'plan'] }, retry: 'exp(4m, x2, max 6h, 7 retries)' });
-  await api.fail('crm.export', { type: 'ConnectionRefused', message: 'crm.example refused the connection', stack: 'ConnectionRefused: crm.example refused the connection\n  at export (crm.js:41)\n  at run (worker.js:12)' }, 'worker-2');
+  await api.submit({
+    kind: 'crm.export',
+    name: 'Export customer 8841',
+    labels: { tenant: 'acme' },
+    payload: { customer: 8841, fields: ['email', 'plan'] },
+    retry: 'exp(4m, x2, max 6h, 7 retries)',
+  });
+  await api.fail(
+    'crm.export',
+    {
+      type: 'ConnectionRefused',
+      message: 'crm.example refused the connection',
+      stack: 'ConnectionRefused: crm.example refused the connection\n  at export (crm.js:41)\n  at run (worker.js:12)',
+    },
+    'worker-2',
+  );
   // It goes on failing while the pictures wait.
   const refused = { type: 'ConnectionRefused', message: 'crm.example refused the connection' };
   void (async () => {
     for (const error of [{ status: 503, message: 'crm.example answered 503' }, refused, refused, refused, refused]) {
       for (;;) {
-        const { leases } = await api.post('leases', { worker: 'worker-1', kinds: ['crm.export'], limit: 1, wait: '20s' });
+        const { leases } = await api.post('leases', {
+          worker: 'worker-1',
+          kinds: ['crm.export'],
+          limit: 1,
+          wait: '20s',
+        });
         if (!leases[0]) continue;
         await api.post('leases/report', { reports: [{ lease: leases[0].lease, outcome: 'failed', error }] });
         break;
@@ -109,11 +149,19 @@ function screens(isPhone) {
     'task-dead': first('tasks?q=state:failed&limit=1', (it) => `t/${it.id}`),
     'task-edit': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, press('Edit & retry')),
     'task-zoom': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}?zoom=1h`),
-    'task-policy': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, async (page) => {
-      await page.getByRole('button', { name: 'Policy', exact: true }).click();
-      await page.getByRole('button', { name: 'Another policy…' }).click();
-    }),
-    'task-acts': first('tasks?q=kind:crm.export&limit=1', (it) => `t/${it.id}`, (page) => page.keyboard.press('.')),
+    'task-policy': first(
+      'tasks?q=kind:crm.export&limit=1',
+      (it) => `t/${it.id}`,
+      async (page) => {
+        await page.getByRole('button', { name: 'Policy', exact: true }).click();
+        await page.getByRole('button', { name: 'Change policy…' }).click();
+      },
+    ),
+    'task-acts': first(
+      'tasks?q=kind:crm.export&limit=1',
+      (it) => `t/${it.id}`,
+      (page) => page.keyboard.press('.'),
+    ),
     executions: still('executions'),
     execution: { find: ordered },
     gantt: first('executions?state=succeeded&limit=1', (it) => `x/${it.id}?view=gantt`),
@@ -131,7 +179,14 @@ function screens(isPhone) {
     accounts: still('guards/accounts'),
     workers: still('workers'),
     playground: still('playground'),
-    'playground-own': still(`playground?policy=${encodeURIComponent('exp(30s, x2, max 1h, 3 retries, jitter full)')}&within=24h`, (page) => page.getByText(/would have come back/).first().scrollIntoViewIfNeeded()),
+    'playground-own': still(
+      `playground?policy=${encodeURIComponent('exp(30s, x2, max 1h, 3 retries, jitter full)')}&within=24h`,
+      (page) =>
+        page
+          .getByText(/would have come back/)
+          .first()
+          .scrollIntoViewIfNeeded(),
+    ),
     admin: still('admin'),
     stuck: still('admin/stuck'),
     policies: still('admin/policies'),

@@ -1,4 +1,4 @@
-// A real server, a real browser, and a worker that fails when it is told to.
+// A real server, a real browser, and a worker that fails on request.
 import { spawn } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { existsSync } from 'node:fs';
@@ -12,8 +12,14 @@ export const binary = process.env.COMEBACK_BINARY
   : join(here, '../../target/debug/comeback');
 
 const FLAGS = [
-  '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
-  '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage',
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+  '--disable-dev-shm-usage',
 ];
 
 export async function openBrowser() {
@@ -25,7 +31,11 @@ export async function openBrowser() {
 
 /** Starts the binary and waits until it says where it listens. */
 export async function startServer(args, folder) {
-  const child = spawn(binary, args, { cwd: folder, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, NO_COLOR: '1' } });
+  const child = spawn(binary, args, {
+    cwd: folder,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, NO_COLOR: '1' },
+  });
   let said = '';
   const url = await new Promise((done, fail) => {
     const hear = (piece) => {
@@ -48,11 +58,18 @@ export async function startServer(args, folder) {
   };
 }
 
-/** What a client may say to the server. */
+/** An API client. */
 export function clientOf(url, key) {
   async function call(method, path, body) {
-    const headers = { ...(key ? { authorization: `Bearer ${key}` } : {}), ...(body === undefined ? {} : { 'content-type': 'application/json' }) };
-    const answer = await fetch(`${url}/api/v1/${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    const headers = {
+      ...(key ? { authorization: `Bearer ${key}` } : {}),
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+    };
+    const answer = await fetch(`${url}/api/v1/${path}`, {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
     const text = await answer.text();
     const read = text ? JSON.parse(text) : null;
     if (!answer.ok) throw Object.assign(new Error(`${method} ${path}: ${text}`), { status: answer.status });
@@ -84,7 +101,10 @@ export function clientOf(url, key) {
 /** A server on a file of its own; `close` leaves nothing behind. */
 export async function openServer(...extra) {
   const folder = await mkdtemp(join(tmpdir(), 'comeback-ui-'));
-  const server = await startServer(['serve', '--listen', '127.0.0.1:0', '--db', join(folder, 'test.db'), ...extra], folder);
+  const server = await startServer(
+    ['serve', '--listen', '127.0.0.1:0', '--db', join(folder, 'test.db'), ...extra],
+    folder,
+  );
   return {
     url: server.url,
     api: clientOf(server.url),
@@ -134,7 +154,12 @@ export async function fill(api) {
   const exp = 'exp(10m, x2, max 1h, 5 retries, jitter equal)';
   const unavailable = { status: 503, message: '503 Service Unavailable' };
   const ids = {};
-  [ids.retrying] = await api.submit({ kind: 'payments.charge', payload: { order: 1182 }, labels: { tenant: 'acme' }, retry: exp });
+  [ids.retrying] = await api.submit({
+    kind: 'payments.charge',
+    payload: { order: 1182 },
+    labels: { tenant: 'acme' },
+    retry: exp,
+  });
   await api.fail('payments.charge', unavailable, 'worker-1');
   [ids.final] = await api.submit({ kind: 'invoice.render', retry: exp });
   await api.fail('invoice.render', { class: 'final', type: 'ValidationError', message: 'vat_id is missing' });
@@ -162,8 +187,17 @@ export async function fill(api) {
 
   const steps = { extract: { kind: 'etl.extract', retry: exp }, load: { kind: 'etl.load', needs: ['extract'] } };
   await api.put('workflows/etl%2Fnightly', { name: 'nightly', input: { file: 'a.csv' }, steps });
-  await api.put('workflows/etl%2Fnightly', { name: 'nightly', input: { file: 'b.csv' }, steps: { ...steps, publish: { kind: 'etl.publish', needs: ['load'] } } });
-  await api.post('schedules', { name: 'nightly', cron: '0 2 * * *', time_zone: 'Europe/Berlin', workflow: 'etl/nightly' });
+  await api.put('workflows/etl%2Fnightly', {
+    name: 'nightly',
+    input: { file: 'b.csv' },
+    steps: { ...steps, publish: { kind: 'etl.publish', needs: ['load'] } },
+  });
+  await api.post('schedules', {
+    name: 'nightly',
+    cron: '0 2 * * *',
+    time_zone: 'Europe/Berlin',
+    workflow: 'etl/nightly',
+  });
   await api.put('rules/payments', { match: { queue: 'payments' }, max_running: 5 });
   await api.put('policies/payments.charge', { policy: exp });
   return ids;

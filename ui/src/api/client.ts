@@ -1,4 +1,4 @@
-/** The only place that talks to the server. What goes wrong is always a `Problem`. */
+/** HTTP client of the API, the only caller of `fetch`. Errors are `Problem`s. */
 
 import { session } from '../shell/session.svelte';
 
@@ -52,7 +52,7 @@ export function headers(): Record<string, string> {
   return all;
 }
 
-/** Something that was done from this page, and answered. */
+/** A successful write of this page. */
 export interface Done {
   method: string;
   path: string;
@@ -61,17 +61,61 @@ export interface Done {
 
 const watchers = new Set<(done: Done) => void>();
 
-/** Tells of all that is done from here on; what it answers ends that. */
+/** Calls `watch` after each successful write; returns the function that ends this. */
 export function onDone(watch: (done: Done) => void): () => void {
   watchers.add(watch);
   return () => void watchers.delete(watch);
 }
 
-export async function ask<T>(method: string, path: string, { query, body, signal }: Ask = {}): Promise<T> {
+/** POST requests that change nothing. */
+const READS = ['policies/simulate', 'policies/backtest', 'alerts/backtest'];
+
+/** An act that was sent and not answered yet, or whose answer was lost. */
+interface Intent {
+  key: string;
+  /** `null` when the answer was lost. */
+  answer: Promise<unknown> | null;
+  lostAt: number;
+}
+
+/** By method, path and body. */
+const intents = new Map<string, Intent>();
+/** An act whose answer was lost is the same act when it is repeated within this time. */
+const REPEAT_MS = 60_000;
+
+/**
+ * Sends a request. An act is sent once while it is in flight: a second click gets the answer of the first. If its answer is lost, the
+ * next try carries the same idempotency key, so the server does not repeat it.
+ */
+export function ask<T>(method: string, path: string, options: Ask = {}): Promise<T> {
+  if (method === 'GET' || READS.includes(path)) return send<T>(method, path, options);
+  const name = JSON.stringify([method, path, options.query, options.body, session.namespace]);
+  const before = intents.get(name);
+  if (before?.answer) return before.answer as Promise<T>;
+  const key =
+    before && Date.now() - before.lostAt < REPEAT_MS
+      ? before.key
+      : (crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`);
+  const answer = send<T>(method, path, options, key).then(
+    (body) => {
+      intents.delete(name);
+      return body;
+    },
+    (error: unknown) => {
+      const isRefusal = error instanceof Problem && error.status >= 400 && error.status < 500;
+      if (isRefusal) intents.delete(name);
+      else intents.set(name, { key, answer: null, lostAt: Date.now() });
+      throw error;
+    },
+  );
+  intents.set(name, { key, answer, lostAt: 0 });
+  return answer;
+}
+
+async function send<T>(method: string, path: string, { query, body, signal }: Ask, key?: string): Promise<T> {
   const sent = headers();
   if (body !== undefined) sent['content-type'] = 'application/json';
-  // An act that is asked again by a click too many happens once.
-  if (method === 'POST' && !['policies/simulate', 'policies/backtest', 'alerts/backtest'].includes(path)) sent['idempotency-key'] = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+  if (key && method === 'POST') sent['idempotency-key'] = key;
   let answer: Response;
   try {
     answer = await fetch(address(path, query), {
@@ -84,7 +128,12 @@ export async function ask<T>(method: string, path: string, { query, body, signal
   } catch (error) {
     if (signal?.aborted) throw error;
     session.reachable = false;
-    throw new Problem({ type: 'unreachable', title: 'The server does not answer', status: 0, detail: 'Is it still running? The page goes on trying.' });
+    throw new Problem({
+      type: 'unreachable',
+      title: 'The server does not answer',
+      status: 0,
+      detail: 'Is it still running? The page keeps trying.',
+    });
   }
   session.heard();
   if (method !== 'GET' && answer.ok) watchers.forEach((watch) => watch({ method, path, body }));

@@ -47,6 +47,7 @@ export type NewKey = Schemas['NewKey'];
 export type Role = Schemas['Role'];
 export type Schedule = Schemas['Schedule'];
 export type Rule = Schemas['Rule'];
+export type NewRule = Schemas['NewRule'];
 export type BoundPolicy = Schemas['BoundPolicy'];
 export type Simulation = Schemas['Simulation'];
 export type PolicyBacktest = Schemas['PolicyBacktest'];

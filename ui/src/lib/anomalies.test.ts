@@ -23,6 +23,12 @@ describe('what is unusual', () => {
 
 describe('a trend', () => {
   it('is said against what was before', () => {
-    expect([trend(112, 100), trend(50, 100), trend(7, 7), trend(3, 0), trend(0, 0)]).toEqual(['12 % more than before', '50 % less than before', 'as before', 'none before', 'as before']);
+    expect([trend(112, 100), trend(50, 100), trend(7, 7), trend(3, 0), trend(0, 0)]).toEqual([
+      '12 % more than before',
+      '50 % less than before',
+      'as before',
+      'none before',
+      'as before',
+    ]);
   });
 });

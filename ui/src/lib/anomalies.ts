@@ -9,7 +9,7 @@ export interface Failing {
 export interface Unusual {
   at: string;
   failed: number;
-  /** What is usual in a part of this length. */
+  /** The usual number for a part of this length. */
   usual: number;
 }
 
@@ -26,19 +26,23 @@ function middle(numbers: number[]): number {
 }
 
 export function unusual(points: Failing[]): Unusual[] {
-  // What nothing happened in before the first task came says nothing about what is usual.
+  // Parts before the first task do not count.
   const first = points.findIndex((point) => point.attempts > 0);
   const lived = first < 0 ? [] : points.slice(first);
   if (lived.length < PARTS) return [];
   const numbers = lived.map((point) => point.failed);
   const usual = middle(numbers);
   const spread = Math.max(1, Math.sqrt(usual), SPREAD * middle(numbers.map((n) => Math.abs(n - usual))));
-  return lived.filter(({ failed }) => failed >= MATTERS && failed > usual + 4 * spread).map(({ at, failed }) => ({ at, failed, usual }));
+  return lived
+    .filter(({ failed }) => failed >= MATTERS && failed > usual + 4 * spread)
+    .map(({ at, failed }) => ({ at, failed, usual }));
 }
 
-/** What became of a number: `12 % more than before`, or that there was none to compare with. */
+/** The change of a number: `12 % more than before`, or that there is none to compare with. */
 export function trend(now: number, before: number): string {
   if (before === 0) return now === 0 ? 'as before' : 'none before';
   const change = Math.round((100 * (now - before)) / before);
-  return change === 0 ? 'as before' : `${Math.abs(change).toLocaleString('en')} % ${change > 0 ? 'more' : 'less'} than before`;
+  return change === 0
+    ? 'as before'
+    : `${Math.abs(change).toLocaleString('en')} % ${change > 0 ? 'more' : 'less'} than before`;
 }

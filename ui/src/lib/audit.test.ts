@@ -22,6 +22,10 @@ it('shortens ids and leaves names', () => {
 
 it('says what an act changed', () => {
   expect(changesOf({ before: null, after: null })).toEqual([]);
-  expect(changesOf({ before: { state: 'dead' }, after: { state: 'pending' } })).toEqual([{ path: 'state', before: 'dead', after: 'pending' }]);
-  expect(changesOf({ before: null, after: { max_running: 5 } })).toEqual([{ path: 'max_running', before: undefined, after: 5 }]);
+  expect(changesOf({ before: { state: 'dead' }, after: { state: 'pending' } })).toEqual([
+    { path: 'state', before: 'dead', after: 'pending' },
+  ]);
+  expect(changesOf({ before: null, after: { max_running: 5 } })).toEqual([
+    { path: 'max_running', before: undefined, after: 5 },
+  ]);
 });

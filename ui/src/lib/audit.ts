@@ -1,10 +1,10 @@
-/** What was done from outside: where its rows are, and how it is said. */
+/** The audit log: links and words of its entries. */
 
 import type { ActLine } from '../api/types';
 import { differences, type Difference } from './patch';
 import { short } from './words';
 
-/** The page of what it was done to; nothing where it has none. */
+/** The page of the subject; `null` if it has none. */
 export function subjectPage({ act, subject }: Pick<ActLine, 'act' | 'subject'>): string | null {
   const [what] = act.split('.');
   switch (what) {
@@ -51,7 +51,7 @@ export function subjectPage({ act, subject }: Pick<ActLine, 'act' | 'subject'>):
 /** Ids are long; names are names. */
 export const subjectName = (subject: string) => (/^[0-9a-f]{8}-[0-9a-f]{4}-/.test(subject) ? short(subject) : subject);
 
-/** What it changed, where that was kept. */
+/** The changes of an entry, if they were kept. */
 export function changesOf({ before, after }: Pick<ActLine, 'before' | 'after'>): Difference[] {
   if ((before ?? null) === null && (after ?? null) === null) return [];
   return differences(before ?? {}, after ?? {});

@@ -1,4 +1,4 @@
-/** What another policy would have made of recorded failures, in words and in rows. */
+/** The backtest of a policy on recorded failures, in words and in rows. */
 
 import type { PolicyBacktest } from '../api/types';
 import { terms } from './filter';
@@ -24,7 +24,9 @@ export function verdict(test: PolicyBacktest): string {
   const isSame = candidate.recovered === recorded.recovered && test.lost.count === 0 && test.won.count === 0;
   const was = isSame ? `, as ${tasks === 1 ? 'it' : 'they'} did` : `; ${recorded.recovered.toLocaleString('en')} did`;
   const by = change(recorded.retries, candidate.retries);
-  const price = by ? `with ${count(candidate.retries, 'retry', 'retries')} in place of ${recorded.retries.toLocaleString('en')} (${by})` : `with as many retries (${candidate.retries.toLocaleString('en')})`;
+  const price = by
+    ? `with ${count(candidate.retries, 'retry', 'retries')} in place of ${recorded.retries.toLocaleString('en')} (${by})`
+    : `with as many retries (${candidate.retries.toLocaleString('en')})`;
   const wait = candidate.open > recorded.open ? `; ${candidate.open.toLocaleString('en')} would still wait` : '';
   const sentence = `${back}${was}, ${price}${wait}.`;
   return sentence.charAt(0).toUpperCase() + sentence.slice(1);
@@ -34,7 +36,7 @@ export interface Row {
   title: string;
   was: string;
   is: string;
-  /** What has changed, and whether that is good. */
+  /** The change, and whether it is good. */
   change: string;
   good: boolean | null;
 }
@@ -43,15 +45,33 @@ export function rows(test: PolicyBacktest): Row[] {
   const { recorded: was, candidate: is, tasks, unknown } = test;
   const number = (title: string, of: (arm: Arm) => number): Row => {
     const [before, after] = [of(was), of(is)];
-    return { title, was: before.toLocaleString('en'), is: after.toLocaleString('en'), change: change(before, after), good: before === after ? null : after < before };
+    return {
+      title,
+      was: before.toLocaleString('en'),
+      is: after.toLocaleString('en'),
+      change: change(before, after),
+      good: before === after ? null : after < before,
+    };
   };
   const took = (title: string, of: (arm: Arm) => number | null): Row => {
     const [before, after] = [of(was), of(is)];
     const words = (ms: number | null) => (ms === null ? '–' : duration(ms));
-    return { title, was: words(before), is: words(after), change: before === null || after === null ? '' : change(before, after), good: before === null || after === null || before === after ? null : after < before };
+    return {
+      title,
+      was: words(before),
+      is: words(after),
+      change: before === null || after === null ? '' : change(before, after),
+      good: before === null || after === null || before === after ? null : after < before,
+    };
   };
   const all = [
-    { title: 'Recovered', was: `${share(was.recovered, tasks)}${test.by_hand ? `, ${test.by_hand.toLocaleString('en')} by hand` : ''}`, is: `${unknown ? 'at least ' : ''}${share(is.recovered, tasks)}`, change: unknown ? `up to ${unknown.toLocaleString('en')} more` : '', good: was.recovered === is.recovered || unknown ? null : is.recovered > was.recovered },
+    {
+      title: 'Recovered',
+      was: `${share(was.recovered, tasks)}${test.by_hand ? `, ${test.by_hand.toLocaleString('en')} by hand` : ''}`,
+      is: `${unknown ? 'at least ' : ''}${share(is.recovered, tasks)}`,
+      change: unknown ? `up to ${unknown.toLocaleString('en')} more` : '',
+      good: was.recovered === is.recovered || unknown ? null : is.recovered > was.recovered,
+    },
     number('Given up', (arm) => arm.given_up),
     number('Still waiting', (arm) => arm.open),
     number('Retries', (arm) => arm.retries),
@@ -65,7 +85,9 @@ export function rows(test: PolicyBacktest): Row[] {
 }
 
 /** The load over time, with the parts in between in which nothing was retried. */
-export function load(test: Pick<PolicyBacktest, 'since' | 'until' | 'bucket_ms' | 'load'>): { at: number; recorded: number; candidate: number }[] {
+export function load(
+  test: Pick<PolicyBacktest, 'since' | 'until' | 'bucket_ms' | 'load'>,
+): { at: number; recorded: number; candidate: number }[] {
   const known = new Map(test.load.map((point) => [Date.parse(point.at), point]));
   const first = Math.floor(Date.parse(test.since) / test.bucket_ms) * test.bucket_ms;
   const all = [];

@@ -8,7 +8,14 @@ export function bands(draws: Pick<Simulation, 'now' | 'attempts'>[]): FuturePoin
   if (!first) return [];
   const start = Date.parse(first.now);
   return first.attempts.map((attempt, i) => {
-    const after = draws.flatMap(({ now, attempts }) => (attempts[i] ? [Date.parse(attempts[i].at) - Date.parse(now)] : []));
-    return { number: attempt.number, at: Date.parse(attempt.at), earliest: start + Math.min(...after), latest: start + Math.max(...after) };
+    const after = draws.flatMap(({ now, attempts }) =>
+      attempts[i] ? [Date.parse(attempts[i].at) - Date.parse(now)] : [],
+    );
+    return {
+      number: attempt.number,
+      at: Date.parse(attempt.at),
+      earliest: start + Math.min(...after),
+      latest: start + Math.max(...after),
+    };
   });
 }

@@ -1,4 +1,4 @@
-/** Policies of kinds: bound and unbound, and taken back by whoever did it. */
+/** Binds policies to kinds and unbinds them, with undo. */
 
 import { get, part, Problem, put, remove } from '../api/client';
 import type { BoundPolicy } from '../api/types';
@@ -15,17 +15,20 @@ async function bound(kind: string): Promise<BoundPolicy | null> {
   }
 }
 
-/** As it was before, with a word about it. */
+/** Restores the policy that was bound before. */
 const back = (before: BoundPolicy, then: () => void) => () =>
   void put(at(before.kind), { policy: before.policy })
-    .then(() => toasts.say(`The policy of ${before.kind} is as it was`), (error: unknown) => toasts.refuse(error))
+    .then(
+      () => toasts.say(`Policy of ${before.kind} restored`),
+      (error: unknown) => toasts.refuse(error),
+    )
     .then(then);
 
 export async function bindPolicy(kind: string, policy: unknown, then: () => void = () => undefined): Promise<void> {
   const before = await bound(kind);
   await put(at(kind), { policy });
   const undo = before ? back(before, then) : () => void unbindPolicy(kind, then);
-  toasts.say(`New tasks of ${kind} are retried so`, 'good', undefined, undo);
+  toasts.say(`Policy of ${kind} saved; it applies to new tasks`, 'good', undefined, undo);
   then();
 }
 
@@ -33,7 +36,7 @@ export async function unbindPolicy(kind: string, then: () => void = () => undefi
   try {
     const before = await bound(kind);
     await remove(at(kind));
-    toasts.say(`${kind} has no policy of its own any more`, 'good', undefined, before ? back(before, then) : undefined);
+    toasts.say(`Policy of ${kind} deleted`, 'good', undefined, before ? back(before, then) : undefined);
   } catch (error) {
     toasts.refuse(error);
   }

@@ -11,7 +11,11 @@ export interface Cell {
 
 export function fillBuckets({ now, within_ms, bucket_ms, buckets }: Upcoming): Cell[] {
   const start = Date.parse(now);
-  const cells = Array.from({ length: Math.max(1, Math.ceil(within_ms / bucket_ms)) }, (_, i) => ({ at: start + i * bucket_ms, count: 0, schedules: 0 }));
+  const cells = Array.from({ length: Math.max(1, Math.ceil(within_ms / bucket_ms)) }, (_, i) => ({
+    at: start + i * bucket_ms,
+    count: 0,
+    schedules: 0,
+  }));
   for (const bucket of buckets) {
     const cell = cells[Math.floor((Date.parse(bucket.at) - start + 1) / bucket_ms)];
     if (!cell) continue;

@@ -26,7 +26,9 @@ describe('days', () => {
 
   it('have 23 or 25 hours where clocks are moved', () => {
     const hours = (day: string, zone: string) => (beginOf(date(day) + 1, zone) - beginOf(date(day), zone)) / HOUR;
-    expect(['2026-03-28', '2026-03-29', '2026-03-30', '2026-10-25', '2026-10-26'].map((day) => hours(day, 'Europe/Berlin'))).toEqual([24, 23, 24, 25, 24]);
+    expect(
+      ['2026-03-28', '2026-03-29', '2026-03-30', '2026-10-25', '2026-10-26'].map((day) => hours(day, 'Europe/Berlin')),
+    ).toEqual([24, 23, 24, 25, 24]);
     // There midnight itself is left out.
     expect(iso(beginOf(date('2026-03-08'), 'America/Havana'))).toBe('2026-03-08T05:00:00.000Z');
     expect(hours('2026-03-08', 'America/Havana')).toBe(23);
@@ -37,7 +39,13 @@ describe('days', () => {
 describe('weeks', () => {
   it('go from Monday to Sunday, over the end of a month', () => {
     const all = weeks(asked('2026-11-17T13:39:18.932Z'), 'utc');
-    expect(all.map((week) => week[0]?.title)).toEqual(['Monday 16 November', 'Monday 23 November', 'Monday 30 November', 'Monday 7 December', 'Monday 14 December']);
+    expect(all.map((week) => week[0]?.title)).toEqual([
+      'Monday 16 November',
+      'Monday 23 November',
+      'Monday 30 November',
+      'Monday 7 December',
+      'Monday 14 December',
+    ]);
     expect(all.every((week) => week.length === 7)).toBe(true);
     const days = all.flat();
     expect(days.filter((day) => day.month).map((day) => `${day.number} ${day.month}`)).toEqual(['16 Nov', '1 Dec']);
@@ -59,13 +67,26 @@ describe('weeks', () => {
 
   it('follow the zone', () => {
     const now = '2026-11-15T23:30:00.000Z';
-    expect(weeks(asked(now), 'Asia/Tokyo').flat().find((day) => day.isToday)?.title).toBe('Monday 16 November');
+    expect(
+      weeks(asked(now), 'Asia/Tokyo')
+        .flat()
+        .find((day) => day.isToday)?.title,
+    ).toBe('Monday 16 November');
     expect(weeks(asked(now), 'Asia/Tokyo')[0]?.[0]?.isToday).toBe(true);
   });
 
   it('hold each part of time on one day', () => {
     const now = '2026-11-17T13:05:00.000Z';
-    const all = weeks(asked(now, [[now, 4, 1], ['2026-11-17T23:45:00.000Z', 2], ['2026-11-17T23:55:00.000Z', 3, 1], ['2026-11-24T12:05:00.000Z', 5], ['2026-12-17T12:55:00.000Z', 1]]), 'utc');
+    const all = weeks(
+      asked(now, [
+        [now, 4, 1],
+        ['2026-11-17T23:45:00.000Z', 2],
+        ['2026-11-17T23:55:00.000Z', 3, 1],
+        ['2026-11-24T12:05:00.000Z', 5],
+        ['2026-12-17T12:55:00.000Z', 1],
+      ]),
+      'utc',
+    );
     const [today, tomorrow] = [find(all, 'Tuesday 17 November'), find(all, 'Wednesday 18 November')];
     expect([today?.count, today?.schedules]).toEqual([6, 1]);
     // It reaches over midnight.
@@ -83,7 +104,15 @@ describe('weeks', () => {
 });
 
 it('says a day in words', () => {
-  const all = weeks(asked('2026-11-17T13:00:00.000Z', [['2026-11-17T14:00:00.000Z', 12], ['2026-11-24T12:00:00.000Z', 3, 2], ['2026-11-25T12:00:00.000Z', 1], ['2026-11-26T12:00:00.000Z', 0, 1440]]), 'utc');
+  const all = weeks(
+    asked('2026-11-17T13:00:00.000Z', [
+      ['2026-11-17T14:00:00.000Z', 12],
+      ['2026-11-24T12:00:00.000Z', 3, 2],
+      ['2026-11-25T12:00:00.000Z', 1],
+      ['2026-11-26T12:00:00.000Z', 0, 1440],
+    ]),
+    'utc',
+  );
   const say = (title: string, overdue = 0) => dayWords(find(all, title) as Day, overdue);
   expect(say('Tuesday 24 November')).toBe('Tuesday 24 November: 3 tasks due, schedules fire twice');
   expect(say('Wednesday 25 November')).toBe('Wednesday 25 November: 1 task due');

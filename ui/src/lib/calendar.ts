@@ -22,7 +22,20 @@ export interface Day {
 }
 
 export const WEEKDAYS = ['Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday', 'Sunday'];
-const MONTHS = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October', 'November', 'December'];
+const MONTHS = [
+  'January',
+  'February',
+  'March',
+  'April',
+  'May',
+  'June',
+  'July',
+  'August',
+  'September',
+  'October',
+  'November',
+  'December',
+];
 
 /** A date without a time, as days since 1970, which no zone bends. */
 type DayNumber = number;
@@ -37,7 +50,19 @@ function wall(at: number, zone: string): number {
   let format = formats.get(zone);
   if (!format) {
     const timeZone = zone === 'utc' ? 'UTC' : zone === 'local' ? undefined : zone;
-    formats.set(zone, (format = new Intl.DateTimeFormat('en-GB', { timeZone, hourCycle: 'h23', year: 'numeric', month: '2-digit', day: '2-digit', hour: '2-digit', minute: '2-digit', second: '2-digit' })));
+    formats.set(
+      zone,
+      (format = new Intl.DateTimeFormat('en-GB', {
+        timeZone,
+        hourCycle: 'h23',
+        year: 'numeric',
+        month: '2-digit',
+        day: '2-digit',
+        hour: '2-digit',
+        minute: '2-digit',
+        second: '2-digit',
+      })),
+    );
   }
   const parts = new Map(format.formatToParts(at).map(({ type, value }) => [type, Number(value)]));
   const part = (name: Intl.DateTimeFormatPartTypes) => parts.get(name) ?? 0;
@@ -92,6 +117,9 @@ export function dayWords(day: Day, overdue = 0): string {
   if (!day.isInside) return day.title;
   const parts = [day.count ? `${count(day.count, 'task')} due` : 'nothing due'];
   if (day.isToday && overdue) parts.push(`${overdue.toLocaleString('en')} of them overdue`);
-  if (day.schedules) parts.push(`schedules fire ${day.schedules === 1 ? 'once' : day.schedules === 2 ? 'twice' : `${day.schedules.toLocaleString('en')} times`}`);
+  if (day.schedules)
+    parts.push(
+      `schedules fire ${day.schedules === 1 ? 'once' : day.schedules === 2 ? 'twice' : `${day.schedules.toLocaleString('en')} times`}`,
+    );
   return `${day.title}${day.isToday ? ', today' : ''}: ${parts.join(', ')}`;
 }

@@ -1,13 +1,13 @@
-/** What is too large to be drawn task by task: what is alike stands together in one box, and what is over leads straight on. */
+/** Folds large graphs: tasks of one step and state share a box, and so do finished steps in a row. */
 
 import { depths } from './depths';
-import type { Look } from './states';
+import type { Badge } from './states';
 
 export interface Item {
   id: string;
   kind: string;
   key: string | null;
-  look: Look;
+  badge: Badge;
 }
 
 export interface Group {
@@ -26,23 +26,29 @@ export interface Edge {
 
 /** Fewer than so many are drawn one by one. */
 const FEW = 3;
-const OVER = new Set<Look>(['succeeded', 'recovered', 'skipped']);
+const OVER = new Set<Badge>(['succeeded', 'recovered', 'skipped']);
 
 /** `load[3]` is one of many `load`. */
-export const stem = ({ key, kind }: { key: string | null; kind: string }): string => key?.replace(/[[\-_.:#/]?\d+\]?$/, '') || kind;
+export const stem = ({ key, kind }: { key: string | null; kind: string }): string =>
+  key?.replace(/[[\-_.:#/]?\d+\]?$/, '') || kind;
 
 /** Circles cannot come of it: those who stand together have as many steps before them, and a chain has no way in but its first. */
 export function collapse(items: Item[], edges: Edge[]): { groups: Group[]; edges: Edge[] } {
-  const depth = depths(items.map((item) => item.id), edges);
+  const depth = depths(
+    items.map((item) => item.id),
+    edges,
+  );
   const alike = new Map<string, Item[]>();
   for (const item of items) {
-    const name = JSON.stringify([depth.get(item.id), stem(item), item.kind, item.look]);
+    const name = JSON.stringify([depth.get(item.id), stem(item), item.kind, item.badge]);
     const same = alike.get(name);
     if (same) same.push(item);
     else alike.set(name, [item]);
   }
   const together = [...alike.values()].flatMap((same) => (same.length < FEW ? same.map((item) => [item]) : [same]));
-  const groups = together.flatMap((same): Group[] => (same[0] ? [{ id: same[0].id, items: same, isChain: false }] : []));
+  const groups = together.flatMap((same): Group[] =>
+    same[0] ? [{ id: same[0].id, items: same, isChain: false }] : [],
+  );
   return chained(groups, between(groups, edges));
 }
 
@@ -52,7 +58,8 @@ function between(groups: Group[], edges: Edge[]): Edge[] {
   const found = new Map<string, Edge>();
   for (const { from, to, when } of edges) {
     const [a, b] = [place.get(from), place.get(to)];
-    if (a !== undefined && b !== undefined && a !== b) found.set(JSON.stringify([a, b, when]), { from: a, to: b, when });
+    if (a !== undefined && b !== undefined && a !== b)
+      found.set(JSON.stringify([a, b, when]), { from: a, to: b, when });
   }
   return [...found.values()];
 }
@@ -66,7 +73,7 @@ function chained(groups: Group[], edges: Edge[]): { groups: Group[]; edges: Edge
     before.set(to, (before.get(to) ?? new Set()).add(from));
   }
   const byId = new Map(groups.map((group) => [group.id, group]));
-  const isOver = (group: Group) => group.items.every((item) => OVER.has(item.look));
+  const isOver = (group: Group) => group.items.every((item) => OVER.has(item.badge));
   /** The one that follows a step and nothing else, if both are over. */
   const follower = (group: Group): Group | undefined => {
     const [only, ...more] = next.get(group.id) ?? [];

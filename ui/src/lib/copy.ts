@@ -1,4 +1,4 @@
-/** What can be copied: the same act for a terminal. A key is never part of it; the shell has its own. */
+/** Acts as commands to copy. A key is never part of them; the shell has its own. */
 
 import { short } from './words';
 

@@ -22,7 +22,10 @@ export function csv(rows: object[]): string {
 export const ndjson = (rows: object[]) => rows.map((row) => `${JSON.stringify(row)}\n`).join('');
 
 /** All pages, one after the other, but not without end. */
-export async function allPages<T>(ask: (cursor: string | null) => Promise<Page<T>>, most: number): Promise<{ items: T[]; more: boolean }> {
+export async function allPages<T>(
+  ask: (cursor: string | null) => Promise<Page<T>>,
+  most: number,
+): Promise<{ items: T[]; more: boolean }> {
   const items: T[] = [];
   let cursor: string | null = null;
   do {

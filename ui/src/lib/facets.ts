@@ -1,4 +1,4 @@
-/** What tasks have in common and in what they differ: for each label and the queue, how many have which value. */
+/** Facets of tasks: for each label and the queue, how many tasks have which value. */
 
 import { quote } from './filter';
 
@@ -23,6 +23,10 @@ export function facets(tasks: { queue: string; labels?: Record<string, string> |
   }
   return [...found].map(([name, counts]) => {
     const ranked = [...counts].toSorted(([a, n], [b, m]) => m - n || a.localeCompare(b));
-    return { name, values: ranked.slice(0, MOST).map(([value, n]) => ({ value, n, filter: `${name}:${quote(value)}` })), more: Math.max(0, ranked.length - MOST) };
+    return {
+      name,
+      values: ranked.slice(0, MOST).map(([value, n]) => ({ value, n, filter: `${name}:${quote(value)}` })),
+      more: Math.max(0, ranked.length - MOST),
+    };
   });
 }

@@ -1,12 +1,44 @@
 /** The filter grammar, as far as a text box needs it: terms, suggestions, and putting a term in or out. The server decides. */
 
 export const FIELDS = [
-  'state', 'kind', 'queue', 'name', 'key', 'execution', 'dependency', 'account', 'class', 'fingerprint', 'worker',
-  'external_id', 'verdict', 'priority', 'attempt', 'lost', 'due', 'age', 'submitted', 'updated', 'label.',
+  'state',
+  'kind',
+  'queue',
+  'name',
+  'key',
+  'execution',
+  'dependency',
+  'account',
+  'class',
+  'fingerprint',
+  'worker',
+  'external_id',
+  'verdict',
+  'priority',
+  'attempt',
+  'lost',
+  'due',
+  'age',
+  'submitted',
+  'updated',
+  'label.',
 ];
 
 const VALUES: Record<string, string[]> = {
-  state: ['retrying', 'queued', 'running', 'held', 'failed', 'dead', 'recovered', 'succeeded', 'canceled', 'skipped', 'open', 'terminal'],
+  state: [
+    'retrying',
+    'queued',
+    'running',
+    'held',
+    'failed',
+    'dead',
+    'recovered',
+    'succeeded',
+    'canceled',
+    'skipped',
+    'open',
+    'terminal',
+  ],
   class: ['retryable', 'final', 'rate_limited'],
   due: ['<1h', '<5m', '<24h'],
   age: ['>1h', '>1d', '<10m'],
@@ -71,13 +103,13 @@ export function withField(filter: string, field: string, value: string | null): 
 }
 
 export interface Suggestion {
-  /** What the whole filter would be. */
+  /** The whole filter with the suggestion. */
   filter: string;
-  /** What is shown. */
+  /** The text that is shown. */
   text: string;
 }
 
-/** What could follow at the caret, at most eight. */
+/** At most eight suggestions at the caret. */
 export function suggest(filter: string, caret: number): Suggestion[] {
   const term = terms(filter).find((it) => it.start <= caret && caret <= it.start + it.text.length);
   const written = term ? term.text.slice(0, caret - term.start) : '';
@@ -96,6 +128,8 @@ export function suggest(filter: string, caret: number): Suggestion[] {
   const field = bare.slice(0, colon).toLowerCase();
   const given = bare.slice(colon + 1).split(',');
   const last = given.pop() ?? '';
-  const values = (VALUES[field] ?? []).filter((value) => value.startsWith(last) && value !== last && !given.includes(value));
+  const values = (VALUES[field] ?? []).filter(
+    (value) => value.startsWith(last) && value !== last && !given.includes(value),
+  );
   return values.slice(0, 8).map((value) => put(`${field}:${[...given, value].join(',')}`, ' '));
 }

@@ -3,18 +3,34 @@ import type { TaskLine } from '../api/types';
 import { groups, helps, helpsSentence, nextSentence } from './groups';
 
 const task = (over: Partial<TaskLine>): TaskLine =>
-  ({ id: 'x', kind: 'pay', state: 'retry_pending', fingerprint: 'aa', total_attempts: 2, last_error: { message: '503' }, next_retry_at: '2026-01-01T00:00:10.000Z', submitted_at: '2026-01-01T00:00:00.000Z', ...over }) as TaskLine;
+  ({
+    id: 'x',
+    kind: 'pay',
+    state: 'retry_pending',
+    fingerprint: 'aa',
+    total_attempts: 2,
+    last_error: { message: '503' },
+    next_retry_at: '2026-01-01T00:00:10.000Z',
+    submitted_at: '2026-01-01T00:00:00.000Z',
+    ...over,
+  }) as TaskLine;
 
 it('puts failures that look the same together, the largest first', () => {
   const found = groups([
-    task({ fingerprint: 'bb', kind: 'mail', state: 'dead', last_error: { message: 'no' } as never, next_retry_at: null }),
+    task({
+      fingerprint: 'bb',
+      kind: 'mail',
+      state: 'dead',
+      last_error: { message: 'no' } as never,
+      next_retry_at: null,
+    }),
     task({}),
     task({ next_retry_at: '2026-01-01T00:00:05.000Z' }),
     task({ state: 'failed', next_retry_at: null }),
   ]);
-  expect(found.map(({ kind, look, retrying, dead, runs }) => ({ kind, look, retrying, dead, runs }))).toEqual([
-    { kind: 'pay', look: 'retrying', retrying: 2, dead: 1, runs: 6 },
-    { kind: 'mail', look: 'dead', retrying: 0, dead: 1, runs: 2 },
+  expect(found.map(({ kind, badge, retrying, dead, runs }) => ({ kind, badge, retrying, dead, runs }))).toEqual([
+    { kind: 'pay', badge: 'retrying', retrying: 2, dead: 1, runs: 6 },
+    { kind: 'mail', badge: 'dead', retrying: 0, dead: 1, runs: 2 },
   ]);
   expect(found[0]?.next).toBe('2026-01-01T00:00:05.000Z');
 });
@@ -26,7 +42,9 @@ it('says when a group comes back, and what keeps it', () => {
   expect(say(task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ next_retry_at: '2025-12-31T23:00:00.000Z' }))).toEqual(['A retry is due now.']);
   expect(say(task(held))).toEqual(['Held: account acme: it is empty.']);
-  expect(say(task({ state: 'pending', next_retry_at: null, blocked: 'its execution is paused' }))).toEqual(['Held: its execution is paused.']);
+  expect(say(task({ state: 'pending', next_retry_at: null, blocked: 'its execution is paused' }))).toEqual([
+    'Held: its execution is paused.',
+  ]);
   expect(say(task({ state: 'pending', next_retry_at: null }))).toEqual(['They run as soon as a worker takes them.']);
   expect(say(task(held), task({}))).toEqual(['Next retry in 10s.']);
   expect(say(task({ state: 'dead', next_retry_at: null }))).toEqual(['None of them will be retried by itself.']);
@@ -40,5 +58,7 @@ it('gives a percentage only where there are enough cases', () => {
   expect(helps({ recovered: 84, dead: 16, more: true })).toBe('84 % of 100+');
   expect(helps({ recovered: 0, dead: 61, more: false })).toBe('never: 0 of 61');
   expect(helpsSentence({ recovered: 3, dead: 4, more: false })).toMatch('too few');
-  expect(helpsSentence({ recovered: 84, dead: 16, more: true })).toBe('84 % of tasks with this error came back (n=100+)');
+  expect(helpsSentence({ recovered: 84, dead: 16, more: true })).toBe(
+    '84 % of tasks with this error came back (n=100+)',
+  );
 });

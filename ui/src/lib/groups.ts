@@ -1,8 +1,8 @@
-/** Failures that look the same, together. */
+/** Groups of failures with the same error. */
 
 import { get } from '../api/client';
 import type { Page, TaskLine } from '../api/types';
-import { lookOf, type Look } from './states';
+import { badgeOf, isFailed, type Badge } from './states';
 import { instant, localised, relative, type Zone } from './time';
 import { errorText } from './words';
 
@@ -11,16 +11,17 @@ export interface Group {
   fingerprint: string | null;
   kind: string;
   error: string;
-  look: Look;
+  badge: Badge;
   tasks: TaskLine[];
   retrying: number;
   held: number;
+  /** Failed and dead ones. */
   dead: number;
   /** Runs that were spent on it so far. */
   runs: number;
   /** The next retry of any of them that is not held. */
   next: string | null;
-  /** What keeps those that are held. */
+  /** Reason why they are held. */
   heldBy: string | null;
   since: string;
 }
@@ -28,14 +29,14 @@ export interface Group {
 export function groups(tasks: TaskLine[]): Group[] {
   const found = new Map<string, Group>();
   for (const task of tasks) {
-    const look = lookOf(task);
+    const badge = badgeOf(task);
     const key = `${task.kind} ${task.fingerprint ?? errorText(task.last_error)}`;
-    const group = found.get(key) ?? begin(key, task, look);
+    const group = found.get(key) ?? begin(key, task, badge);
     found.set(key, group);
     group.tasks.push(task);
     group.runs += task.total_attempts;
-    if (look === 'dead') group.dead += 1;
-    else if (look === 'held' || task.blocked) {
+    if (isFailed(badge)) group.dead += 1;
+    else if (badge === 'held' || task.blocked) {
       group.held += 1;
       group.heldBy ??= task.blocked ?? null;
     } else {
@@ -45,13 +46,27 @@ export function groups(tasks: TaskLine[]): Group[] {
     if (task.submitted_at < group.since) group.since = task.submitted_at;
   }
   const all = [...found.values()];
-  for (const group of all) group.look = group.held ? 'held' : group.retrying ? 'retrying' : 'dead';
+  for (const group of all) group.badge = group.held ? 'held' : group.retrying ? 'retrying' : group.badge;
   return all.sort((a, b) => b.tasks.length - a.tasks.length || (a.key < b.key ? -1 : 1));
 }
 
-function begin(key: string, task: TaskLine, look: Look): Group {
+function begin(key: string, task: TaskLine, badge: Badge): Group {
   const error = errorText(task.last_error) || task.reason?.replaceAll('_', ' ') || 'no error was given';
-  return { key, fingerprint: task.fingerprint, kind: task.kind, error, look, tasks: [], retrying: 0, held: 0, dead: 0, runs: 0, next: null, heldBy: null, since: task.submitted_at };
+  return {
+    key,
+    fingerprint: task.fingerprint,
+    kind: task.kind,
+    error,
+    badge,
+    tasks: [],
+    retrying: 0,
+    held: 0,
+    dead: 0,
+    runs: 0,
+    next: null,
+    heldBy: null,
+    since: task.submitted_at,
+  };
 }
 
 /** When a group comes back, as a sentence: what is not held first. */
@@ -59,10 +74,12 @@ export function nextSentence(group: Group, now: number, zone: Zone): string {
   const next = instant(group.next);
   if (next !== null) return next <= now ? 'A retry is due now.' : `Next retry ${relative(next, now)}.`;
   if (group.held) return group.heldBy ? `Held: ${localised(group.heldBy, now, zone)}.` : 'They are held.';
-  return group.dead === group.tasks.length ? 'None of them will be retried by itself.' : 'They run as soon as a worker takes them.';
+  return group.dead === group.tasks.length
+    ? 'None of them will be retried by itself.'
+    : 'They run as soon as a worker takes them.';
 }
 
-/** What became of tasks with one error. */
+/** How tasks with one error ended. */
 export interface Ended {
   recovered: number;
   dead: number;
@@ -70,12 +87,17 @@ export interface Ended {
   more: boolean;
 }
 
-/** Asks what became of others with the same error: the only honest answer to whether retrying helps. */
+/** Counts how other tasks with the same error ended, which tells whether retrying helps. */
 export async function endedOf(fingerprint: string | null, signal: AbortSignal): Promise<Ended | null> {
   if (!fingerprint) return null;
-  const ended = (state: string) => get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);
+  const ended = (state: string) =>
+    get<Page<TaskLine>>('tasks', { q: `fingerprint:${fingerprint} state:${state}`, limit: 100 }, signal);
   const [recovered, dead] = await Promise.all([ended('recovered'), ended('failed,dead')]);
-  return { recovered: recovered.items.length, dead: dead.items.length, more: recovered.next_cursor !== null || dead.next_cursor !== null };
+  return {
+    recovered: recovered.items.length,
+    dead: dead.items.length,
+    more: recovered.next_cursor !== null || dead.next_cursor !== null,
+  };
 }
 
 /** Few cases prove nothing, and are said to. */

@@ -1,6 +1,25 @@
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
-import { about, BANK, bankWords, flipped, hasFailed, isBack, isOver, isRetry, KINDS, NOTHING, oneToOpen, ownCommand, ownTasks, read, startOf, STEPS, ticked, WAVE } from './guide';
+import {
+  about,
+  BANK,
+  bankWords,
+  flipped,
+  hasFailed,
+  isBack,
+  isOver,
+  isRetry,
+  KINDS,
+  NOTHING,
+  oneToOpen,
+  ownCommand,
+  ownTasks,
+  read,
+  startOf,
+  STEPS,
+  ticked,
+  WAVE,
+} from './guide';
 
 const AT = '2026-11-20T09:00:00.000Z';
 
@@ -17,7 +36,16 @@ it('is there for the demo and for no other server', () => {
   // Called so by whoever started it, or left over in the data of a demo.
   expect(startOf([demo], [], null)).toBeNull();
   expect(startOf([demo], [{ instance: 'demo', kinds: ['payments.charge'] }], null)).toBeNull();
-  expect(startOf([{ ...demo, self: false }, { ...demo, id: 'server-1' }], [worker], AT)).toBeNull();
+  expect(
+    startOf(
+      [
+        { ...demo, self: false },
+        { ...demo, id: 'server-1' },
+      ],
+      [worker],
+      AT,
+    ),
+  ).toBeNull();
   // Its worker was not seen for a moment.
   expect(startOf([demo], [], AT)).toBe(AT);
   expect(startOf([{ ...demo, started_at: '2026-11-20T10:00:00.000Z' }], [], AT)).toBeNull();
@@ -68,11 +96,23 @@ it('tells a retry by hand from what else is done', () => {
 });
 
 it('opens the one that waits longest', () => {
-  const task = (id: string, state: 'retry_pending' | 'failed', next: string | null, held: string | null = null) => ({ id, state, next_retry_at: next, held_until: held });
+  const task = (id: string, state: 'retry_pending' | 'failed', next: string | null, held: string | null = null) => ({
+    id,
+    state,
+    next_retry_at: next,
+    held_until: held,
+  });
   const failed = task('a', 'failed', null);
   expect(oneToOpen([])).toBeNull();
   expect(oneToOpen([failed])).toBe('a');
-  expect(oneToOpen([failed, task('b', 'retry_pending', '2026-11-20T09:01:00.000Z'), task('c', 'retry_pending', '2026-11-27T09:00:00.000Z'), task('d', 'retry_pending', '2026-12-24T09:00:00.000Z', AT)])).toBe('c');
+  expect(
+    oneToOpen([
+      failed,
+      task('b', 'retry_pending', '2026-11-20T09:01:00.000Z'),
+      task('c', 'retry_pending', '2026-11-27T09:00:00.000Z'),
+      task('d', 'retry_pending', '2026-12-24T09:00:00.000Z', AT),
+    ]),
+  ).toBe('c');
 });
 
 it('waits for all that were there when the bank came back', () => {

@@ -9,17 +9,26 @@ export const STEPS: readonly Step[] = ['why', 'retry', 'bank', 'wave', 'own'];
 
 /** A task of this kind takes the bank down or brings it back. */
 export const BANK = 'demo.bank';
-/** What the demo has tasks of by itself; any other is somebody's own. */
+/** Kinds of the demo's own tasks. */
 export const KINDS = [
-  'payments.charge', 'email.send', 'invoice.render', 'report.export', 'kyc.recheck', 'crm.sync', 'thumbnail.make',
-  'order.reserve', 'order.ship', 'order.refund', BANK,
+  'payments.charge',
+  'email.send',
+  'invoice.render',
+  'report.export',
+  'kyc.recheck',
+  'crm.sync',
+  'thumbnail.make',
+  'order.reserve',
+  'order.ship',
+  'order.refund',
+  BANK,
 ];
 
-/** What the browser keeps about one start of the demo. */
+/** Progress of one start of the demo, kept in the browser. */
 export interface Kept {
   done: Step[];
   hidden: boolean;
-  /** What was last asked of the bank from here. */
+  /** Whether this page took the bank down. */
   down: boolean;
   /** When it was last brought back, on the server's clock. */
   backAt: string | null;
@@ -27,7 +36,7 @@ export interface Kept {
 
 export const NOTHING: Kept = { done: [], hidden: false, down: false, backAt: null };
 
-/** What was kept, as far as it can be read. */
+/** Reads the kept progress; unreadable parts are left out. */
 export function read(text: string | null): Kept {
   try {
     const { done, hidden, down, backAt } = JSON.parse(text ?? '{}') as Partial<Record<keyof Kept, unknown>>;
@@ -43,7 +52,9 @@ export function read(text: string | null): Kept {
 }
 
 export function ticked(kept: Kept, step: Step): Kept {
-  return kept.done.includes(step) ? kept : { ...kept, done: STEPS.filter((it) => it === step || kept.done.includes(it)) };
+  return kept.done.includes(step)
+    ? kept
+    : { ...kept, done: STEPS.filter((it) => it === step || kept.done.includes(it)) };
 }
 
 /** Down and then back is one step; whoever only brings it back has not seen it down. */
@@ -59,25 +70,33 @@ export const isOver = (kept: Kept) => STEPS.every((step) => kept.done.includes(s
  * When the demo was started, or nothing where this server is no demo. Any server may be called so, but only the demo has a worker
  * for its bank. A worker that is not seen for a moment makes no difference to what was `known`.
  */
-export function startOf(instances: Pick<Instance, 'id' | 'self' | 'started_at'>[], workers: Pick<Worker, 'instance' | 'kinds'>[], known: string | null): string | null {
+export function startOf(
+  instances: Pick<Instance, 'id' | 'self' | 'started_at'>[],
+  workers: Pick<Worker, 'instance' | 'kinds'>[],
+  known: string | null,
+): string | null {
   const own = instances.find((it) => it.self && it.id === 'demo');
   if (!own) return null;
   const hasBank = workers.some((it) => it.instance === own.id && it.kinds.includes(BANK));
   return hasBank || own.started_at === known ? own.started_at : null;
 }
 
-export const hasFailed = (task: Pick<Task, 'state' | 'last_error'>) => !!task.last_error || task.state === 'failed' || task.state === 'dead';
+export const hasFailed = (task: Pick<Task, 'state' | 'last_error'>) =>
+  !!task.last_error || task.state === 'failed' || task.state === 'dead';
 
 /** Whether that was a retry by hand, of one or of many; a trial changes nothing. */
 export function isRetry({ method, path, body }: Done): boolean {
   if (method !== 'POST') return false;
   const { action, dry_run } = (body ?? {}) as { action?: unknown; dry_run?: unknown };
-  return path === 'tasks/bulk' ? action === 'retry' && dry_run !== true : /^(tasks|executions)\/[^/]+\/retry$/.test(path);
+  return path === 'tasks/bulk'
+    ? action === 'retry' && dry_run !== true
+    : /^(tasks|executions)\/[^/]+\/retry$/.test(path);
 }
 
 /** One that will still be failing when somebody has come to press a button: of those that wait, the one that waits longest. */
 export function oneToOpen(failing: Pick<TaskLine, 'id' | 'state' | 'held_until' | 'next_retry_at'>[]): string | null {
-  const due = (task: (typeof failing)[number]) => (task.state === 'retry_pending' && !task.held_until ? (task.next_retry_at ?? '') : '');
+  const due = (task: (typeof failing)[number]) =>
+    task.state === 'retry_pending' && !task.held_until ? (task.next_retry_at ?? '') : '';
   return failing.toSorted((a, b) => due(b).localeCompare(due(a)))[0]?.id ?? null;
 }
 
@@ -105,12 +124,21 @@ const DEFAULTS = ['http://127.0.0.1:7330', 'http://localhost:7330'];
 /** A command that fails twice and comes back, for the server at this address. */
 export function ownCommand(server: string): string {
   const url = server.replace(/\/+$/, '');
-  return cli('run', ...(DEFAULTS.includes(url) ? [] : ['--server', url]), '--retry', 'exp(1s, x2, 5 retries)', '--', 'sh', '-c', 'test $COMEBACK_ATTEMPT -ge 3');
+  return cli(
+    'run',
+    ...(DEFAULTS.includes(url) ? [] : ['--server', url]),
+    '--retry',
+    'exp(1s, x2, 5 retries)',
+    '--',
+    'sh',
+    '-c',
+    'test $COMEBACK_ATTEMPT -ge 3',
+  );
 }
 
 export const bankWords = ({ down }: Kept) => (down ? 'Bring it back' : 'Take the bank down');
 
-/** What is to be done about a step, or that it is done. */
+/** The line below a step. */
 export function about(step: Step, kept: Kept, wave?: Wave | null): string {
   const isDone = kept.done.includes(step);
   switch (step) {

@@ -30,7 +30,9 @@ it('draws two thousand at once, none upon another', () => {
   const { boxes, width, height } = picture(ids, many);
   expect(performance.now() - began).toBeLessThan(2_000);
   expect(new Set(boxes.map((box) => `${box.x} ${box.y}`)).size).toBe(2_000);
-  expect(boxes.every((box) => box.x >= 0 && box.y >= 0 && box.x + BOX.width <= width && box.y + BOX.height <= height)).toBe(true);
+  expect(
+    boxes.every((box) => box.x >= 0 && box.y >= 0 && box.x + BOX.width <= width && box.y + BOX.height <= height),
+  ).toBe(true);
   const x = new Map(boxes.map((box) => [box.id, box.x]));
   expect(many.every(({ from, to }) => (x.get(from) ?? 0) < (x.get(to) ?? 0))).toBe(true);
 });

@@ -57,9 +57,16 @@ export function plain(ids: string[], edges: Edges): Picture {
   });
   const [wide, high] = [BOX.width + 64, BOX.height + 14];
   const tallest = Math.max(1, ...columns.map((column) => column.length));
-  const boxes = ids.map((id) => ({ id, x: 12 + (found.get(id) ?? 0) * wide, y: Math.round(12 + ((place.get(id) ?? 0) + tallest / 2) * high) }));
+  const boxes = ids.map((id) => ({
+    id,
+    x: 12 + (found.get(id) ?? 0) * wide,
+    y: Math.round(12 + ((place.get(id) ?? 0) + tallest / 2) * high),
+  }));
   const at = new Map(boxes.map((box) => [box.id, box]));
-  const side = (id: string, sign: number) => ({ x: (at.get(id)?.x ?? 0) + (sign > 0 ? BOX.width : 0), y: (at.get(id)?.y ?? 0) + BOX.height / 2 });
+  const side = (id: string, sign: number) => ({
+    x: (at.get(id)?.x ?? 0) + (sign > 0 ? BOX.width : 0),
+    y: (at.get(id)?.y ?? 0) + BOX.height / 2,
+  });
   return {
     width: 24 + columns.length * wide - 64,
     height: 24 + tallest * high,

@@ -11,7 +11,9 @@ it('does not take what loops say for older than it is', () => {
   const now = Date.parse('2026-11-17T12:00:00.000Z');
   expect(toldAt([{ looked_at: null }], now)).toBe(now);
   expect(toldAt([{ looked_at: '2026-11-17T11:59:58.000Z' }, { looked_at: null }], now)).toBe(now);
-  expect(toldAt([{ looked_at: '2026-11-17T12:00:03.000Z' }, { looked_at: '2026-11-17T12:00:01.000Z' }], now)).toBe(now + 3_000);
+  expect(toldAt([{ looked_at: '2026-11-17T12:00:03.000Z' }, { looked_at: '2026-11-17T12:00:01.000Z' }], now)).toBe(
+    now + 3_000,
+  );
   expect(toldAt([], now)).toBe(now);
 });
 

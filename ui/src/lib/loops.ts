@@ -1,19 +1,19 @@
-/** What the loops in the background say of themselves. */
+/** Words about background loops. */
 
 import type { Loop } from '../api/types';
 import { duration, instant } from './time';
 
-/** How often one looks: some do only what they are asked for. */
+/** The interval of a loop; some run only on request. */
 export function everyWords(period: number | null): string {
   return period === null ? 'when asked' : duration(period);
 }
 
-/** When the loops said this. It is not before any of them looked, however far behind our idea of their time is. */
+/** The time of the answer: not before any loop's last run, even if our clock is behind. */
 export function toldAt(loops: Pick<Loop, 'looked_at'>[], now: number): number {
   return Math.max(now, ...loops.map((it) => instant(it.looked_at) ?? 0));
 }
 
-/** Who paused it and why, in one line. */
+/** The note of a pause and its author, in one line. */
 export function pauseWords({ note, by }: Pick<Loop, 'note' | 'by'>): string {
   return [note ?? '', by ? `(${by})` : ''].filter(Boolean).join(' ');
 }

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { excludedWords, turnObstacle } from './operations';
+import { excludedWords, operationDisabledReason } from './operations';
 
 it('says why tasks are left out', () => {
   expect(excludedWords({ reason: 'wrong_state', state: 'running' } as never)).toBe('running');
@@ -10,10 +10,10 @@ it('says why tasks are left out', () => {
 
 it('knows when an operation can be aborted and taken back', () => {
   const it = { state: 'running', action: 'retry', done: 5 } as const;
-  expect(turnObstacle('abort', it)).toBeNull();
-  expect(turnObstacle('undo', it)).toBeNull();
-  expect(turnObstacle('undo', { ...it, action: 'cancel' })).toBe('a cancel is for good');
-  expect(turnObstacle('abort', { ...it, state: 'done' })).toBe('it does not run');
-  expect(turnObstacle('undo', { ...it, state: 'undone' })).toContain('already');
-  expect(turnObstacle('undo', { ...it, done: 0 })).toContain('nothing');
+  expect(operationDisabledReason('abort', it)).toBeNull();
+  expect(operationDisabledReason('undo', it)).toBeNull();
+  expect(operationDisabledReason('undo', { ...it, action: 'cancel' })).toBe('a cancel cannot be undone');
+  expect(operationDisabledReason('abort', { ...it, state: 'done' })).toBe('it is not running');
+  expect(operationDisabledReason('undo', { ...it, state: 'undone' })).toContain('already');
+  expect(operationDisabledReason('undo', { ...it, done: 0 })).toContain('nothing');
 });

@@ -3,8 +3,13 @@ import { describe, expect, it } from 'vitest';
 import { contrast, distance, linear, seen, SIGHTS } from './palette';
 
 const css = readFileSync('src/styles.css', 'utf8');
-const pairs = new Map([...css.matchAll(/--([a-z0-9-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g)].map(([, name, light, dark]) => [name as string, [light as string, dark as string] as const]));
-const STATES = ['queued', 'running', 'retrying', 'succeeded', 'dead', 'held', 'cancelled'];
+const pairs = new Map(
+  [...css.matchAll(/--([a-z0-9-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\)/g)].map(([, name, light, dark]) => [
+    name as string,
+    [light as string, dark as string] as const,
+  ]),
+);
+const STATES = ['queued', 'running', 'retrying', 'succeeded', 'dead', 'held', 'canceled'];
 const THEMES = ['light', 'dark'] as const;
 
 function colour(name: string, theme: number): string {
@@ -35,9 +40,14 @@ describe.each(THEMES.map((name, i) => [name, i] as const))('in the %s theme', (n
 
   it('fills stand out from the page, and words can be read on every surface', () => {
     for (const state of STATES) {
-      // Cancelled is meant to step back on the dark page; its word is always beside it.
-      if (!(state === 'cancelled')) expect(contrast(colour(state, theme), colour('page', theme)), state).toBeGreaterThanOrEqual(3);
-      for (const surface of ['page', 'surface']) expect(contrast(colour(`${state}-text`, theme), colour(surface, theme)), `${state} on ${surface}`).toBeGreaterThanOrEqual(4.5);
+      // Canceled is meant to step back on the dark page; its word is always beside it.
+      if (!(state === 'canceled'))
+        expect(contrast(colour(state, theme), colour('page', theme)), state).toBeGreaterThanOrEqual(3);
+      for (const surface of ['page', 'surface'])
+        expect(
+          contrast(colour(`${state}-text`, theme), colour(surface, theme)),
+          `${state} on ${surface}`,
+        ).toBeGreaterThanOrEqual(4.5);
     }
     for (const surface of ['page', 'surface', 'sunken', 'hover', 'chosen']) {
       expect(contrast(colour('text', theme), colour(surface, theme)), surface).toBeGreaterThanOrEqual(7);
@@ -46,7 +56,10 @@ describe.each(THEMES.map((name, i) => [name, i] as const))('in the %s theme', (n
   });
 
   it('numbers can be read on every heat', () => {
-    for (const i of [0, 1, 2, 3, 4, 5]) expect(contrast(colour(`on-heat-${i}`, theme), colour(`heat-${i}`, theme)), `heat ${i}`).toBeGreaterThanOrEqual(4.5);
+    for (const i of [0, 1, 2, 3, 4, 5])
+      expect(contrast(colour(`on-heat-${i}`, theme), colour(`heat-${i}`, theme)), `heat ${i}`).toBeGreaterThanOrEqual(
+        4.5,
+      );
   });
 
   it('heat grows steadily', () => {

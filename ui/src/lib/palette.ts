@@ -34,7 +34,14 @@ export function linear(hex: string): Rgb {
 
 export function seen(rgb: Rgb, sight: Sight): Rgb {
   if (sight === 'usual') return rgb;
-  const row = (i: number) => Math.min(1, Math.max(0, (LOSS[sight][i] ?? []).reduce((sum, weight, k) => sum + weight * (rgb[k] ?? 0), 0)));
+  const row = (i: number) =>
+    Math.min(
+      1,
+      Math.max(
+        0,
+        (LOSS[sight][i] ?? []).reduce((sum, weight, k) => sum + weight * (rgb[k] ?? 0), 0),
+      ),
+    );
   return [row(0), row(1), row(2)];
 }
 
@@ -61,7 +68,7 @@ export function distance(one: Rgb, two: Rgb): number {
   const G = 0.5 * (1 - Math.sqrt(C ** 7 / (C ** 7 + 25 ** 7)));
   const [A1, A2] = [a1 * (1 + G), a2 * (1 + G)];
   const [C1, C2] = [Math.hypot(A1, b1), Math.hypot(A2, b2)];
-  const hue = (b: number, a: number) => (a === 0 && b === 0 ? 0 : ((Math.atan2(b, a) / rad) + 360) % 360);
+  const hue = (b: number, a: number) => (a === 0 && b === 0 ? 0 : (Math.atan2(b, a) / rad + 360) % 360);
   const [h1, h2] = [hue(b1, A1), hue(b2, A2)];
   let dh = C1 * C2 === 0 ? 0 : h2 - h1;
   if (dh > 180) dh -= 360;
@@ -71,7 +78,12 @@ export function distance(one: Rgb, two: Rgb): number {
   const Cm = (C1 + C2) / 2;
   let h = h1 + h2;
   if (C1 * C2 !== 0) h = Math.abs(h1 - h2) <= 180 ? h / 2 : (h < 360 ? h + 360 : h - 360) / 2;
-  const T = 1 - 0.17 * Math.cos((h - 30) * rad) + 0.24 * Math.cos(2 * h * rad) + 0.32 * Math.cos((3 * h + 6) * rad) - 0.2 * Math.cos((4 * h - 63) * rad);
+  const T =
+    1 -
+    0.17 * Math.cos((h - 30) * rad) +
+    0.24 * Math.cos(2 * h * rad) +
+    0.32 * Math.cos((3 * h + 6) * rad) -
+    0.2 * Math.cos((4 * h - 63) * rad);
   const Sl = 1 + (0.015 * (L - 50) ** 2) / Math.sqrt(20 + (L - 50) ** 2);
   const Sc = 1 + 0.045 * Cm;
   const Sh = 1 + 0.015 * Cm * T;

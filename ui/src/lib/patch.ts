@@ -4,17 +4,22 @@ import type { WorkflowDiff } from '../api/types';
 
 export type Difference = WorkflowDiff['differences'][number];
 
-const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null && !Array.isArray(value);
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 const same = (a: unknown, b: unknown): boolean => JSON.stringify(sorted(a)) === JSON.stringify(sorted(b));
 
 /** Fields in one order, so that only what they hold is compared. */
 function sorted(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(sorted);
   if (!isObject(value)) return value;
-  return Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])]));
+  return Object.fromEntries(
+    Object.keys(value)
+      .sort()
+      .map((name) => [name, sorted(value[name])]),
+  );
 }
 
-/** What is not as it was, field by field; lists are one thing. */
+/** Differences field by field; a list is one value. */
 export function differences(before: unknown, after: unknown, path = ''): Difference[] {
   if (same(before, after)) return [];
   if (!isObject(before) || !isObject(after)) return [{ path: path || 'payload', before, after }];
@@ -40,7 +45,7 @@ function unsayable(value: unknown, path: string): string | null {
 
 export type Patch = { patch: unknown } | { unsayable: string };
 
-/** What to send so that `before` becomes `after`. */
+/** The merge patch that turns `before` into `after`. */
 export function patchOf(before: unknown, after: unknown, path = ''): Patch {
   if (isObject(before) && isObject(after)) {
     const patch: Record<string, unknown> = {};

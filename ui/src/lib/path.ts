@@ -15,10 +15,18 @@ export interface Stretch {
   ms: number;
 }
 
-export function criticalPath(tasks: Timed[], edges: { from: string; to: string }[], began: number | null, now: number): Stretch[] {
-  const known = new Map(tasks.filter((task) => task.started_at !== null || task.next_retry_at).map((task) => [task.id, task]));
+export function criticalPath(
+  tasks: Timed[],
+  edges: { from: string; to: string }[],
+  began: number | null,
+  now: number,
+): Stretch[] {
+  const known = new Map(
+    tasks.filter((task) => task.started_at !== null || task.next_retry_at).map((task) => [task.id, task]),
+  );
   const end = (task: Timed) => instant(task.ended_at) ?? Math.max(now, instant(task.next_retry_at) ?? now);
-  const latest = (some: Timed[]) => some.reduce<Timed | undefined>((best, task) => (best && end(best) >= end(task) ? best : task), undefined);
+  const latest = (some: Timed[]) =>
+    some.reduce<Timed | undefined>((best, task) => (best && end(best) >= end(task) ? best : task), undefined);
   const before = new Map<string, Timed[]>();
   for (const { from, to } of edges) {
     const task = known.get(from);
@@ -28,9 +36,10 @@ export function criticalPath(tasks: Timed[], edges: { from: string; to: string }
     else before.set(to, [task]);
   }
   const chain = new Map<string, Timed>();
-  for (let task = latest([...known.values()]); task && !chain.has(task.id); task = latest(before.get(task.id) ?? [])) chain.set(task.id, task);
+  for (let task = latest([...known.values()]); task && !chain.has(task.id); task = latest(before.get(task.id) ?? []))
+    chain.set(task.id, task);
   const path = [...chain.values()].reverse();
-  /** What has not happened yet has taken no time. */
+  /** Steps that have not started have taken no time. */
   const seen = (task: Timed) => instant(task.ended_at) ?? now;
   return path.map((task, i) => {
     const previous = path[i - 1];

@@ -10,10 +10,13 @@ describe('a filter that is shared', () => {
   });
 
   it('knows that ages and the like look back', () => {
-    expect(pinned('age:>1h updated:<10m', noon)).toBe('submitted:<2026-11-16T11:00:00.000Z updated:>2026-11-16T11:50:00.000Z');
+    expect(pinned('age:>1h updated:<10m', noon)).toBe(
+      'submitted:<2026-11-16T11:00:00.000Z updated:>2026-11-16T11:50:00.000Z',
+    );
   });
 
   it('leaves everything else alone', () => {
-    for (const filter of ['kind:a.* "due:<1h"', 'due:<2026-11-17T12:00:00Z', 'attempt:>=3', '']) expect(pinned(filter, noon)).toBe(filter);
+    for (const filter of ['kind:a.* "due:<1h"', 'due:<2026-11-17T12:00:00Z', 'attempt:>=3', ''])
+      expect(pinned(filter, noon)).toBe(filter);
   });
 });

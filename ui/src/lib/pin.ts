@@ -7,7 +7,10 @@ const REVERSED: Record<string, string> = { '<': '>', '<=': '>=', '>': '<', '>=':
 
 function span(text: string): number | null {
   if (!/^(\d+(\.\d+)?(ms|[smhdw]))+$/.test(text)) return null;
-  return [...text.matchAll(/(\d+(?:\.\d+)?)(ms|[smhdw])/g)].reduce((sum, [, n, unit]) => sum + Number(n) * (UNITS[unit ?? ''] ?? 0), 0);
+  return [...text.matchAll(/(\d+(?:\.\d+)?)(ms|[smhdw])/g)].reduce(
+    (sum, [, n, unit]) => sum + Number(n) * (UNITS[unit ?? ''] ?? 0),
+    0,
+  );
 }
 
 /** The same filter without spans: `due:<24h` looks ahead, `age:>1h` and the like look back. */

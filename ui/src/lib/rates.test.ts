@@ -10,6 +10,8 @@ it('says a rate only with how many it is of', () => {
 });
 
 it('tells how sure it is', () => {
-  expect(rateHint({ rate: 0.84, n: 512, low: 0.8, high: 0.87 })).toBe('with 95 % confidence between 80 % and 87 % (n=512)');
+  expect(rateHint({ rate: 0.84, n: 512, low: 0.8, high: 0.87 })).toBe(
+    'with 95 % confidence between 80 % and 87 % (n=512)',
+  );
   expect(rateHint({ rate: 1, n: 3, low: 0.44, high: 1 })).toContain('not enough history (n=3)');
 });

@@ -7,7 +7,13 @@ const json = (value: unknown) => JSON.stringify(value, null, 2);
 
 export const SAMPLES: Record<Dialect, string> = {
   native: 'exp(60s, x2, max 1h, 8 retries, jitter full)',
-  workflow: json({ retry_strategy: 'exponential_backoff', max_attempts: 5, initial_delay_seconds: 60, multiplier: 2, max_delay_seconds: 3600 }),
+  workflow: json({
+    retry_strategy: 'exponential_backoff',
+    max_attempts: 5,
+    initial_delay_seconds: 60,
+    multiplier: 2,
+    max_delay_seconds: 3600,
+  }),
   task: json({ max_retries: 3, initial_delay_secs: 10, backoff_multiplier: 2, max_delay_secs: 120 }),
   job: json({ jobType: 'SCREENSHOT', maxRetries: 5, backoffStrategy: 'EXPONENTIAL' }),
   run: json({ max_attempts: 8, initial_backoff_secs: 60, max_backoff_secs: 3600, backoff_multiplier: 2 }),
@@ -22,8 +28,17 @@ export const PRESETS = [
 
 export const FAULTS = [
   { title: 'every attempt fails (503)', failures: [{ status: 503, message: 'Service Unavailable' }] },
-  { title: '429 with Retry-After 2 m, then 503', failures: [{ status: 429, message: 'Too Many Requests', retry_after: 120 }, { status: 503, message: 'Service Unavailable' }] },
-  { title: 'each attempt takes 30 s, then times out', failures: [{ after: '30s', type: 'Timeout', message: 'timed out' }] },
+  {
+    title: '429 with Retry-After 2 m, then 503',
+    failures: [
+      { status: 429, message: 'Too Many Requests', retry_after: 120 },
+      { status: 503, message: 'Service Unavailable' },
+    ],
+  },
+  {
+    title: 'each attempt takes 30 s, then times out',
+    failures: [{ after: '30s', type: 'Timeout', message: 'timed out' }],
+  },
   { title: 'a final error', failures: [{ class: 'final', type: 'ValidationError', message: 'vat_id is missing' }] },
 ];
 

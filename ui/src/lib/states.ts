@@ -1,51 +1,44 @@
-/** The one place that knows how states are shown: word, glyph, colour. Colours are variables of `styles.css`. */
+/** How states are shown: word, glyph and colour, and the acts that a state allows. Colours are variables of `styles.css`. */
 
 import type { ExecutionState, State, Stats } from '../api/types';
 
-export type Look =
-  | 'queued'
-  | 'running'
-  | 'retrying'
-  | 'succeeded'
-  | 'recovered'
-  | 'dead'
-  | 'held'
-  | 'cancelled'
-  | 'skipped';
+export type Badge =
+  'queued' | 'running' | 'retrying' | 'succeeded' | 'recovered' | 'failed' | 'dead' | 'held' | 'canceled' | 'skipped';
 
-export interface Shown {
-  look: Look;
+export interface BadgeStyle {
+  badge: Badge;
   word: string;
   glyph: string;
   /** Name of the colour: `--<colour>` fills, `--<colour>-text` writes. */
   colour: string;
 }
 
-const LOOKS: Record<Look, Omit<Shown, 'look'>> = {
+const BADGES: Record<Badge, Omit<BadgeStyle, 'badge'>> = {
   queued: { word: 'queued', glyph: '○', colour: 'queued' },
   running: { word: 'running', glyph: '▶', colour: 'running' },
   retrying: { word: 'retrying', glyph: '↻', colour: 'retrying' },
   succeeded: { word: 'succeeded', glyph: '✓', colour: 'succeeded' },
   recovered: { word: 'recovered', glyph: '◎', colour: 'succeeded' },
+  failed: { word: 'failed', glyph: '✕', colour: 'dead' },
   dead: { word: 'dead', glyph: '✕', colour: 'dead' },
   held: { word: 'held', glyph: '⊘', colour: 'held' },
-  cancelled: { word: 'cancelled', glyph: '–', colour: 'cancelled' },
-  skipped: { word: 'skipped', glyph: '–', colour: 'cancelled' },
+  canceled: { word: 'canceled', glyph: '–', colour: 'canceled' },
+  skipped: { word: 'skipped', glyph: '–', colour: 'canceled' },
 };
 
-export function shown(look: Look): Shown {
-  return { look, ...LOOKS[look] };
+export function badgeStyle(badge: Badge): BadgeStyle {
+  return { badge, ...BADGES[badge] };
 }
 
-/** What of a task decides how it is shown. */
-export interface Standing {
+/** The fields of a task that decide its badge. */
+export interface BadgeInput {
   state: State;
   held_until?: string | null;
   total_attempts?: number;
   attempt?: number;
 }
 
-export function lookOf(task: Standing): Look {
+export function badgeOf(task: BadgeInput): Badge {
   switch (task.state) {
     case 'waiting':
     case 'pending':
@@ -60,16 +53,17 @@ export function lookOf(task: Standing): Look {
     case 'succeeded':
       return (task.total_attempts ?? (task.attempt ?? 0) + 1) > 1 ? 'recovered' : 'succeeded';
     case 'failed':
+      return 'failed';
     case 'dead':
       return 'dead';
     case 'skipped':
       return 'skipped';
     case 'canceled':
-      return 'cancelled';
+      return 'canceled';
   }
 }
 
-export function lookOfExecution(execution: { state: ExecutionState; counts?: Record<string, number> }): Look {
+export function executionBadge(execution: { state: ExecutionState; counts?: Record<string, number> }): Badge {
   switch (execution.state) {
     case 'pending':
       return 'queued';
@@ -80,31 +74,34 @@ export function lookOfExecution(execution: { state: ExecutionState; counts?: Rec
     case 'succeeded':
       return 'succeeded';
     case 'failed':
-      return 'dead';
+      return 'failed';
     case 'canceled':
-      return 'cancelled';
+      return 'canceled';
   }
 }
 
-export const OUTCOMES: Record<string, Look> = {
+/** Badges of tasks that ended without success: `failed` by an error that is final, `dead` when no retry was left. */
+export const isFailed = (badge: Badge) => badge === 'failed' || badge === 'dead';
+
+export const OUTCOMES: Record<string, Badge> = {
   succeeded: 'succeeded',
-  failed: 'dead',
-  lost: 'dead',
+  failed: 'failed',
+  lost: 'failed',
   throttled: 'retrying',
   snoozed: 'held',
   released: 'queued',
-  canceled: 'cancelled',
+  canceled: 'canceled',
 };
 
 export type Act = 'retry' | 'cancel' | 'pause' | 'resume' | 'snooze' | 'reschedule';
 
-/** Why an act is not possible in a state; nothing when it is. */
-export function obstacle(act: Act, state: State): string | null {
+/** Why an act is not possible in a state; `null` when it is. */
+export function disabledReason(act: Act, state: State): string | null {
   const isOver = ['succeeded', 'failed', 'dead', 'canceled', 'skipped'].includes(state);
   switch (act) {
     case 'retry':
       if (state === 'retry_pending' || state === 'failed' || state === 'dead') return null;
-      if (state === 'canceled') return 'it was cancelled; submit it anew';
+      if (state === 'canceled') return 'it was canceled; submit it anew';
       return state === 'succeeded' ? 'it has succeeded' : `it is ${state}: there is nothing to retry`;
     case 'cancel':
       return isOver ? 'it has ended' : null;
@@ -119,7 +116,7 @@ export function obstacle(act: Act, state: State): string | null {
   }
 }
 
-/** The tabs above the list of tasks: what they are called and ask for. */
+/** The tabs above the list of tasks, with their filters. */
 export const TABS: { title: string; filter: string }[] = [
   { title: 'Open failures', filter: 'state:retrying,held,failed,dead' },
   { title: 'All', filter: '' },
@@ -127,10 +124,10 @@ export const TABS: { title: string; filter: string }[] = [
   { title: 'Running', filter: 'state:claimed,running' },
   { title: 'Retrying', filter: 'state:retrying' },
   { title: 'Held', filter: 'state:held' },
-  { title: 'Dead', filter: 'state:failed,dead' },
+  { title: 'Failed or dead', filter: 'state:failed,dead' },
   { title: 'Recovered', filter: 'state:recovered' },
   { title: 'Done', filter: 'state:succeeded' },
-  { title: 'Cancelled', filter: 'state:canceled,skipped' },
+  { title: 'Canceled', filter: 'state:canceled,skipped' },
 ];
 
 /** How many rows a filter by states alone has; nothing where the counts do not say it. */

@@ -12,9 +12,14 @@ export interface Step {
   condition: string | null;
 }
 
-const ORIGINS: Record<string, string> = { step: 'the step itself', defaults: 'the defaults of the workflow', workflow: 'the workflow' };
+const ORIGINS: Record<string, string> = {
+  step: 'the step itself',
+  defaults: 'the defaults of the workflow',
+  workflow: 'the workflow',
+};
 
-const isObject = (value: unknown): value is Record<string, unknown> => typeof value === 'object' && value !== null && !Array.isArray(value);
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 /** `bound` says which policy holds for a kind that brings none. */
 export function stepsOf(workflow: unknown, bound: Map<string, unknown> = new Map()): Step[] {
@@ -25,11 +30,17 @@ export function stepsOf(workflow: unknown, bound: Map<string, unknown> = new Map
     const own = step.retry;
     const ofKind = bound.get(kind);
     const [retry, from] =
-      own !== undefined && own !== null ? [policyText(own), ORIGINS[String(origins.retry)] ?? String(origins.retry ?? 'the step itself')] : ofKind !== undefined ? [policyText(ofKind), `the policy of ${kind}`] : ['never retried', 'nobody says otherwise'];
+      own !== undefined && own !== null
+        ? [policyText(own), ORIGINS[String(origins.retry)] ?? String(origins.retry ?? 'the step itself')]
+        : ofKind !== undefined
+          ? [policyText(ofKind), `the policy of ${kind}`]
+          : ['never retried', 'nobody says otherwise'];
     return {
       name: String(step.name ?? kind),
       kind,
-      needs: (Array.isArray(step.needs) ? step.needs : []).filter(isObject).map((need) => ({ step: String(need.step ?? need.task), when: String(need.when ?? 'success') })),
+      needs: (Array.isArray(step.needs) ? step.needs : [])
+        .filter(isObject)
+        .map((need) => ({ step: String(need.step ?? need.task), when: String(need.when ?? 'success') })),
       retry,
       from,
       condition: typeof step.if === 'string' ? step.if : null,

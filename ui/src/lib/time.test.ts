@@ -1,5 +1,17 @@
 import { describe, expect, it } from 'vitest';
-import { clockTime, coarse, countdown, duration, fullTime, localised, minutes, readTime, relative, written, zoneName } from './time';
+import {
+  clockTime,
+  coarse,
+  countdown,
+  duration,
+  fullTime,
+  localised,
+  minutes,
+  readTime,
+  relative,
+  written,
+  zoneName,
+} from './time';
 
 const NOW = Date.UTC(2026, 10, 16, 14, 14, 22);
 
@@ -59,14 +71,25 @@ describe('sentences of the server', () => {
   const say = (text: string) => localised(text, NOW, 'utc');
 
   it('have their instants as a person reads them', () => {
-    expect(say('retry 2 of 5, in 1m at 2026-11-16T14:15:34.009Z; held by breaker psp until 2026-11-18T09:00:00.000Z')).toBe('retry 2 of 5, in 1m at 14:15:34; held by breaker psp until 18 Nov, 09:00');
+    expect(
+      say('retry 2 of 5, in 1m at 2026-11-16T14:15:34.009Z; held by breaker psp until 2026-11-18T09:00:00.000Z'),
+    ).toBe('retry 2 of 5, in 1m at 14:15:34; held by breaker psp until 18 Nov, 09:00');
     expect(say('2026-11-16T14:15:34Z')).toBe('14:15:34');
     expect(say('from 2026-11-16T14:15:34+00:00.')).toBe('from 14:15:34.');
     expect(say('the call said "come back at 2026-11-16T15:00:00Z"')).toBe('the call said "come back at 15:00:00"');
   });
 
   it('keep everything else', () => {
-    for (const text of ['', 'not retried because the error is final', 'order 2026-11-16 of 14:15', '2026-99-99T99:99:99.000Z', 'x2026-11-16T14:15:34Z', '2026-11-16T14:15:34Zulu', '2026-11-16T14:15:34+02:00']) expect(say(text)).toBe(text);
+    for (const text of [
+      '',
+      'not retried because the error is final',
+      'order 2026-11-16 of 14:15',
+      '2026-99-99T99:99:99.000Z',
+      'x2026-11-16T14:15:34Z',
+      '2026-11-16T14:15:34Zulu',
+      '2026-11-16T14:15:34+02:00',
+    ])
+      expect(say(text)).toBe(text);
   });
 
   it('follow the zone', () => {

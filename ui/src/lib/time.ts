@@ -62,7 +62,11 @@ const formats = new Map<string, Intl.DateTimeFormat>();
 function format(at: number, zone: Zone, options: Intl.DateTimeFormatOptions): string {
   const name = `${zone} ${Object.entries(options).join(' ')}`;
   let made = formats.get(name);
-  if (!made) formats.set(name, (made = new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined })));
+  if (!made)
+    formats.set(
+      name,
+      (made = new Intl.DateTimeFormat('en-GB', { ...options, timeZone: zone === 'utc' ? 'UTC' : undefined })),
+    );
   return made.format(at);
 }
 
@@ -118,7 +122,7 @@ export function written(at: number, zone: Zone): string {
   return `${text}${ahead < 0 ? '-' : '+'}${two(Math.abs(ahead) / 60)}:${two(Math.abs(ahead) % 60)}`;
 }
 
-/** What a person typed; without an offset it is meant in the chosen zone. */
+/** Reads a time that a person typed; without an offset it is meant in the chosen zone. */
 export function readTime(text: string, zone: Zone): number | null {
   const typed = text.trim();
   if (!/^\d{4}-\d\d-\d\d/.test(typed)) return null;

@@ -32,7 +32,8 @@ describe('the scale', () => {
     const past = [NOW - 3 * DAY, NOW - 300_000, NOW - 2_000];
     const future = [NOW + 72_000, NOW + 600_000, NOW + 14 * DAY];
     const { x, at, now } = scale(past, NOW, future);
-    for (const instant of [...past, NOW, ...future, NOW - 40_000, NOW + 5 * DAY]) expect(Math.abs(at(x(instant)) - instant)).toBeLessThan(1);
+    for (const instant of [...past, NOW, ...future, NOW - 40_000, NOW + 5 * DAY])
+      expect(Math.abs(at(x(instant)) - instant)).toBeLessThan(1);
     for (const place of [0.03, 0.1, now, 0.7, 0.97]) expect(x(at(place))).toBeCloseTo(place, 9);
     expect(at(now)).toBe(NOW);
   });
@@ -48,7 +49,9 @@ describe('the scale', () => {
 
 it('abridges what is long', () => {
   const many = Array.from({ length: 40 }, (_, i) => i);
-  expect(abridged(many)).toEqual([0, 1, 2, 3, 4].map((item) => ({ item })).concat([{ left: 34 }, { item: 39 }] as never));
+  expect(abridged(many)).toEqual(
+    [0, 1, 2, 3, 4].map((item) => ({ item })).concat([{ left: 34 }, { item: 39 }] as never),
+  );
   expect(abridged([1, 2])).toEqual([{ item: 1 }, { item: 2 }]);
   expect(abridged([])).toEqual([]);
 });
@@ -78,7 +81,12 @@ it('keeps labels inside', () => {
 
 describe('a zoom', () => {
   const run = (ago: number) => ({ start: NOW - ago - 1_000, end: NOW - ago });
-  const to = (ahead: number, band = 0) => ({ number: 1, at: NOW + ahead, earliest: NOW + ahead, latest: NOW + ahead + band });
+  const to = (ahead: number, band = 0) => ({
+    number: 1,
+    at: NOW + ahead,
+    earliest: NOW + ahead,
+    latest: NOW + ahead + band,
+  });
   const past = [run(2 * DAY), run(7_200_000), run(60_000)];
   const future = [to(60_000), to(3_500_000, 300_000), to(20 * DAY)];
 

@@ -104,8 +104,10 @@ export function inside(x: number, width: number, full: number): number {
 export function spread(places: number[], gap: number, from: number, to: number): number[] {
   if ((places.length - 1) * gap > to - from) return places;
   const moved = [...places];
-  for (let i = 0; i < moved.length; i += 1) moved[i] = Math.max(moved[i] ?? 0, i === 0 ? from : (moved[i - 1] ?? 0) + gap);
-  for (let i = moved.length - 1; i >= 0; i -= 1) moved[i] = Math.min(moved[i] ?? 0, i === moved.length - 1 ? to : (moved[i + 1] ?? 0) - gap);
+  for (let i = 0; i < moved.length; i += 1)
+    moved[i] = Math.max(moved[i] ?? 0, i === 0 ? from : (moved[i - 1] ?? 0) + gap);
+  for (let i = moved.length - 1; i >= 0; i -= 1)
+    moved[i] = Math.min(moved[i] ?? 0, i === moved.length - 1 ? to : (moved[i + 1] ?? 0) - gap);
   return moved;
 }
 
@@ -124,8 +126,13 @@ export interface Near<P, F> {
   later: number;
 }
 
-/** What lies within a span before and after now; all of it without a span. */
-export function near<P extends PastPoint, F extends FuturePoint>(past: P[], future: F[], now: number, span: number | null): Near<P, F> {
+/** Attempts within a span before and after now; all of them without a span. */
+export function near<P extends PastPoint, F extends FuturePoint>(
+  past: P[],
+  future: F[],
+  now: number,
+  span: number | null,
+): Near<P, F> {
   if (span === null) return { past, future, earlier: 0, later: 0 };
   const before = past.filter((it) => it.end >= now - span);
   const after = future.filter((it) => it.at <= now + span);
@@ -133,7 +140,12 @@ export function near<P extends PastPoint, F extends FuturePoint>(past: P[], futu
 }
 
 /** The spans that leave something out, and not everything. */
-export function zooms(past: PastPoint[], future: FuturePoint[], end: number | null, now: number): (typeof ZOOMS)[number][] {
+export function zooms(
+  past: PastPoint[],
+  future: FuturePoint[],
+  end: number | null,
+  now: number,
+): (typeof ZOOMS)[number][] {
   return ZOOMS.filter(({ span }) => {
     const it = near(past, future, now, span);
     const isShorter = it.earlier + it.later > 0 || (end !== null && end > now + span);

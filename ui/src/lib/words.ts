@@ -25,6 +25,13 @@ export function count(n: number, one: string, many = `${one}s`): string {
   return `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
 }
 
+/** `a, b` as `['a', 'b']`. */
+export const splitList = (text: string) =>
+  text
+    .split(',')
+    .map((it) => it.trim())
+    .filter(Boolean);
+
 export function pretty(value: unknown): string {
   return typeof value === 'string' ? value : JSON.stringify(value, null, 2);
 }
@@ -36,7 +43,12 @@ export function policyWords(policy: Task['retry']): string {
   const span = (ms: unknown) => (typeof ms === 'number' ? brief(ms) : null);
   const parts: string[] = [];
   if (Array.isArray(it.schedule)) {
-    parts.push((it.schedule as { delay_ms?: number }[]).map((entry) => span(entry.delay_ms)).filter(Boolean).join(', '));
+    parts.push(
+      (it.schedule as { delay_ms?: number }[])
+        .map((entry) => span(entry.delay_ms))
+        .filter(Boolean)
+        .join(', '),
+    );
   } else {
     const first = span(it.initial_delay_ms) ?? span(it.delay_ms);
     if (first) parts.push(first);
@@ -50,7 +62,12 @@ export function policyWords(policy: Task['retry']): string {
 }
 
 function brief(ms: number): string {
-  for (const [unit, size] of [['d', 86_400_000], ['h', 3_600_000], ['m', 60_000], ['s', 1_000]] as const) {
+  for (const [unit, size] of [
+    ['d', 86_400_000],
+    ['h', 3_600_000],
+    ['m', 60_000],
+    ['s', 1_000],
+  ] as const) {
     if (ms >= size && ms % size === 0) return `${ms / size}${unit}`;
   }
   return `${ms}ms`;

@@ -1,8 +1,8 @@
-/** How workers stand. */
+/** States of workers. */
 
 import type { Worker } from '../api/types';
 
-/** So long a worker is silent at most while it waits for work: a poll takes a minute. */
+/** Longest time between two polls of a live worker: a poll takes a minute. */
 const SILENCE = 90_000;
 
 /** Whether it has asked lately; polls take their time on the wall, however fast the server's clock runs. */
@@ -10,16 +10,21 @@ export function asksStill(worker: Pick<Worker, 'last_seen_at'>, now: number, rat
   return worker.last_seen_at !== null && now - Date.parse(worker.last_seen_at) < SILENCE * Math.max(1, rate / 10);
 }
 
-/** What a worker holds, as far as it was counted. */
+/** Leases of a worker, as far as they were counted. */
 export interface Held {
   count: number;
   /** There may be more. */
   more: boolean;
 }
 
-/** A word for the list. Only of one that holds nothing for certain it is said that it can be stopped. */
-export function standing(worker: Pick<Worker, 'last_seen_at' | 'draining'>, { count, more }: Held, now: number, rate: number): 'draining' | 'drained' | 'takes work' | 'silent' {
+/** The state of a worker. `drained`, so that it can be stopped, only if it certainly has no lease. */
+export function standing(
+  worker: Pick<Worker, 'last_seen_at' | 'draining'>,
+  { count, more }: Held,
+  now: number,
+  rate: number,
+): 'draining' | 'drained' | 'takes work' | 'silent' {
   if (worker.draining) return count > 0 || more ? 'draining' : 'drained';
-  // Whoever is busy with all it can do asks for no more.
+  // A worker that is fully busy does not poll.
   return count > 0 || asksStill(worker, now, rate) ? 'takes work' : 'silent';
 }

@@ -1,4 +1,4 @@
-/** What was done of the demo's guide in this browser, wherever in the dashboard. One start of the demo is one beginning. */
+/** Progress of the demo's guide, kept in this browser for each start of the demo. */
 
 import { get, onDone, part } from '../api/client';
 import type { Instance, Page, Task, Worker } from '../api/types';
@@ -56,7 +56,8 @@ class Guide {
     this.start = start;
     if (start === null) return;
     try {
-      for (const key of Object.keys(localStorage)) if (key.startsWith(PREFIX) && key !== PREFIX + start) localStorage.removeItem(key);
+      for (const key of Object.keys(localStorage))
+        if (key.startsWith(PREFIX) && key !== PREFIX + start) localStorage.removeItem(key);
       this.kept = read(localStorage.getItem(PREFIX + start));
     } catch {
       this.kept = NOTHING;
@@ -65,7 +66,10 @@ class Guide {
 
   private async look(): Promise<void> {
     try {
-      const [instances, workers] = await Promise.all([get<Page<Instance>>('admin/instances'), get<Page<Worker>>('admin/workers')]);
+      const [instances, workers] = await Promise.all([
+        get<Page<Instance>>('admin/instances'),
+        get<Page<Worker>>('admin/workers'),
+      ]);
       this.meet(instances.items, workers.items);
     } catch {
       // The screen says what is wrong.
@@ -96,7 +100,6 @@ class Guide {
       unlisten();
     };
   }
-
 }
 
 export const guide = new Guide();

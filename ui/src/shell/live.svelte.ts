@@ -62,7 +62,7 @@ class Live {
     this.stop = stop;
     const wasPaused = this.mode === 'paused';
     this.mode = 'connecting';
-    // What happened while nobody looked is asked for once.
+    // Missed events are asked for once.
     if (wasPaused) this.tell([]);
     while (!stop.signal.aborted) {
       try {
@@ -77,7 +77,11 @@ class Live {
   }
 
   private async read(signal: AbortSignal): Promise<void> {
-    const answer = await fetch(address('events/stream', { after: this.last }), { headers: headers(), signal, cache: 'no-store' });
+    const answer = await fetch(address('events/stream', { after: this.last }), {
+      headers: headers(),
+      signal,
+      cache: 'no-store',
+    });
     if (!answer.ok || !answer.body) {
       if (answer.status === 401) session.refused();
       throw new Error(`the stream answered ${answer.status}`);

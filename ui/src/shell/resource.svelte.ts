@@ -54,7 +54,10 @@ export function resource<Q, T>(
       problem = undefined;
     } catch (error) {
       if (own !== number) return;
-      problem = error instanceof Problem ? error : new Problem({ type: 'bug', title: 'This page has a fault', status: 0, detail: String(error) });
+      problem =
+        error instanceof Problem
+          ? error
+          : new Problem({ type: 'bug', title: 'This page has a bug', status: 0, detail: String(error) });
     }
     stop = undefined;
     loading = false;

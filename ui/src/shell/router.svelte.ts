@@ -28,7 +28,7 @@ class Router {
     return this.place.parts[0] ?? '';
   }
 
-  /** What follows the page: an id, or the path of a workflow. */
+  /** The path after the page: an id, or the path of a workflow. */
   get rest(): string[] {
     return this.place.parts.slice(1);
   }
@@ -64,11 +64,26 @@ class Router {
 
   /** Links inside the dashboard need no new page. */
   private click(event: MouseEvent): void {
-    if (event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    if (
+      event.defaultPrevented ||
+      event.button !== 0 ||
+      event.metaKey ||
+      event.ctrlKey ||
+      event.shiftKey ||
+      event.altKey
+    )
+      return;
     const link = (event.target as Element | null)?.closest('a');
     // Links in pictures have no address of their own, only what was written; so all are read that way.
     const written = link?.getAttribute('href');
-    if (!link || written === null || written === undefined || link.hasAttribute('target') || link.hasAttribute('download')) return;
+    if (
+      !link ||
+      written === null ||
+      written === undefined ||
+      link.hasAttribute('target') ||
+      link.hasAttribute('download')
+    )
+      return;
     const url = new URL(written, base());
     const root = base().pathname;
     if (url.origin !== location.origin || !url.pathname.startsWith(root)) return;

@@ -1,4 +1,4 @@
-/** Who looks at this page, and whether the server answers. The key lives as long as the tab and is in no address. */
+/** The key and role of this tab, and whether the server answers. The key lives as long as the tab and is in no address. */
 
 import type { Me, Role } from '../api/types';
 
@@ -54,7 +54,7 @@ class Session {
     this.needsKey = true;
   }
 
-  /** Why an act is not this person's to do; nothing when it is. */
+  /** Why the role does not allow an act; `null` when it does. */
   lacks(need: 'submit' | 'operate' | 'administer'): string | null {
     const role = this.me?.role;
     if (!role || MAY[need].includes(role)) return null;

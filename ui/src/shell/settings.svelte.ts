@@ -1,4 +1,4 @@
-/** What a person has chosen about how things look; kept in the browser. */
+/** Theme, time zone and density, kept in the browser. */
 
 import type { Zone } from '../lib/time';
 

@@ -1,4 +1,4 @@
-/** Short words about what was just done. */
+/** Short messages about acts. */
 
 import { Problem } from '../api/client';
 
@@ -7,7 +7,7 @@ export interface Toast {
   text: string;
   kind: 'good' | 'bad';
   link?: { title: string; to: string };
-  /** Takes back what was just done. */
+  /** Undoes the act. */
   undo?: () => void;
 }
 
@@ -21,7 +21,7 @@ class Toasts {
     setTimeout(() => this.drop(toast.id), kind === 'bad' || undo ? 12_000 : 5_000);
   }
 
-  /** What was refused, in the server's words. */
+  /** Shows a refusal in the server's words. */
   refuse(error: unknown): void {
     if (!(error instanceof Problem)) throw error;
     this.say(`${error.body.title}: ${error.message}`, 'bad');

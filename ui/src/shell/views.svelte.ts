@@ -11,7 +11,9 @@ const KEY = 'comeback.views';
 function read(): View[] {
   try {
     const found: unknown = JSON.parse(localStorage.getItem(KEY) ?? '[]');
-    return Array.isArray(found) ? found.filter((it): it is View => typeof it?.name === 'string' && typeof it?.query === 'string') : [];
+    return Array.isArray(found)
+      ? found.filter((it): it is View => typeof it?.name === 'string' && typeof it?.query === 'string')
+      : [];
   } catch {
     return [];
   }
@@ -31,7 +33,9 @@ class Views {
 
   /** One name, one view: the newer takes the place of the older. */
   save(name: string, query: string): void {
-    this.write([...this.all.filter((it) => it.name !== name), { name, query }].sort((a, b) => a.name.localeCompare(b.name)));
+    this.write(
+      [...this.all.filter((it) => it.name !== name), { name, query }].sort((a, b) => a.name.localeCompare(b.name)),
+    );
   }
 
   drop(name: string): void {
