@@ -1,8 +1,9 @@
-//! Knows what should happen to a task, and nothing about how anything happens.
+//! The pure rules of Comeback: retries (re-exported from `comeback-retry`), executions, workflows, schedules, limits and statistics.
 //!
-//! There is no clock, no randomness, no database, no network and no async here. Time is an argument, chance is a hash,
+//! There is no clock, no randomness, no database, no network and no async here. Time is an argument, jitter is a hash,
 //! and every function gives the same answer to the same question.
 
+#![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used))]
 
 // The heart is a crate of its own, `comeback-retry`: what a failure means, and when its task is tried again.

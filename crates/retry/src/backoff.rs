@@ -5,7 +5,7 @@ use crate::policy::{Backoff, Jitter, PolicyLimits, Strategy};
 use crate::reason::DelayParts;
 use crate::time::Millis;
 
-/// What jitter is drawn from. The same task, cycle and ordinal give the same draw wherever it is asked.
+/// The input of jitter. The same task, cycle and ordinal give the same draw wherever it is asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     /// The task.

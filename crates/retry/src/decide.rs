@@ -405,7 +405,7 @@ impl<'a> Bad<'a> {
         }
     }
 
-    /// What the other side asked for, as far as the policy lets it.
+    /// The `Retry-After` of the other side, clamped by the policy.
     fn retry_after(&mut self, policy: &Policy) -> Option<Millis> {
         let asked = self.failure.retry_after.filter(|_| policy.respect_retry_after)?.from_now(self.now);
         if asked > policy.max_retry_after {

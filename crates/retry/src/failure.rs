@@ -1,4 +1,4 @@
-//! What went wrong in one attempt, what class it is, and what a policy's matchers say about it.
+//! Failures of attempts: their class, and whether a policy's matchers fit them.
 //!
 //! Classification looks at structure first (a stated class, a status, a trigger) and never at the message.
 
@@ -8,7 +8,7 @@ use crate::time::{Millis, Timestamp};
 use crate::words::words;
 
 words! {
-    /// Whose fault it is, and so whether trying again can help.
+    /// The class of an error: whether trying again can help.
     pub enum Class {
         Final = 0 "final",
         Retryable = 1 "retryable",
@@ -17,7 +17,7 @@ words! {
 }
 
 words! {
-    /// What ended the attempt.
+    /// The cause that ended the attempt.
     #[derive(Default)]
     pub enum Trigger {
         #[default]
@@ -79,7 +79,7 @@ impl RetryAfter {
 /// One failure, as reported. Everything but the trigger may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What ended the attempt.
+    /// The cause that ended the attempt.
     #[serde(default)]
     pub trigger: Trigger,
     /// The class that the reporter stated, if any.
@@ -103,10 +103,10 @@ pub struct Failure {
     /// How long the other side asked to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<RetryAfter>,
-    /// What was given as `retry_after` and could not be read: it is ignored, and the verdict says so.
+    /// A given `retry_after` that could not be read: it is ignored, and the decision notes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ignored: Option<String>,
-    /// What the attempt returned beside the error, for expressions to look at.
+    /// The result that the attempt returned beside the error, for expressions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<serde_json::Value>,
 }
@@ -153,8 +153,8 @@ fn class_of_status(status: u16, has_retry_after: bool, default: Class) -> Class 
 }
 
 impl Class {
-    /// What the exit code of a process says, as sysexits has it: usage, data and the like never get better by themselves; 75 says
-    /// that it may. Nothing where the policy's default counts.
+    /// The class of a process's exit code, as sysexits has it: usage, data and the like never get better by themselves; 75 says
+    /// that it may. `None` where the policy's default counts.
     pub fn of_exit(code: i32) -> Option<Class> {
         match code {
             75 => Some(Class::Retryable),

@@ -17,13 +17,13 @@ const MAX_NESTING: u32 = 50;
 const MAX_STATES: usize = 400;
 /// Letters in ranges such as `[a-z]`, all together: they are looked at one by one where case does not matter.
 const MAX_RANGES: usize = 100_000;
-/// What is looked at of a message.
+/// Bytes of a message that are searched.
 const MAX_MESSAGE: usize = 20 * 1024;
-/// What a pattern may take once compiled.
+/// Memory of one compiled pattern.
 const USUAL: usize = 32 * 1024;
-/// What a pattern may take that an earlier version let in.
+/// Memory of one compiled pattern that an earlier version let in.
 const LARGEST: usize = 256 * 1024;
-/// What all compiled patterns may take together.
+/// Memory of all compiled patterns together.
 const CACHED: usize = 2 * 1024 * 1024;
 const AUTOMATON: usize = 64 * 1024;
 
@@ -150,7 +150,7 @@ fn states(meant: &Hir) -> usize {
     }
 }
 
-/// What was compiled last, up to a number of bytes.
+/// Compiled patterns, the last used first, up to a number of bytes.
 #[derive(Default)]
 struct Cache {
     patterns: HashMap<Arc<str>, Entry>,

@@ -1,4 +1,4 @@
-//! What a policy is, once every dialect is read: one shape, complete, checked. Reading is `dialect`'s work.
+//! A policy, once every dialect is read: one shape, complete, checked. `dialect` reads it.
 
 use serde_json::{Map, Value, json};
 
@@ -62,7 +62,7 @@ pub struct Policy {
     pub max_retry_after: Millis,
     /// Limit on uncounted waits after `Retry-After`.
     pub max_throttles: u32,
-    /// What a lost run means.
+    /// The meaning of a lost run.
     pub on_lost: OnLost,
     /// Limit on lost runs.
     pub max_lost: u32,
@@ -72,7 +72,7 @@ pub struct Policy {
     pub default_class: Class,
     /// A stated class of `final` is decisive unless this is set (ruling D-10).
     pub override_final: bool,
-    /// What happens when the retries are used up.
+    /// The end of a task whose retries are used up.
     pub on_exhausted: OnExhausted,
     /// One run just before the deadline in place of giving up.
     pub last_try: bool,
@@ -147,7 +147,7 @@ words! {
 }
 
 words! {
-    /// What a loss of the run means (model A2).
+    /// The meaning of a lost run (model A2).
     pub enum OnLost {
         Retry = 0 "retry",
         Count = 1 "count",
@@ -185,7 +185,7 @@ words! {
 pub struct Rule {
     /// The failures it is about.
     pub matches: RuleMatch,
-    /// What it does about them.
+    /// Its answer.
     pub then: Then,
     /// How often this rule may be applied in one cycle.
     pub max: Option<u32>,
@@ -246,7 +246,7 @@ impl NoneOrEqual for Option<String> {
     }
 }
 
-/// What a server lets any policy ask for (model A11). Tightened by configuration, never widened.
+/// The server's limits for any policy (model A11). Tightened by configuration, never widened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyLimits {
     /// Retries beyond the first run.
@@ -311,8 +311,8 @@ words! {
 }
 
 impl Policy {
-    /// What of it a task takes over when it is made, and which cannot be given to one that is there: its name, where it is not what the
-    /// task has.
+    /// A field that a task copies when it is created and whose value differs from the task's: a task with such a difference
+    /// cannot take this policy later.
     pub fn unlike(&self, task: &Task, is_hard: bool) -> Option<&'static str> {
         let differs = [
             ("timeout", self.timeout.is_some() && self.timeout != task.timeout),

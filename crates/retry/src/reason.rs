@@ -55,7 +55,7 @@ words! {
 }
 
 words! {
-    /// What was decided.
+    /// The decision.
     pub enum Verdict {
         Succeed = 0 "succeed",
         Retry = 1 "retry",
@@ -82,13 +82,13 @@ pub struct DelayParts {
     /// The base after the cap, where the cap was lower.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capped_ms: Option<u64>,
-    /// What jitter added or took away.
+    /// Added or subtracted by jitter.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub jitter_ms: i64,
-    /// What the other side asked for, after clamping.
+    /// The `Retry-After` of the other side, after clamping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What a closed window added.
+    /// Added by a closed window.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub window_ms: u64,
     /// From the failure to the next attempt.
@@ -119,7 +119,7 @@ pub struct Decision {
     pub reason: Reason,
     /// When it was decided.
     pub at: Timestamp,
-    /// Who acted by hand; absent when the server decided.
+    /// The actor of a manual change; `None` when the server decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The class of the failure.
@@ -128,7 +128,7 @@ pub struct Decision {
     /// The trigger of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// What matched, as it stands in the policy: `retry_on[0] "5xx"`, `rules[2]`.
+    /// The entry of the policy that matched: `retry_on[0] "5xx"`, `rules[2]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<String>,
     /// Which stored policy was asked.
@@ -156,7 +156,7 @@ pub struct Decision {
     /// The name of the hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
-    /// What a person should know beside the verdict: a clamped Retry-After, an expression that failed.
+    /// Notes for people: a clamped Retry-After, an expression that failed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

@@ -39,7 +39,7 @@ pub const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// How often a due time may be pushed from one window into the next before the windows count as never open.
 const MAX_PUSHES: u32 = 750;
 
-/// What closes once may stay closed for so long: a retry is not put off for longer than the longest delay there is (model A11).
+/// The longest time that one-off windows may stay closed: the longest delay there is (model A11).
 pub const LONGEST: Millis = Millis::from_days(366);
 
 /// The first of the windows that close once from which on it stays closed for too long, be it together with those that follow.

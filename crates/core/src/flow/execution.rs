@@ -8,6 +8,7 @@ use crate::transition::Rejection;
 use crate::words::words;
 
 words! {
+    /// The state of an execution.
     pub enum ExecutionState {
         Pending = 0 "pending",
         Running = 1 "running",
@@ -19,6 +20,7 @@ words! {
 }
 
 impl ExecutionState {
+    /// Whether the execution has ended.
     pub const fn is_terminal(self) -> bool {
         matches!(self, ExecutionState::Succeeded | ExecutionState::Failed | ExecutionState::Canceled)
     }
@@ -27,27 +29,38 @@ impl ExecutionState {
 /// The present of one explicit execution. The counts are a cache of its tasks' states, moved in the same commit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execution {
+    /// The id.
     pub id: ExecutionId,
+    /// The namespace.
     pub namespace: Arc<str>,
     /// The task that stands for it, and the run of that task that it is.
     pub parent: Option<(TaskId, u32)>,
+    /// The state.
     pub state: ExecutionState,
+    /// Grows by one with every change.
     pub version: u32,
     /// Tasks in all, tasks that are not over, and failures that no edge handled.
     pub total: u32,
+    /// Tasks that are not over.
     pub open: u32,
+    /// Failures that no edge handled.
     pub unhandled: u32,
     /// The first unhandled failure ends everything.
     pub fail_fast: bool,
     /// Cancel what can no longer lead anywhere (F1-12).
     pub dead_end_cancel: bool,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When its first task started.
     pub started_at: Option<Timestamp>,
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
+    /// The last change.
     pub updated_at: Timestamp,
 }
 
 impl Execution {
+    /// A new execution of so many tasks.
     pub fn new(id: ExecutionId, namespace: Arc<str>, total: u32, now: Timestamp) -> Execution {
         Execution {
             id,
@@ -67,7 +80,7 @@ impl Execution {
         }
     }
 
-    /// What the counts say once the last task is over (E3, E4); nothing while one is open.
+    /// The end of the execution by its counts once the last task is over (E3, E4); `None` while one is open.
     pub fn verdict(&self) -> Option<ExecutionState> {
         (self.open == 0).then_some(if self.unhandled == 0 { ExecutionState::Succeeded } else { ExecutionState::Failed })
     }
@@ -80,6 +93,7 @@ impl Execution {
         }
     }
 
+    /// Resumes a paused execution.
     pub fn resume(&self, now: Timestamp) -> Result<Execution, ExecutionRejection> {
         match self.state {
             ExecutionState::Paused => Ok(self.moved(self.unpaused(), now)),
@@ -128,10 +142,13 @@ impl Execution {
     }
 }
 
+/// The state does not allow the action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an execution that is {state} cannot be {verb}")]
 pub struct ExecutionRejection {
+    /// The state.
     pub state: ExecutionState,
+    /// The participle of the action.
     pub verb: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What the end of one task means for its neighbours and for its execution.
+//! Propagates the end of one task to its neighbours and to its execution.
 //!
 //! The graph is worked on in memory and comes out as one `Commit` that is stored whole or not at all. Entering
 //! `retry_pending` is not an end: it moves no neighbour (model I-3). Each end looks at its own edges only.
@@ -30,18 +30,23 @@ words! {
 }
 
 words! {
-    /// What becomes of the child when an edge can no longer be met.
+    /// The effect on the child when an edge can no longer be met.
     pub enum OnUnmet {
         Skip = 0 "skip",
         Fail = 1 "fail",
     }
 }
 
+/// An edge between two tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Edge {
+    /// The parent.
     pub from: TaskId,
+    /// The child.
     pub to: TaskId,
+    /// Which end of the parent meets it.
     pub when: When,
+    /// The effect on the child when it cannot be met.
     pub on_unmet: OnUnmet,
 }
 
@@ -59,30 +64,37 @@ impl Edge {
 /// One change of one row, guarded by the version it expects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
+    /// The version the task must still have.
     pub expected_version: u32,
+    /// The state before.
     pub from: State,
+    /// The task afterwards.
     pub after: Task,
 }
 
+/// A change of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionWrite {
+    /// The version the execution must still have.
     pub expected_version: u32,
+    /// The execution afterwards.
     pub after: Execution,
 }
 
 /// Everything that is true together: stored whole, or not at all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Commit {
+    /// Changes of tasks.
     pub writes: Vec<Write>,
     /// Mostly one, or none where it is about a lone task; a repair by hand may reach through several.
     pub executions: Vec<ExecutionWrite>,
     /// In the order in which it happened.
     pub records: Vec<Record>,
-    /// Who did it, where somebody did.
+    /// The audit entry, where a person or a program acted.
     pub audit: Vec<Audit>,
     /// Payloads that were edited with it.
     pub payloads: Vec<NewPayload>,
-    /// What it moves in accounts.
+    /// Moves in accounts.
     pub charges: Vec<Charge>,
     /// Retries that are booked in the budget of an account, if there is still room.
     pub bookings: Vec<Booking>,
@@ -130,7 +142,9 @@ pub struct Missing(pub BTreeSet<TaskId>);
 /// Why the graph could not take a change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Halt {
+    /// A part of the graph is not loaded.
     Missing(Missing),
+    /// The change is not possible.
     Rejected(Rejection),
 }
 
@@ -165,6 +179,7 @@ pub struct Working {
 }
 
 impl Working {
+    /// An execution without any task loaded.
     pub fn new(execution: Execution) -> Working {
         Working {
             execution_version: execution.version,
@@ -191,22 +206,27 @@ impl Working {
         self.tasks.entry(task.id).or_insert((task.version, task.state, task));
     }
 
+    /// The execution as it is now.
     pub fn execution(&self) -> &Execution {
         &self.execution
     }
 
+    /// A loaded task.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         self.tasks.get(&id).map(|(_, _, task)| task)
     }
 
+    /// All loaded tasks.
     pub fn tasks(&self) -> impl Iterator<Item = &Task> {
         self.tasks.values().map(|(_, _, task)| task)
     }
 
+    /// Edges from a task to its children.
     pub fn out_edges(&self, id: TaskId) -> &[Edge] {
         self.out.get(&id).map_or(&[], Vec::as_slice)
     }
 
+    /// Edges to a task from its parents.
     pub fn in_edges(&self, id: TaskId) -> &[Edge] {
         self.into.get(&id).map_or(&[], Vec::as_slice)
     }
@@ -333,7 +353,7 @@ impl Working {
         self.bring_back(vec![taken_up], &BTreeSet::new(), &revived, act, now)
     }
 
-    /// What stands for it from now on.
+    /// Sets the task that stands for it.
     pub fn set_parent(&mut self, parent: Option<(TaskId, u32)>) {
         self.execution.parent = parent;
         self.execution.version = self.execution_version + 1;
@@ -409,7 +429,7 @@ impl Working {
         tasks.filter(|task| task.lane.executor == Executor::Flow).collect()
     }
 
-    /// What failed by itself and may be tried again, what comes back with it, and what of the first waits for others.
+    /// Tasks that failed by themselves and may be tried again, those that come back with them, and which of the first wait for others.
     fn to_retry(&self) -> (BTreeSet<TaskId>, BTreeSet<TaskId>, BTreeSet<TaskId>) {
         let mut failed: BTreeSet<TaskId> =
             self.tasks().filter(|task| task.failed_itself()).map(|task| task.id).collect();
@@ -524,7 +544,7 @@ impl Working {
         self.records.push(record);
     }
 
-    /// What somebody did to the whole, with who it was and what they said.
+    /// A record of an action on the whole execution, with its actor and note.
     fn record_act(&mut self, kind: EventKind, act: &Act, now: Timestamp) {
         let data = act.said();
         let record = Record::about_execution(self.execution.id, kind, now);
@@ -628,7 +648,7 @@ impl Working {
         Ok(())
     }
 
-    /// What is said to those who fail with a task: which one it was and what was wrong with it. Further down it is said again.
+    /// The failure of tasks that fail with another: which one it was and its error. Further down it is said again.
     fn why_unmet(&self, parent: TaskId, end: State) -> Failure {
         let of_parent = self.records.iter().rev().find(|record| record.subject == parent.0);
         let failure = of_parent.and_then(|record| record.failure.as_ref());
@@ -720,7 +740,7 @@ impl Working {
         }
     }
 
-    /// What ended only because of these: below them what never had its chance, above them what had nothing left to work
+    /// Tasks that ended only because of these: below them those that never had their chance, above them those that had nothing left to work
     /// for, and beside them what their failure took along. One that another end keeps from ever starting, or from ever
     /// leading anywhere, stays given up.
     fn given_up_for(&self, roots: &BTreeSet<TaskId>) -> BTreeSet<TaskId> {

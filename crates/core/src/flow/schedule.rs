@@ -19,6 +19,7 @@ use crate::words::words;
 /// When, as people say it: a cron expression or a span, in a time zone, or whenever an event is told; within bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
+    /// A cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// From one instant to the next, counted from `start_at` or else from `anchor`.
@@ -30,10 +31,10 @@ pub struct Times {
     /// A name of the IANA database; UTC where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// Nothing comes before this.
+    /// No instant is before this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
-    /// Nothing comes after this.
+    /// No instant is after this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_at: Option<Timestamp>,
     /// When it was made.
@@ -61,7 +62,7 @@ enum Rhythm {
 }
 
 words! {
-    /// What becomes of instants that passed while nobody could fire them.
+    /// The treatment of instants that were missed.
     pub enum CatchUp {
         None = 0 "none",
         /// The newest of them is fired, late.
@@ -72,14 +73,14 @@ words! {
 }
 
 words! {
-    /// What becomes of an instant while what the one before it started is still open.
+    /// The treatment of an instant while the run before it is still open.
     pub enum Overlap {
         Allow = 0 "allow",
         Skip = 1 "skip",
     }
 }
 
-/// What is to be done now.
+/// The next action.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     /// Oldest first.
@@ -99,6 +100,7 @@ const LONGEST: Millis = Millis::from_days(3_660);
 
 /// How many instants can be caught up at most, and how many are where nothing is said.
 pub const MOST_CAUGHT_UP: u32 = 1_000;
+/// Missed instants that are fired late, unless the schedule says otherwise.
 pub const CAUGHT_UP: u32 = 100;
 
 /// Nobody reads more than that.
@@ -188,7 +190,7 @@ fn read_span(span: Millis) -> Result<i64, String> {
     i64::try_from(span.0).map_err(|_| "is too long".into())
 }
 
-/// What an event from outside may be called; or what is wrong with the name.
+/// Checks the name of an event from outside; the error says what is wrong with it.
 pub fn check_event(name: &str) -> Result<(), String> {
     let known = |it: char| it.is_ascii_alphanumeric() || matches!(it, '.' | '_' | '-' | ':' | '/');
     if name.is_empty() || name.len() > MOST_CHARACTERS || !name.chars().all(known) {
@@ -305,7 +307,7 @@ impl Calendar {
         std::iter::successors(self.after(at), |last| self.after(*last))
     }
 
-    /// What has come since `settled`, up to which everything is dealt with. What comes on time is fired always; when something
+    /// The instants since `settled`, up to which everything is dealt with. An instant that comes on time is always fired; when something
     /// did not, `catch_up` says what is fired late. A clock that was set back finds nothing: no instant comes twice.
     pub fn due(&self, settled: Timestamp, now: Timestamp, catch_up: CatchUp, limit: u32) -> Due {
         let back = std::iter::successors(self.until(now), |last| self.until(*last - Millis(1)));

@@ -1,4 +1,4 @@
-//! What stands for an execution when a person mends it.
+//! Tasks that stand for an execution when a person repairs it.
 //!
 //! A task may stand for an execution: a step that calls a workflow, or the lone task of an execution with a policy of its own. When
 //! the execution fails, that task waits for its retry, which would begin everything anew. A repair by hand comes before that: whoever
@@ -8,7 +8,7 @@
 use crate::execution::ExecutionState;
 use crate::task::{State, Task};
 
-/// What becomes of the task that stands for an execution which is over and is to go on.
+/// The effect on the task that stands for an execution which is over and is to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
     /// It takes it up again (T30); a retry that was to come is superseded.
@@ -44,7 +44,7 @@ pub fn stands(task: Option<&Task>, run: u32) -> Stands {
 /// Somebody or a policy was quicker.
 pub const REPLACED: &str = "retried: another execution was begun in its place";
 
-/// What the loop above comes to is to be known first.
+/// The rejection while the loop above it is ending.
 pub const GATHERED: &str = "retried: the loop above it is just coming to its end; ask again";
 
 /// Whether the execution that a step is in can go on; one that ended otherwise than by failing stays as it is.
@@ -112,7 +112,7 @@ mod tests {
         assert!(matches!(stands(Some(&step), 2), Stands::Refuses(_)), "its execution does");
     }
 
-    /// Whatever stands again can be taken up, and the retry that was to come is gone.
+    /// A task that stands again can be taken up, and the retry that was to come is gone.
     #[test]
     fn taking_up_supersedes_the_retry_and_begins_a_cycle() {
         let execution = ExecutionId(Uuid::from_u128(7));

@@ -1,4 +1,4 @@
-//! What people and programs did from outside: one line per act, written with the act and never changed.
+//! Actions of people and programs from outside: one line per action, written with it and never changed.
 //!
 //! Submits, leases and reports are no acts: their history is the task's own.
 
@@ -12,7 +12,7 @@ use crate::transition::Act;
 use crate::words::words;
 
 words! {
-    /// What was done. The part before the point says to what.
+    /// An audited action. The part before the point names the resource.
     pub enum Did {
         TaskRetry = 0 "task.retry",
         TaskCancel = 1 "task.cancel",
@@ -20,7 +20,7 @@ words! {
         TaskResume = 3 "task.resume",
         TaskSnooze = 4 "task.snooze",
         TaskReschedule = 5 "task.reschedule",
-        /// What stands for an execution that somebody mends waits for it again, and not for its retry.
+        /// A task that stands for a repaired execution waits for it again, and not for its retry.
         TaskTakeUp = 6 "task.take_up",
         TaskDescribe = 9 "task.describe",
         ExecutionCancel = 10 "execution.cancel",
@@ -87,12 +87,12 @@ words! {
 }
 
 impl Did {
-    /// What sort of thing it was done to.
+    /// The sort of resource it is done to.
     pub fn about(self) -> &'static str {
         self.word().split('.').next().unwrap_or_default()
     }
 
-    /// Those that a word names: one of them, or all about one sort of thing (`task`, `task.*`).
+    /// The actions that a word names: one of them, or all about one sort of resource (`task`, `task.*`).
     pub fn named(word: &str) -> Vec<Did> {
         let sort = word.strip_suffix(".*").unwrap_or(word);
         Did::ALL.iter().copied().filter(|did| did.word() == word || did.about() == sort).collect()
@@ -104,27 +104,32 @@ impl Did {
 pub struct Audit {
     /// Grows with time, so that the newest come last.
     pub id: Uuid,
+    /// When.
     pub at: Timestamp,
-    /// Nothing where it concerns all of them.
+    /// The namespace; `None` where it concerns all of them.
     pub namespace: Option<String>,
+    /// The action.
     pub did: Did,
     /// The id or the name of what it was done to.
     pub subject: String,
-    /// Who it was, as they say.
+    /// The actor, as stated by the caller.
     pub actor: Option<String>,
     /// The name of the API key they came with, or its id where it has no name.
     pub key: Option<String>,
     /// The id of that key. Unlike names, ids are never given twice.
     pub key_id: Option<String>,
+    /// The note.
     pub note: Option<String>,
     /// The name of the request that asked for it.
     pub request: Option<String>,
     /// As it was. Where nobody could say so without a race, the store says it.
     pub before: Option<Value>,
+    /// The state afterwards.
     pub after: Option<Value>,
 }
 
 impl Audit {
+    /// An entry without namespace, before and after.
     pub fn new(id: Uuid, at: Timestamp, did: Did, subject: impl Into<String>, act: &Act) -> Audit {
         Audit {
             id,
@@ -142,10 +147,12 @@ impl Audit {
         }
     }
 
+    /// The same entry in a namespace.
     pub fn within(self, namespace: &str) -> Audit {
         Audit { namespace: Some(namespace.to_owned()), ..self }
     }
 
+    /// The same entry with the state before and after.
     pub fn changed(self, before: Option<Value>, after: Option<Value>) -> Audit {
         Audit { before, after, ..self }
     }

@@ -1,4 +1,4 @@
-//! What another policy would have made of failures that were recorded.
+//! Back-tests: recorded failures played again under another policy.
 //!
 //! Each life is played again through `decide` itself, at the times that the other policy would have chosen. What the world answered is
 //! taken from the record: an attempt succeeds from the instant on at which one did succeed, and fails before it as the recorded
@@ -30,9 +30,9 @@ pub struct Life {
     ending: Ending,
     /// When it is over whatever the policy says.
     expires_at: Option<Timestamp>,
-    /// What each retry of it costs.
+    /// The cost of each of its retries.
     cost: u32,
-    /// Those that came to an end of their own, oldest first, from the first that went wrong.
+    /// The runs that came to an end of their own, oldest first, from the first that went wrong.
     runs: Vec<Run>,
 }
 
@@ -41,7 +41,7 @@ struct Run {
     due_at: Timestamp,
     ended_at: Timestamp,
     cycle: u32,
-    /// Nothing where it succeeded.
+    /// The failure; `None` where it succeeded.
     trouble: Option<Trouble>,
 }
 
@@ -172,13 +172,14 @@ impl Life {
 /// Attempts of one life that are played.
 const MOST_ATTEMPTS: usize = 1_000;
 
-/// What is tried in place of what was.
+/// The candidate that is tried in place of the past.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Nothing: never retried.
+    /// The policy; `None`: never retried.
     pub policy: Option<Arc<Policy>>,
+    /// The server's limits for policies.
     pub limits: PolicyLimits,
-    /// What people said that errors are stands above any policy.
+    /// Classes that people gave to errors; they stand above any policy.
     pub reclassified: Option<Reclassified>,
 }
 
@@ -236,18 +237,24 @@ impl Course {
     }
 }
 
-/// What lives came to, all together.
+/// The totals of all tasks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arm {
+    /// Tasks that recovered.
     pub recovered: u64,
+    /// Tasks that were given up.
     pub gave_up: u64,
+    /// Tasks that are still open.
     pub open: u64,
+    /// Retries.
     pub retries: u64,
     /// Retries that failed; one that was told to wait did not try.
     pub wasted: u64,
+    /// The cost of the retries.
     pub cost: u64,
     /// From the first failure to the success: of half of those that recovered, and of 19 in 20.
     pub recovery_p50: Option<Millis>,
+    /// From the first failure to the success, of 19 in 20.
     pub recovery_p95: Option<Millis>,
     /// Retries that were due within one minute, at most.
     pub peak_per_minute: u64,
@@ -298,10 +305,15 @@ impl Arm {
 /// Lives that began with the same error.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OfError {
+    /// The common facts of the error.
     pub face: Face,
+    /// Tasks.
     pub tasks: u64,
+    /// The recorded past.
     pub recorded: Arm,
+    /// The candidate.
     pub candidate: Arm,
+    /// Tasks whose end under the candidate is unknown.
     pub unknown: u64,
 }
 
@@ -314,26 +326,32 @@ impl OfError {
 /// How a policy compares with what happened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Backtest {
+    /// Tasks.
     pub tasks: u64,
+    /// The recorded past.
     pub recorded: Arm,
+    /// The candidate.
     pub candidate: Arm,
-    /// Those that recovered only because a person retried them.
+    /// Tasks that recovered only because a person retried them.
     pub by_hand: u64,
-    /// Those that the candidate is not known to bring back, and that it would try at times about which the record is silent.
+    /// Tasks that the candidate is not known to recover, and that it would try at times about which the record is silent.
     pub unknown: u64,
-    /// Those that recovered, and that the candidate would have given up before.
+    /// Tasks that recovered, and that the candidate would have given up before.
     pub lost: Vec<TaskId>,
-    /// Those that came back by hand only, or not at all, and that the candidate would have brought back by itself.
+    /// Tasks that recovered by a manual retry only, or not at all, and that the candidate would have recovered by itself.
     pub won: Vec<TaskId>,
     /// By the fingerprint of the first error.
     pub errors: BTreeMap<i64, OfError>,
 }
 
-/// What of the past is looked at: how far back the load over time is told, up to when, and how fine.
+/// The period: how far back the load over time is shown, up to when, and how fine.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
+    /// Start.
     pub since: Timestamp,
+    /// End.
     pub until: Timestamp,
+    /// The length of one bar.
     pub fine: Millis,
 }
 
@@ -364,7 +382,7 @@ impl Backtest {
         of_error.candidate.add(life, &candidate, range);
     }
 
-    /// What can be said when all are there.
+    /// The report, when all are added.
     pub fn finish(&mut self) {
         let of_errors = self.errors.values_mut().flat_map(|it| [&mut it.recorded, &mut it.candidate]);
         of_errors.chain([&mut self.recorded, &mut self.candidate]).for_each(Arm::finish);

@@ -11,6 +11,7 @@ use crate::time::Timestamp;
 /// A payload in place of the one there is. Stored with the change that it comes with, if nobody has edited it meanwhile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewPayload {
+    /// The task.
     pub task: TaskId,
     /// The version that was edited.
     pub edited: u32,
@@ -18,7 +19,9 @@ pub struct NewPayload {
     pub last_run: u32,
     /// JSON text.
     pub payload: Arc<str>,
+    /// When it was edited.
     pub at: Timestamp,
+    /// The actor.
     pub by: Option<String>,
 }
 
@@ -27,10 +30,13 @@ pub struct NewPayload {
 pub struct OldPayload {
     /// From 1.
     pub version: u32,
+    /// JSON text; `None` if it is no longer stored.
     pub payload: Option<Arc<str>>,
     /// The last run that used it.
     pub last_run: u32,
+    /// When it was replaced.
     pub replaced_at: Timestamp,
+    /// The actor who replaced it.
     pub replaced_by: Option<String>,
 }
 
@@ -56,7 +62,7 @@ pub fn idempotency_key(task: TaskId, cycle: u32, version: u32) -> String {
 /// Fields by name, each as it was written: what is not touched is not even read, so that no number loses a digit.
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// What a patch makes of a JSON text (RFC 7396): objects are merged field by field, `null` takes a field away, and everything
+/// Applies a patch to a JSON text (RFC 7396): objects are merged field by field, `null` takes a field away, and everything
 /// else takes the place of what was there.
 pub fn patched(text: Option<&str>, patch: &str) -> serde_json::Result<String> {
     let value: Option<&RawValue> = text.map(serde_json::from_str).transpose()?;

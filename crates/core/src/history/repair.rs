@@ -10,7 +10,7 @@ use crate::reason::Reason;
 use crate::task::{Lease, State};
 use crate::time::Timestamp;
 
-/// What should become of a task that failed.
+/// The proposed treatment of a task that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repair {
     /// It would be retried today.

@@ -6,31 +6,53 @@ use crate::event::{Event, EventKind};
 use crate::task::{Counters, State, Task};
 use crate::time::Timestamp;
 
-/// What the log says a task is.
+/// The state of a task according to its log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
+    /// The state.
     pub state: State,
+    /// The counters.
     pub counters: Counters,
+    /// The cycle.
     pub cycle: u32,
+    /// The run.
     pub run: u32,
+    /// When its retry is due.
     pub next_retry_at: Option<Timestamp>,
+    /// The state it was paused in.
     pub paused_from: Option<State>,
+    /// The number of the last event.
     pub last_seq: u32,
 }
 
 /// Where a log contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
+    /// The first event is missing.
     #[error("the log does not begin with task.created")]
     NoBeginning,
+    /// Events are missing.
     #[error("event {seq} follows event {after}")]
-    Gap { after: u32, seq: u32 },
+    Gap {
+        /// The number of the event before the gap.
+        after: u32,
+        /// The number of the event behind the gap.
+        seq: u32,
+    },
+    /// An event is not possible in that state.
     #[error("event {seq} ({kind}) cannot happen to a task that is {state}")]
-    Impossible { seq: u32, kind: EventKind, state: State },
+    Impossible {
+        /// The number of the event.
+        seq: u32,
+        /// The event.
+        kind: EventKind,
+        /// The state before it.
+        state: State,
+    },
 }
 
 impl Replayed {
-    /// What the stored task says of itself, to compare.
+    /// The state of a stored task, to compare.
     pub fn of(task: &Task) -> Replayed {
         Replayed {
             state: task.state,

@@ -18,34 +18,53 @@ pub use holds::Subject;
 /// All terms must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
+    /// The terms; all of them must hold.
     pub terms: Vec<Term>,
 }
 
+/// One term of a filter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Term {
+    /// Whether it holds when the test does not.
     pub negated: bool,
+    /// The test.
     pub test: Test,
 }
 
-/// What a term asks. A list holds when one of its members does.
+/// The question of a term. A list holds when one of its members does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Test {
+    /// In one of these states.
     State(Vec<StateTest>),
+    /// A text field matches one of these.
     Text {
+        /// The field.
         field: TextField,
+        /// The patterns.
         any: Vec<Pattern>,
     },
+    /// Part of one of these executions.
     Execution(Vec<Uuid>),
+    /// Of one of these classes.
     Class(Vec<Class>),
+    /// Of one of these error groups.
     Fingerprint(Vec<i64>),
+    /// A number compares so.
     Number {
+        /// The field.
         field: NumberField,
+        /// The comparison.
         compare: Compare,
+        /// The value.
         value: i64,
     },
+    /// A time compares so.
     Time {
+        /// The field.
         field: TimeField,
+        /// The comparison.
         compare: Compare,
+        /// The instant.
         at: Timestamp,
     },
     /// Somewhere in the id, the name or the last error.
@@ -55,6 +74,7 @@ pub enum Test {
 /// A state, or a condition that people name like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateTest {
+    /// In this state.
     Is(State),
     /// Waiting for its retry and not held.
     Retrying,
@@ -64,48 +84,74 @@ pub enum StateTest {
     Recovered,
 }
 
+/// A field that holds text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextField {
+    /// The kind of task.
     Kind,
+    /// The queue.
     Queue,
+    /// The name of a step.
     Name,
+    /// The dedupe key.
     Key,
+    /// The dependency.
     Dependency,
+    /// The account.
     Account,
+    /// The worker.
     Worker,
+    /// The caller's own id.
     ExternalId,
-    /// What a run that succeeded judged.
+    /// The verdict of a run that succeeded.
     Verdict,
+    /// The label of this name.
     Label(String),
 }
 
+/// A text, or the start of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
+    /// The text.
     pub text: String,
     /// The text is only the beginning.
     pub prefix: bool,
 }
 
+/// A field that holds a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberField {
+    /// The priority.
     Priority,
+    /// Retries in this cycle.
     Attempt,
+    /// Lost runs.
     Lost,
 }
 
+/// A field that holds a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeField {
+    /// When it is due.
     Due,
+    /// When it was submitted.
     Submitted,
+    /// When it last changed.
     Updated,
 }
 
+/// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compare {
+    /// `=`.
     Equal,
+    /// `<`.
     Less,
+    /// `<=`.
     LessOrEqual,
+    /// `>`.
     Greater,
+    /// `>=`.
     GreaterOrEqual,
 }
 
@@ -121,14 +167,17 @@ impl Compare {
     }
 }
 
-/// What is wrong, and at which character (from 0).
+/// The fault, and at which character (from 0).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {position}: {message}")]
 pub struct FilterError {
+    /// The character, from 0.
     pub position: usize,
+    /// The fault, as a sentence.
     pub message: String,
 }
 
+/// The fields, for messages.
 pub const FIELDS: &str = "state, kind, queue, name, key, label.<name>, execution, dependency, account, class, \
     fingerprint, worker, external_id, verdict, priority, attempt, lost, due, age, submitted, updated";
 
@@ -149,6 +198,7 @@ impl Filter {
         self.terms.iter().flat_map(of).filter(|pattern| !pattern.prefix).map(|pattern| pattern.text.as_str())
     }
 
+    /// Parses a filter; `now` is what relative times count from.
     pub fn parse(text: &str, now: Timestamp) -> Result<Filter, FilterError> {
         if text.len() > MAX_LENGTH {
             return Err(fault(MAX_LENGTH, format!("a filter may have {MAX_LENGTH} bytes at most")));
@@ -170,6 +220,7 @@ impl Filter {
         Ok(Filter { terms })
     }
 
+    /// The same filter with one more term.
     pub fn and(mut self, test: Test) -> Filter {
         self.terms.push(Term { negated: false, test });
         self
@@ -288,6 +339,7 @@ fn field_test(field: &str, token: &Token, now: Timestamp) -> Result<Test, Filter
     }
 }
 
+/// Reads a fingerprint of 16 hexadecimal digits.
 pub fn fingerprint_from_hex(text: &str) -> Option<i64> {
     if text.len() != 16 {
         return None;

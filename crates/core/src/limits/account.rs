@@ -12,14 +12,15 @@ use crate::invalid::Invalid;
 use crate::task::State;
 use crate::words::words;
 
-/// What a task costs where nobody says.
+/// The cost of a task that states none.
 pub const USUAL_COST: u32 = 1;
+/// The highest cost of a task.
 pub const MOST_COST: u32 = 1_000_000_000;
 /// As much as an account may hold.
 pub const MOST_CREDITS: i64 = 1_000_000_000_000;
 
 words! {
-    /// What a change of a task does to its account.
+    /// How a change of a task moves credits of its account.
     pub enum Move {
         Reserve = 0 "reserve",
         Spend = 1 "spend",
@@ -43,22 +44,25 @@ impl Move {
 /// A move of the account that a task names, by what the task costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
+    /// The task.
     pub task: TaskId,
+    /// The move.
     pub what: Move,
 }
 
-/// What an account holds.
+/// The credits of an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credits {
     /// Reserved ones included.
     pub held: i64,
+    /// Credits reserved for open tasks.
     pub reserved: i64,
     /// So far.
     pub spent: i64,
 }
 
 impl Credits {
-    /// What nobody has reserved.
+    /// Credits that are not reserved.
     pub fn available(self) -> i64 {
         self.held - self.reserved
     }
@@ -78,11 +82,11 @@ impl Credits {
     }
 }
 
-/// What is agreed with an account.
+/// The terms of an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
-    /// What a task costs, by its kind.
+    /// The cost of a task, by its kind.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub costs: BTreeMap<String, u32>,
     /// How many retries it pays for.
@@ -94,11 +98,12 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// What a task costs: what it says itself, else what its kind does, else the usual.
+    /// The cost of a task: its own, else that of its kind, else the usual.
     pub fn cost(&self, kind: &str, own: Option<u32>) -> u32 {
         own.or_else(|| self.costs.get(kind).copied()).unwrap_or(USUAL_COST)
     }
 
+    /// Faults of the terms, by field.
     pub fn check(&self) -> Invalid {
         let mut faults = self.budget.check();
         for (kind, cost) in &self.costs {
@@ -130,7 +135,7 @@ mod tests {
         }
     }
 
-    /// Whatever is done in whatever order: nothing is made, nothing is lost, and never is more reserved than there is.
+    /// In any order of moves: no credit is made, none is lost, and never is more reserved than there is.
     #[test]
     fn credits_are_neither_made_nor_lost() {
         let mut credits = Credits { held: 10, ..Credits::default() };

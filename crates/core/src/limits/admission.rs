@@ -18,21 +18,25 @@ pub use crate::task::limit::{GUARD, Key, Limit, Part};
 
 /// Labels in `match` and `per`, at most.
 pub const MOST_LABELS: usize = 16;
-/// What a limit may come to at most.
+/// The highest limit.
 pub const MOST: u32 = 1_000_000_000;
 
+/// A rule on how many matching tasks may run at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
+    /// Its name.
     pub name: String,
+    /// The tasks it is about.
     #[serde(default, rename = "match", skip_serializing_if = "Matcher::is_empty")]
     pub matcher: Matcher,
     /// Labels: one limit for each combination of their values. A task that lacks one of them is not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per: Vec<String>,
+    /// The limit.
     #[serde(flatten)]
     pub bound: Bound,
-    /// Who runs least goes first: among tasks of one priority, that of the value of `per` with the fewest running.
+    /// Fair share: among tasks of one priority, the value of `per` with the fewest running goes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fair: bool,
     /// Binds only the tasks that name it; it counts whatever it matches.
@@ -40,11 +44,13 @@ pub struct Rule {
     pub carried: bool,
 }
 
-/// What all that run may come to: their number, or what they still have to do.
+/// The limit on all that run: their number, or the work they still have to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Bound {
+    /// A limit on their number.
     #[serde(rename = "max_running")]
     Running(u32),
+    /// A limit on their weight.
     #[serde(rename = "capacity")]
     Capacity(u32),
 }
@@ -53,12 +59,16 @@ pub enum Bound {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matcher {
+    /// The queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
+    /// The kind of task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Labels with their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The dependency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
 }
@@ -94,11 +104,12 @@ impl Rule {
         }
     }
 
+    /// Whether it stands for a dependency.
     pub fn is_guard(&self) -> bool {
         self.name.starts_with(GUARD)
     }
 
-    /// What is wrong with it.
+    /// Its faults.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
         let (path, most) = match self.bound {
@@ -122,7 +133,7 @@ impl Rule {
         faults
     }
 
-    /// What it has to do with a task: one that names it among those it `carries` is bound by it.
+    /// How it relates to a task: one that names it among those it `carries` is bound by it.
     fn limit(
         &self,
         lane: &Lane,
@@ -192,10 +203,12 @@ pub const fn is_counted(state: State) -> bool {
     state.is_active()
 }
 
-/// What runs under one key.
+/// The running total of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
+    /// Running tasks.
     pub running: u64,
+    /// Their weight.
     pub weight: u64,
 }
 
@@ -209,27 +222,41 @@ impl std::ops::AddAssign for Used {
 /// Why a task may not start now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
+    /// The counter that is full.
     pub key: Key,
+    /// Why.
     pub why: Why,
 }
 
+/// Why a counter has no room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
+    /// The number is reached.
     Full {
+        /// Running tasks.
         running: u64,
+        /// The limit.
         most: u32,
     },
+    /// The weight is reached.
     NoRoom {
+        /// The weight of all that run.
         used: u64,
+        /// The weight of this task.
         weight: u64,
+        /// The limit.
         capacity: u32,
     },
     /// It alone is more than there may ever be.
     TooLarge {
+        /// The weight of this task.
         weight: u64,
+        /// The limit.
         capacity: u32,
     },
+    /// It lacks a label that the rule is kept per.
     Lacks {
+        /// The label.
         label: String,
     },
     /// Its dependency allows no more.
@@ -268,13 +295,13 @@ impl fmt::Display for Refusal {
 #[derive(Clone, Debug, Default)]
 pub struct Admission {
     rules: HashMap<String, (Bound, Vec<String>)>,
-    /// Those that are fair.
+    /// The rules that are fair.
     fair: BTreeSet<String>,
     used: HashMap<Key, Used>,
     guards: HashMap<String, Guard>,
 }
 
-/// What a dependency allows, and how many of those have been taken here.
+/// The allowance of a dependency, and how many of it have been taken here.
 #[derive(Clone, Debug)]
 struct Guard {
     allowance: Allowance,
@@ -282,6 +309,7 @@ struct Guard {
 }
 
 impl Admission {
+    /// Counts under these rules; nothing is running yet.
     pub fn new<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Admission {
         let mut admission = Admission::default();
         for rule in rules {
@@ -293,7 +321,7 @@ impl Admission {
         admission
     }
 
-    /// What a dependency allows at this moment. One that says nothing allows anything.
+    /// Sets the allowance of a dependency at this moment. One without an allowance is unlimited.
     pub fn guard(&mut self, dependency: &str, allowance: Allowance) {
         self.guards.insert(dependency.to_owned(), Guard { allowance, taken: 0 });
     }
@@ -331,10 +359,12 @@ impl Admission {
         }
     }
 
+    /// The running total of a key.
     pub fn used(&self, key: &Key) -> Used {
         self.used.get(key).copied().unwrap_or_default()
     }
 
+    /// Sets running totals.
     pub fn set_used(&mut self, used: Vec<(Key, Used)>) {
         self.used = used.into_iter().collect();
     }
@@ -406,7 +436,7 @@ impl Admission {
         limits.iter().filter(|limit| limit.binds()).any(|limit| is_capacity(&limit))
     }
 
-    /// Those of the candidates that may start, in their order, each counted as it is taken. Behind one that must wait, all of its
+    /// Admits candidates that may start, in their order, each counted as it is taken. Behind one that must wait, all of its
     /// lane wait, so that small ones never keep a large one out; other lanes go on. A lane in `cut` has more than it gave: behind
     /// its last nothing is taken, because something better may be there.
     pub fn choose(&mut self, candidates: &[Candidate<'_>], cut: &BTreeSet<i32>, most: usize) -> Vec<usize> {
@@ -499,10 +529,13 @@ impl Admission {
 /// Somebody who could start.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
+    /// The number of its lane.
     pub lane: i32,
     /// By its priority: lower goes first.
     pub rank: i16,
+    /// The limits it falls under.
     pub limits: &'a [Limit],
+    /// Its weight.
     pub weight: u64,
 }
 
@@ -559,7 +592,7 @@ mod tests {
         assert!(!rule(json!({"name": "t", "max_running": 5, "fair": true})).check().is_empty());
     }
 
-    /// Who is fair still heeds what a dependency allows.
+    /// A fair rule still heeds the allowance of a dependency.
     #[test]
     fn a_fair_choice_takes_no_more_than_a_dependency_allows() {
         let fair = rule(json!({"name": "t", "per": ["tenant"], "max_running": MOST, "fair": true}));

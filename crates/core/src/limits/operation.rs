@@ -16,7 +16,7 @@ use crate::words::words;
 pub use crate::task::undo::Was;
 
 words! {
-    /// What is done to each task.
+    /// The action on each task.
     pub enum Action {
         Retry = 0 "retry",
         Cancel = 1 "cancel",
@@ -27,6 +27,7 @@ words! {
 }
 
 words! {
+    /// The state of a bulk operation.
     pub enum OperationState {
         Running = 0 "running",
         /// Every task was dealt with.
@@ -59,13 +60,13 @@ words! {
         KeyTaken = 4 "key_taken",
         /// Somebody else changed it all the time.
         Conflict = 5 "conflict",
-        /// What is stored about it contradicts itself.
+        /// The stored data about it contradicts itself.
         Damaged = 6 "damaged",
         /// It has run since, so there is nothing to take back.
         Started = 7 "started",
         /// Something else has happened to it since.
         Changed = 8 "changed",
-        /// What was done to it is for good.
+        /// The action on it cannot be undone.
         Definitive = 9 "definitive",
     }
 }
@@ -79,31 +80,39 @@ impl Exclusion {
 
 /// The longest an operation may smear what it does, or wait between waves.
 pub const MOST_SPREAD: Millis = Millis::from_days(30);
+/// The longest pause between waves.
 pub const MOST_PAUSE: Millis = Millis::from_days(1);
 /// As many as one operation may touch.
 pub const MOST_TASKS: u32 = 1_000_000;
 /// Ids that are named for each reason.
 const SAMPLE: usize = 5;
 
-/// What is asked for.
+/// The request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// The action on each task.
     pub action: Action,
     /// As it was written; it was asked once, when the operation began.
     pub filter: Option<String>,
+    /// Whether a retry keeps the counters.
     #[serde(default)]
     pub keep_counters: bool,
     /// Over which the retries are smeared.
     pub spread: Option<Millis>,
+    /// The waves, if it goes in waves.
     pub waves: Option<Waves>,
     /// Whereto the due times are moved.
     pub to: Option<Timestamp>,
+    /// The actor.
     pub by: Option<String>,
+    /// A note for the audit log.
     pub note: Option<String>,
+    /// The name of the actor's API key.
     pub key: Option<String>,
     /// The id of that key.
     #[serde(default)]
     pub key_id: Option<String>,
+    /// The id of the request.
     pub request: Option<String>,
 }
 
@@ -117,9 +126,11 @@ pub struct Waves {
     /// Between a wave and the next, at least.
     #[serde(default)]
     pub pause: Millis,
+    /// When to stop.
     pub stop_if: Option<StopIf>,
 }
 
+/// The condition that stops an operation after a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StopIf {
     /// The part of a wave, from 0 to 1, that may fail.
@@ -130,6 +141,7 @@ pub struct StopIf {
 }
 
 impl Plan {
+    /// A plan without options.
     pub fn new(action: Action) -> Plan {
         Plan {
             action,
@@ -146,6 +158,7 @@ impl Plan {
         }
     }
 
+    /// Faults of the plan, by field.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
         let retries = self.action == Action::Retry;
@@ -198,7 +211,7 @@ impl Plan {
         }
     }
 
-    /// Who is behind each act of it.
+    /// The actor of each change.
     pub fn act(&self, operation: Uuid) -> Act {
         let (by, note, key, request) = (self.by.clone(), self.note.clone(), self.key.clone(), self.request.clone());
         Act { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation) }
@@ -244,27 +257,33 @@ impl Waves {
 pub struct Standing {
     /// The first place that was not dealt with.
     pub next: u32,
+    /// Tasks that were left alone, by reason.
     pub excluded: Vec<Excluded>,
+    /// The present wave.
     pub wave: Option<Wave>,
-    /// Those that are over.
+    /// The waves that are over.
     pub waves: Vec<WaveEnd>,
     /// Taking back what was done.
     pub undo: Option<Undoing>,
 }
 
+/// The progress of an undo.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Undoing {
+    /// The first place that was not dealt with.
     pub next: u32,
-    /// What could not be taken back.
+    /// Tasks that could not be undone.
     pub kept: Vec<Excluded>,
 }
 
 /// Tasks that are left alone for the same reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Excluded {
+    /// The reason.
     pub why: Exclusion,
     /// In which they were, where that is the reason.
     pub state: Option<State>,
+    /// How many.
     pub count: u32,
     /// The first of them.
     pub sample: Vec<TaskId>,
@@ -273,43 +292,57 @@ pub struct Excluded {
 /// The wave that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wave {
+    /// The number of the wave, from 0.
     pub number: u32,
     /// Its first place, and the first behind it.
     pub from: u32,
+    /// The first place behind it.
     pub to: u32,
     /// When the last of it was dealt with.
     pub sent_at: Option<Timestamp>,
 }
 
-/// What came of a wave.
+/// The result of a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaveEnd {
+    /// The number of the wave, from 0.
     pub number: u32,
+    /// Its tasks.
     pub tasks: u32,
+    /// Tasks that succeeded.
     pub succeeded: u32,
+    /// Tasks that failed.
     pub failed: u32,
     /// Of the failures, those that are alike and most.
     pub alike: u32,
+    /// The error group of the failures that are alike.
     pub fingerprint: Option<i64>,
 }
 
-/// What is to be done next.
+/// The next step of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Deal with these places.
-    Work { from: u32, to: u32 },
+    Work {
+        /// The first place.
+        from: u32,
+        /// The first place behind them.
+        to: u32,
+    },
     /// Look what became of these.
     Watch(Wave),
-    /// Nothing is left.
+    /// No task is left.
     Over,
 }
 
 impl Standing {
+    /// The beginning of an operation on so many tasks.
     pub fn new(plan: &Plan, total: u32) -> Standing {
         let wave = |waves: &Waves| Wave { number: 0, from: 0, to: waves.canary.min(total), sent_at: None };
         Standing { wave: plan.waves.as_ref().map(wave), ..Standing::default() }
     }
 
+    /// The next step.
     pub fn what_next(&self, total: u32) -> Next {
         let to = self.wave.map_or(total, |wave| wave.to);
         match self.wave {
@@ -344,18 +377,21 @@ pub fn exclude(list: &mut Vec<Excluded>, why: Exclusion, state: Option<State>, t
     }
 }
 
-/// What became of a task since an operation retried it.
+/// The state of a task since an operation retried it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
+    /// It succeeded.
     Succeeded,
     /// At a try at least, whether its policy goes on or not.
     Failed(Option<i64>),
+    /// It has not ended yet.
     NotYet,
     /// Somebody else has taken it elsewhere.
     Gone,
 }
 
 impl Seen {
+    /// The state of a task beside its snapshot.
     pub fn of(task: &Task, was: &Was) -> Seen {
         match task.state {
             _ if task.cycle != was.cycle + 1 => Seen::Gone,
@@ -368,11 +404,14 @@ impl Seen {
     }
 }
 
+/// The judgement of a wave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// What came of some is not known yet.
+    /// The result of some is not known yet.
     Wait,
+    /// The next wave may follow.
     Go(WaveEnd),
+    /// The operation stops.
     Stop(WaveEnd),
 }
 
@@ -409,7 +448,9 @@ pub fn judge(wave: Wave, stop_if: Option<&StopIf>, seen: &[Seen]) -> Judged {
 /// A step of an operation, stored with the change it makes: a task is changed and marked, or neither.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
+    /// The operation.
     pub operation: Uuid,
+    /// The task.
     pub task: TaskId,
     /// As it was before; nothing where the step is taken back.
     pub was: Option<Was>,

@@ -66,7 +66,7 @@ words! {
 }
 
 impl Quota {
-    /// What applies where nothing else was configured.
+    /// The value unless another was configured.
     pub const fn default_value(self) -> u64 {
         match self {
             Quota::Writes => 256,
@@ -132,7 +132,7 @@ impl Quotas {
 pub struct QuotaExceeded {
     /// Which one.
     pub quota: Quota,
-    /// Whose.
+    /// The namespace.
     pub namespace: String,
     /// The value that applies.
     pub most: u64,

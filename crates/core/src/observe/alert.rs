@@ -14,12 +14,15 @@ use crate::time::{Millis, Timestamp};
 
 /// A window is made of so many steps.
 const STEPS: u64 = 60;
+/// The shortest window.
 pub const SHORTEST: Millis = Millis::from_secs(10);
+/// The longest window.
 pub const LONGEST: Millis = Millis::from_days(7);
 
 /// When it is too much.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
+    /// The length of the window.
     pub window: Millis,
     /// At least so many within the window.
     pub threshold: u64,
@@ -29,6 +32,7 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// Faults of the settings, by field.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
         if !(SHORTEST..=LONGEST).contains(&self.window) {
@@ -48,7 +52,7 @@ impl Watch {
     }
 }
 
-/// What an event is to an alert.
+/// The meaning of an event for an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
     /// It is one of those that there may be too many of.
@@ -65,13 +69,14 @@ struct Step {
     all: u64,
 }
 
-/// What is in the window, and whether that is too much.
+/// The counts in the window, and whether they are above the threshold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Count {
     steps: VecDeque<Step>,
     /// Up to where time has passed.
     now: Timestamp,
+    /// Since when it fires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firing_since: Option<Timestamp>,
     /// How often it has fired.
@@ -81,22 +86,28 @@ pub struct Count {
 /// An alert began or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
+    /// The change.
     pub what: AlertEvent,
+    /// When.
     pub at: Timestamp,
+    /// Events that count in the window.
     pub hits: u64,
+    /// All events in the window.
     pub all: u64,
 }
 
 impl Count {
-    /// Nothing that was before is counted.
+    /// Starts counting anew.
     pub fn from(now: Timestamp) -> Count {
         Count { now, ..Count::default() }
     }
 
+    /// Events that count in the window.
     pub fn hits(&self) -> u64 {
         self.steps.iter().map(|step| step.hits).sum()
     }
 
+    /// All events in the window.
     pub fn all(&self) -> u64 {
         self.steps.iter().map(|step| step.all).sum()
     }
@@ -166,10 +177,10 @@ mod tests {
         Watch { window: Millis(5 * MINUTE), threshold, share }
     }
 
-    /// What it shows, what happens, and what becomes of it.
+    /// The steps, and the state after each.
     type Case<'a> = (&'a str, &'a [(u64, char)], &'a [(u64, AlertEvent)]);
 
-    /// What becomes of hits (`h`), others (`o`) and a look (`.`), each at a minute.
+    /// The state after hits (`h`), others (`o`) and a look (`.`), each at a minute.
     fn play(watch: &Watch, events: &[(u64, char)]) -> Vec<(u64, AlertEvent)> {
         let mut count = Count::from(Timestamp(0));
         let mut changes = Vec::new();

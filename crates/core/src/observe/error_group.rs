@@ -27,31 +27,42 @@ words! {
 /// One of them, as it was told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
+    /// When it happened.
     pub at: Timestamp,
+    /// The task.
     pub task: TaskId,
+    /// The run.
     pub run: u32,
+    /// The message.
     pub message: String,
+    /// The start of the stack trace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
 }
 
-/// What they have in common.
+/// The common facts of the errors of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Face {
+    /// The kind of task.
     pub kind: String,
     /// The message without what varies.
     pub title: String,
+    /// The trigger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
+    /// The error type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
+    /// The error code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// The HTTP status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
 }
 
 impl Face {
+    /// The facts of one failure.
     pub fn of(kind: &str, failure: &Failure) -> Face {
         Face {
             kind: kind.to_owned(),
@@ -64,15 +75,18 @@ impl Face {
     }
 }
 
-/// What a stretch of the past says of a group.
+/// The changes that a batch of history makes to a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
+    /// Errors.
     pub count: u64,
     /// Tasks that came back from it.
     pub recovered: u64,
+    /// The first of them.
     pub first: Option<Timestamp>,
     /// The last of them, with the class that it was given.
     pub last: Option<(Sample, Option<Class>)>,
+    /// Their common facts.
     pub face: Option<Face>,
 }
 
@@ -111,33 +125,45 @@ impl News {
 /// A group as it stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
+    /// Its fingerprint.
     pub fingerprint: i64,
+    /// The common facts.
     pub face: Face,
+    /// Errors.
     pub count: u64,
+    /// Tasks that recovered from it.
     pub recovered: u64,
+    /// The first error.
     pub first_seen: Timestamp,
+    /// The last error.
     pub last_seen: Timestamp,
     /// The class that the last of them was given.
     pub class: Option<Class>,
+    /// The last error, as an example.
     pub sample: Sample,
+    /// Its triage.
     pub word: Word,
 }
 
-/// What people said of a group, and what became of that.
+/// The triage of a group by people.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Word {
+    /// Its triage state.
     pub standing: Standing,
     /// Since when it stands so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
+    /// When ignoring it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored_until: Option<Timestamp>,
-    /// What its errors are from now on, whatever a policy thinks.
+    /// The class that its errors get from now on, whatever a policy says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclassified: Option<Class>,
+    /// A note.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The last actor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -195,19 +221,23 @@ impl Word {
     }
 }
 
-/// What a person does to a group.
+/// An action of a person on a group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Deed {
+    /// Opens it again.
     Reopen,
     /// Until an instant, or for good.
     Ignore(Option<Timestamp>),
+    /// Marks it as resolved.
     Resolve,
-    /// Nothing takes back what was said.
+    /// Sets the class; `None` takes it back.
     Reclassify(Option<Class>),
+    /// Changes the note only.
     Note,
 }
 
 impl Word {
+    /// The triage after an action.
     pub fn after(&self, deed: &Deed, note: Option<&str>, by: Option<&str>, now: Timestamp) -> Word {
         let mut word = self.clone();
         let stand = |word: &mut Word, standing, until| {

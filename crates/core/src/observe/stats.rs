@@ -1,4 +1,4 @@
-//! What the end of an attempt adds to the statistics. Sums are kept by cell and by quarter of an hour; they can be added in any
+//! The contribution of an attempt's end to the statistics. Sums are kept by cell and by quarter of an hour; they can be added in any
 //! order and in any stretches, and come to the same.
 
 mod recovery;
@@ -24,7 +24,7 @@ pub const QUARTER: Millis = Millis::from_secs(900);
 pub const MOST_ATTEMPTS: u32 = 100;
 
 words! {
-    /// What is summed up in a cell.
+    /// A measure that is summed up in a cell.
     pub enum Measure {
         Succeeded = 1 "succeeded",
         Failed = 2 "failed",
@@ -49,7 +49,7 @@ words! {
         /// How long attempts ran, and those among them that were wasted.
         RunMs = 20 "run_ms",
         WastedMs = 21 "wasted_ms",
-        /// What retries cost, and those among them that were wasted.
+        /// The cost of retries, and of those among them that were wasted.
         Cost = 22 "cost",
         WastedCost = 23 "wasted_cost",
         /// From the first bad end to the success, all together.
@@ -58,7 +58,7 @@ words! {
 }
 
 words! {
-    /// What attempts can be told apart by.
+    /// A dimension of attempts.
     pub enum Dimension {
         Attempt = 0 "attempt",
         Class = 1 "class",
@@ -72,7 +72,7 @@ words! {
 }
 
 words! {
-    /// Who asked for an attempt.
+    /// The origin of an attempt.
     pub enum Origin {
         First = 0 "first",
         Automatic = 1 "automatic",
@@ -80,19 +80,24 @@ words! {
     }
 }
 
-/// What attempts that are counted together have in common. Where a success has no error of its own, it has the one that it overcame.
+/// The common facts of attempts that are counted together. Where a success has no error of its own, it has the one that it overcame.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
+    /// The kind of task.
     pub kind: String,
+    /// The queue.
     pub queue: String,
     /// Empty where there is none.
     pub dependency: String,
     /// Of the policy; `none` where there is no policy.
     pub strategy: String,
+    /// The class.
     pub class: Option<Class>,
+    /// The error group.
     pub fingerprint: Option<i64>,
     /// From 1.
     pub attempt: u32,
+    /// The origin of the attempt.
     pub origin: Origin,
 }
 
@@ -117,6 +122,7 @@ pub struct Sums {
 }
 
 impl Sums {
+    /// Adds to a measure.
     pub fn add(&mut self, what: Measure, value: u64) {
         self.add_code(what.code(), value);
     }
@@ -129,16 +135,19 @@ impl Sums {
         }
     }
 
+    /// Adds all measures of another cell.
     pub fn merge(&mut self, other: &Sums) {
         for (code, value) in other.codes() {
             self.add_code(code, value);
         }
     }
 
+    /// Measures by their stored numbers.
     pub fn codes(&self) -> impl Iterator<Item = (i16, u64)> {
         self.by_code.iter().map(|(code, value)| (*code, *value))
     }
 
+    /// The sum of a measure.
     pub fn get(&self, what: Measure) -> u64 {
         self.by_code.get(&what.code()).copied().unwrap_or(0)
     }
@@ -151,7 +160,7 @@ impl Sums {
             .sum()
     }
 
-    /// Those of them that were tries: one that was told to wait did not try.
+    /// How many attempts were tries: one that was told to wait did not try.
     pub fn tries(&self) -> u64 {
         self.attempts() - self.get(Measure::Throttled)
     }
@@ -161,6 +170,7 @@ impl Sums {
         Rate { hits: self.get(Measure::Succeeded), of: self.tries() }
     }
 
+    /// The mean delay of a retry.
     pub fn mean_delay(&self) -> Option<Millis> {
         self.get(Measure::DelayMs).checked_div(self.get(Measure::Retried)).map(Millis)
     }
@@ -169,11 +179,14 @@ impl Sums {
 /// A share that knows of how many it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
+    /// Hits.
     pub hits: u64,
+    /// All.
     pub of: u64,
 }
 
 impl Rate {
+    /// Hits by all; `None` if there are none.
     pub fn share(self) -> Option<f64> {
         (self.of > 0).then(|| self.hits as f64 / self.of as f64)
     }
@@ -192,30 +205,46 @@ impl Rate {
 /// A row of history as far as the statistics are concerned, and what is known of its task beside it.
 #[derive(Clone, Debug)]
 pub struct Fact {
+    /// The namespace.
     pub namespace: Arc<str>,
+    /// The task.
     pub task: TaskId,
+    /// Its lane.
     pub lane: Arc<Lane>,
     /// How its policy waits, where it has one.
     pub strategy: Option<&'static str>,
+    /// Its cost.
     pub cost: u32,
+    /// The events of the row.
     pub events: Vec<EventKind>,
+    /// When the row was written.
     pub at: Timestamp,
+    /// When the attempt started.
     pub started_at: Option<Timestamp>,
+    /// The cycle.
     pub cycle: u32,
+    /// The run.
     pub run: u32,
+    /// Retries scheduled in this cycle.
     pub attempt: u32,
+    /// How the attempt ended.
     pub outcome: Option<AttemptOutcome>,
+    /// The failure.
     pub failure: Option<Failure>,
+    /// The decision.
     pub decision: Option<Decision>,
-    /// What went wrong before, where something did and it was asked for.
+    /// The failure before, where there was one and it was asked for.
     pub trouble: Option<Trouble>,
 }
 
 /// The bad ends that a task had before something.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trouble {
+    /// The first of them.
     pub since: Timestamp,
+    /// The last failure.
     pub failure: Failure,
+    /// Its class.
     pub class: Option<Class>,
 }
 
@@ -362,14 +391,17 @@ pub fn bucket(at: Timestamp, span: Millis) -> Timestamp {
     Timestamp(at.0.div_euclid(span).saturating_mul(span))
 }
 
-/// What a stretch of the past adds to sums and to error groups.
+/// The changes that a batch of history makes to sums and to error groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fold {
+    /// Sums by namespace, quarter of an hour and cell.
     pub sums: BTreeMap<(Arc<str>, Timestamp, Cell), Sums>,
+    /// Changes of error groups, by namespace and fingerprint.
     pub groups: BTreeMap<(Arc<str>, i64), News>,
 }
 
 impl Fold {
+    /// Adds one row of history.
     pub fn add(&mut self, fact: &Fact) {
         let place = (fact.namespace.clone(), bucket(fact.at, QUARTER), fact.cell());
         self.sums.entry(place).or_default().merge(&fact.sums());
@@ -378,6 +410,7 @@ impl Fold {
         }
     }
 
+    /// Adds many rows of history.
     pub fn of<'a>(facts: impl IntoIterator<Item = &'a Fact>) -> Fold {
         let mut fold = Fold::default();
         facts.into_iter().for_each(|fact| fold.add(fact));
@@ -394,6 +427,7 @@ impl Fold {
         }
     }
 
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         self.sums.is_empty() && self.groups.is_empty()
     }

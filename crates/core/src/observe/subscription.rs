@@ -20,7 +20,7 @@ words! {
 }
 
 words! {
-    /// What becomes of an alert.
+    /// The stages of an alert.
     pub enum AlertEvent {
         Fired = 0 "alert.fired",
         Resolved = 1 "alert.resolved",
@@ -55,7 +55,7 @@ impl RetryEvent {
         }
     }
 
-    /// What is told of it.
+    /// The data of its delivery.
     fn data(self, event: &Event) -> Value {
         let mut told = json!({"jobId": event.task.map(|id| id.to_string()), "attempt": event.attempt});
         let (name, from) = match self {
@@ -79,6 +79,7 @@ fn fits(pattern: &str, word: &str) -> bool {
 }
 
 impl Types {
+    /// Reads event names and patterns.
     pub fn read(words: Vec<String>) -> Result<Types, Invalid> {
         let mut faults = Invalid::default();
         if words.len() > MOST_TYPES {
@@ -92,10 +93,12 @@ impl Types {
         faults.or(Types(words))
     }
 
+    /// The names as they were given.
     pub fn words(&self) -> &[String] {
         &self.0
     }
 
+    /// Whether an event of this name is wanted.
     pub fn want(&self, word: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|pattern| fits(pattern, word))
     }
@@ -115,7 +118,7 @@ impl Types {
     }
 }
 
-/// What happens to tasks and executions.
+/// Event names of tasks and executions.
 fn of_work() -> impl Iterator<Item = &'static str> {
     EventKind::ALL.iter().map(|it| it.word()).chain(RetryEvent::ALL.iter().map(|it| it.word()))
 }
@@ -132,11 +135,15 @@ fn known() -> impl Iterator<Item = &'static str> {
 pub struct Message {
     /// Without a full stop, which parts what is signed.
     pub id: String,
+    /// The name of the event.
     pub name: String,
+    /// When it happened.
     pub at: Timestamp,
+    /// The namespace.
     pub namespace: String,
-    /// What it is about.
+    /// The subject of the event.
     pub subject: Option<String>,
+    /// Data by event.
     pub data: Value,
 }
 
@@ -161,7 +168,7 @@ impl Message {
         }
     }
 
-    /// What became of a dependency.
+    /// The delivery about a change of a dependency.
     pub fn of_change(id: &str, namespace: &str, dependency: &str, told: &Told) -> Message {
         let at = told.at.to_rfc3339();
         let data = json!({"id": id, "namespace": namespace, "type": told.what.event(), "at": at, "dependency": dependency,
@@ -176,6 +183,7 @@ impl Message {
         }
     }
 
+    /// The body in a format.
     pub fn written(&self, format: Format) -> Value {
         let at = self.at.to_rfc3339();
         match format {
@@ -200,6 +208,7 @@ impl Message {
 }
 
 impl Format {
+    /// The media type of the body.
     pub const fn content_type(self) -> &'static str {
         match self {
             Format::Webhook => "application/json",

@@ -1,4 +1,4 @@
-//! What is still to come: the remaining attempts of a task, when it gives up, and what happens then.
+//! The attempts that are still to come, when a task gives up, and how it ends then.
 //!
 //! The future is played through `decide` itself, so it cannot drift from what will happen. Every delay is exact (model
 //! A4, A18); a time assumes that runs take no time, and widens by how long the task's runs took so far.
@@ -27,7 +27,7 @@ pub struct Coming {
     pub earliest: Timestamp,
     /// When it starts if every run before it is as long as the longest so far.
     pub latest: Timestamp,
-    /// What would be decided if it failed as assumed, with its record.
+    /// The decision if it fails as assumed, as its record.
     pub verdict: Option<Record>,
 }
 
@@ -53,7 +53,7 @@ pub struct Forecast {
     pub attempts: Vec<Coming>,
     /// When the last of them, or the deadline, ends it; nothing when more attempts follow than were asked for.
     pub gives_up_at: Option<Timestamp>,
-    /// What the task will be then, and why.
+    /// The final state and its reason.
     pub then: Option<(State, Reason)>,
 }
 
@@ -66,7 +66,7 @@ pub struct RunTimes {
     pub longest: Millis,
 }
 
-/// What a policy would do with a task that is submitted now and fails like this, attempt by attempt; the last failure repeats.
+/// Plays a policy for a task that is submitted now and fails like this, attempt by attempt; the last failure repeats.
 /// The id only draws the jitter.
 pub fn of_policy(
     policy: Option<Arc<Policy>>,

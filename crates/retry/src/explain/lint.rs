@@ -1,4 +1,4 @@
-//! What is allowed in a policy and yet seldom meant. Whether it can be carried out at all is `Policy::check`'s question.
+//! Warnings about policies: allowed, and yet seldom meant. Whether a policy is valid at all is `Policy::check`'s question.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ pub struct Advice {
     pub code: &'static str,
     /// The warning, as a sentence.
     pub what: String,
-    /// What to write in its place.
+    /// The suggested replacement.
     pub instead: String,
 }
 
-/// So many retries without jitter make a herd.
+/// From this number on, retries without jitter make a herd.
 const HERD: u32 = 5;
 /// Outages that last less than this are hardly worth the name.
 const SHORT_OUTAGE: Millis = Millis::from_secs(10);
-/// Whoever waits longer has forgotten what for.
+/// A longer delay is likely a mistake of units.
 const LONG: Millis = Millis::from_days(90);
 
 /// Everything worth a second look. `now` tells which instants have passed.

@@ -160,7 +160,7 @@ fn gave_up(reason: Reason) -> &'static str {
 
 const PASSED: &str = "its deadline has passed";
 
-/// What a task needed and did not get, by name and end.
+/// The unmet needs of a task, by name and end.
 pub fn unmet(needs: &[(String, State)]) -> Option<String> {
     let named: Vec<String> = needs.iter().take(5).map(|(name, end)| format!("`{name}` is {end}")).collect();
     let more = if needs.len() > named.len() { " and more" } else { "" };

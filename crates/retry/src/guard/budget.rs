@@ -25,7 +25,7 @@ pub struct Budget {
     /// Retries per month (UTC).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retries_per_month: Option<u32>,
-    /// What the retried tasks may cost together.
+    /// Cost of the retried tasks per month.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_cost_per_month: Option<u64>,
 }
@@ -59,7 +59,7 @@ impl Budget {
 
 const MOST: u64 = 1_000_000_000;
 
-/// What was booked in a day or a month.
+/// Bookings of a day or a month.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
     /// Retries booked.
@@ -137,7 +137,7 @@ fn next_month(at: Timestamp) -> Timestamp {
     next
 }
 
-/// What keeps a retry that is due then where several pay for it; nothing where all have room. Who is full last holds it.
+/// The hold of a retry that is due then, where several accounts pay for it; `None` where all have room. The last full one holds it.
 pub fn hold(views: &[BudgetView], due: Timestamp) -> Option<Hold> {
     let mut held: Option<Hold> = None;
     for _ in 0..FURTHEST {
@@ -187,7 +187,7 @@ impl BudgetView {
         at
     }
 
-    /// What keeps a retry that is due then; nothing where there is room.
+    /// The hold of a retry that is due then; `None` where there is room.
     fn hold(&self, due: Timestamp) -> Option<Hold> {
         let until = self.free_at(due);
         (until > due)

@@ -1,4 +1,4 @@
-//! What a task's dependency says about running now. Guards hold back, they never refuse (model A5, §3.2 step 16).
+//! Holds from outside: dependencies, budgets, people. Guards hold back, they never refuse (model A5, step 16 of `decide`).
 
 pub mod budget;
 pub mod dependency;
@@ -19,11 +19,11 @@ pub type Reclassified = Arc<HashMap<i64, Class>>;
 pub struct GuardView {
     /// Each with its end and its name; the latest end holds.
     pub holds: Vec<Hold>,
-    /// What its account and the organisation of that pay for, where they are limited.
+    /// The limited budgets of its account and of the account's organisation.
     pub budgets: Vec<BudgetView>,
-    /// What it needs outside, where that has a say.
+    /// Its dependency, where that is guarded.
     pub dependency: Option<dependency::View>,
-    /// What people said that errors are; nothing where nobody did.
+    /// Classes that people gave to errors; `None` where they gave none.
     pub reclassified: Option<Reclassified>,
 }
 

@@ -14,7 +14,7 @@ macro_rules! identity {
         pub struct $name(pub Uuid);
 
         impl $name {
-            /// What people see: the last eight hex digits, which differ between neighbours; the first ones are the clock.
+            /// The last eight hex digits, for people: they differ between neighbours; the first ones are the clock.
             pub fn short(self) -> String {
                 let text = self.0.simple().to_string();
                 text[text.len() - 8..].to_owned()

@@ -1,4 +1,4 @@
-//! What is wrong with an input, by path. Every parser of the core reports all it finds and changes nothing.
+//! Faults of an input, by path. Every parser reports all it finds and changes nothing.
 
 use std::fmt;
 

@@ -65,7 +65,7 @@ pub fn is_reference(value: &Value) -> bool {
     })
 }
 
-/// What was masked: the values themselves, for those who must find them elsewhere.
+/// The values that were masked, for callers that must find them elsewhere.
 type Found<'a> = Option<&'a mut Vec<String>>;
 
 fn found(into: &mut Found<'_>, value: &str) {

@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 use crate::words::words;
 
 words! {
-    /// What can happen, by its native name (model §2.5).
+    /// The kinds of events, by their native names (model §2.5).
     pub enum EventKind {
         ExecutionCreated = 1 "execution.created",
         ExecutionStarted = 2 "execution.started",
@@ -113,7 +113,7 @@ pub struct Record {
     pub outcome: Option<AttemptOutcome>,
     /// The worker.
     pub worker: Option<Arc<str>>,
-    /// Who acted, where a person or a program did.
+    /// The actor, where a person or a program acted.
     pub actor: Option<String>,
     /// JSON text, passed through as it came.
     pub result: Option<Arc<str>>,
@@ -278,7 +278,7 @@ impl Record {
         data
     }
 
-    /// What a verdict tells to those who follow the log: the numbers after it, and the reason.
+    /// The data of a decision for followers of the log: the numbers after it, and the reason.
     fn verdict_data(&self) -> Value {
         let mut data = Map::new();
         let Some(decision) = &self.decision else { return data.into() };
@@ -308,7 +308,7 @@ impl Record {
 }
 
 impl Task {
-    /// What happened to this task and is not in its log yet, as the record that would carry it (see `Unwritten`).
+    /// Events of this task that are not in its log yet, as the record that would carry them (see `Unwritten`).
     pub fn unwritten_record(&self, now: Timestamp) -> Option<Record> {
         let record = crate::transition::Change::of(self, now).record;
         (!record.events.is_empty()).then_some(record)

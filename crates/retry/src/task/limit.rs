@@ -12,7 +12,7 @@ pub const GUARD: char = '@';
 pub struct Key {
     /// The name of the rule.
     pub rule: String,
-    /// Nothing where a task that is bound lacks the label.
+    /// The values of the labels; `None` where a task that is bound lacks one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub per: Vec<Option<String>>,
 }
@@ -35,7 +35,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What a task has to do with a key.
+/// How a task relates to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {

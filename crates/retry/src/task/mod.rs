@@ -81,14 +81,14 @@ impl State {
 }
 
 words! {
-    /// Who runs a task once it is leased.
+    /// The executor that runs a task once it is leased.
     pub enum Executor {
         Worker = 0 "worker",
         Http = 1 "http",
         Hook = 2 "hook",
         Command = 3 "command",
         Timer = 4 "timer",
-        /// Nothing is run for it: it stands for other tasks, the iterations of a loop or a whole execution.
+        /// No executor: it stands for other tasks, the iterations of a loop or a whole execution.
         Flow = 5 "flow",
     }
 }
@@ -115,7 +115,7 @@ pub struct Lane {
     pub dependency: Option<String>,
     /// Whether its tasks belong to executions of several tasks, whose log is shared.
     pub shared: bool,
-    /// What its tasks fall under before they may start; empty for most.
+    /// Limits that its tasks fall under before they may start; empty for most.
     pub limits: Vec<Limit>,
 }
 
@@ -340,7 +340,7 @@ words! {
 }
 
 words! {
-    /// Who asked for the attempt that a task is at. A first one is nobody's retry.
+    /// Whether the server or a person asked for a retry. A first attempt is neither.
     pub enum RetryKind {
         Automatic = 0 "automatic",
         Manual = 1 "manual",
@@ -448,7 +448,7 @@ impl Task {
         now.max(self.updated_at)
     }
 
-    /// What people and expressions call the attempt: 1 on the first run (model A12).
+    /// The attempt's number for people and expressions: 1 on the first run (model A12).
     pub fn attempt_number(&self) -> u32 {
         self.counters.attempt + 1
     }

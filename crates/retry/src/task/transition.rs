@@ -228,7 +228,7 @@ impl<'a> Change<'a> {
         self.record.events.push(kind);
     }
 
-    /// What it means for the executions that the task stands for (E9), beside what it means for the task.
+    /// Adds the event of the executions that the task stands for (E9), beside that of the task.
     pub fn event_of_executions(&mut self, kind: EventKind) {
         if self.before.stands_for_executions() {
             self.event(kind);
@@ -344,7 +344,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Who acts by hand, and what they say about it.
+/// The actor of a manual change, and a note.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Act {
     /// The actor.
@@ -362,7 +362,7 @@ pub struct Act {
 }
 
 impl Act {
-    /// What they say, as the data of an event that has none of its own.
+    /// The note, as the data of an event that has none of its own.
     pub fn said(&self) -> Option<Value> {
         self.note.as_ref().map(|note| json!({"note": note}))
     }

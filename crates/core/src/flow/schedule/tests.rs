@@ -73,7 +73,7 @@ fn a_time_of_day_that_does_not_exist_comes_as_soon_as_it_can() {
     check("30 2 * * *", "America/New_York", "2026-03-07T00:00:00Z", &new_york);
 }
 
-/// Whatever lies before or behind the leap is not in it.
+/// An instant before or behind the leap is not in it.
 #[test]
 fn a_leap_of_the_clock_is_nobody_elses_time() {
     check("30 1 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", &["2026-03-29T00:30:00Z", "2026-03-29T23:30:00Z"]);

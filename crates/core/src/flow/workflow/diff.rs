@@ -1,14 +1,17 @@
-//! What changed from one version of a workflow to the next, by path.
+//! The difference between two versions of a workflow, by path.
 
 use serde_json::{Map, Value, json};
 
 use super::{Call, Foreach, Items, Mode, Need, Step, Workflow};
 
+/// One difference between two documents.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Difference {
     /// `steps.load.retry.max_retries`; a step that came or went is one difference.
     pub path: String,
+    /// The old value; `None` if it was added.
     pub before: Option<Value>,
+    /// The new value; `None` if it was removed.
     pub after: Option<Value>,
 }
 
@@ -45,7 +48,7 @@ fn compare(path: &str, before: Option<&Value>, after: Option<&Value>, found: &mu
     }
 }
 
-/// Those of before in their order, then those that are new.
+/// The old keys in their order, then the new ones.
 fn names(before: &[String], after: &[String]) -> Vec<String> {
     let known: std::collections::HashSet<&String> = before.iter().collect();
     before.iter().chain(after.iter().filter(|name| !known.contains(name))).cloned().collect()

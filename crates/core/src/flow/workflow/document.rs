@@ -14,7 +14,7 @@ use super::problem::{Findings, Position, counted};
 pub const MAX_TEXT: usize = 1024 * 1024;
 pub const MAX_DEPTH: usize = 64;
 const TOO_DEEP: &str = "nests more than 64 levels deep";
-/// What all aliases of a document may add to it.
+/// The size that all aliases of a document may add to it.
 const MAX_COPIED: Weight = Weight { nodes: 100_000, bytes: 4 * MAX_TEXT };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,7 +93,7 @@ struct Builder {
 
 struct Anchor {
     name: String,
-    /// Nothing while what it names is still being read.
+    /// The anchored value; `None` while it is still being read.
     node: Option<(Node, Weight)>,
 }
 

@@ -18,7 +18,7 @@ pub struct Fields<'a> {
     taken: Vec<bool>,
 }
 
-/// What people from elsewhere write, and what it is called here.
+/// Field names of other systems, and their names here.
 const ELSEWHERE: [(&str, &str); 16] = [
     ("depends_on", "needs"),
     ("dependsOn", "needs"),
@@ -43,7 +43,7 @@ pub fn join(path: &str, name: &str) -> String {
 }
 
 impl<'a> Fields<'a> {
-    /// Nothing, and a problem, where the node is no map.
+    /// The fields of a map; `None`, and a problem, where the node is no map.
     pub fn of(node: &'a Node, path: &str, findings: &mut Findings) -> Option<Fields<'a>> {
         let Some(entries) = node.map() else {
             findings.push(node.at, path, "must be a map");
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
         found.map(|(_, field)| field)
     }
 
-    /// What nobody has asked for so far.
+    /// The fields that were not read so far.
     pub fn rest(&mut self) -> Vec<(&'a str, Field<'a>)> {
         let left: Vec<&'a Entry> =
             self.entries.iter().zip(&self.taken).filter(|(_, taken)| !**taken).map(|(entry, _)| entry).collect();
@@ -109,7 +109,7 @@ impl<'a> Fields<'a> {
         left.into_iter().map(|entry| (entry.key.as_str(), self.field(entry))).collect()
     }
 
-    /// What was never asked for is not known here.
+    /// Reports the fields that were never read as unknown.
     pub fn finish(mut self, known: &[&str], findings: &mut Findings) {
         for (name, field) in self.rest() {
             let near = || nearest(name, known.iter().copied()).filter(|_| findings.wants_hints());

@@ -4,7 +4,7 @@ use super::problem::Lines;
 use super::{Problem, Problems, read};
 use crate::dialect::UNKNOWN_STRATEGY;
 
-/// What has no place or cannot be put right stays a problem; nobody goes round for ever.
+/// Rounds of repair, at most. A field that has no place or cannot be repaired stays a problem.
 const ROUNDS: usize = 20;
 
 /// A text that can be read, with a warning for everything that was changed in it. A strategy that nobody knows meant "now" there,

@@ -76,7 +76,7 @@ fn masked_comment(line: &str) -> String {
     }
 }
 
-/// What is open while the document is read.
+/// The open collections while the document is read.
 enum Open {
     /// A map, whether it holds headers, and the name that waits for its value.
     Map {

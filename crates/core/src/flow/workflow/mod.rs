@@ -45,11 +45,15 @@ use crate::words::words;
 use node::Node;
 use problem::{Findings, Lines};
 
+/// Steps of a workflow.
 pub const MAX_STEPS: usize = 10_000;
 
+/// A workflow document, read and checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workflow {
+    /// Its name.
     pub name: Option<String>,
+    /// Its description.
     pub description: Option<String>,
     /// Where a playbook says that it belongs in the catalog.
     pub path: Option<String>,
@@ -63,22 +67,30 @@ pub struct Workflow {
     pub steps: Vec<Step>,
     /// A template over `input`, `steps` and `execution`.
     pub output: Option<Value>,
+    /// Labels of its executions.
     pub labels: BTreeMap<String, String>,
+    /// Whether the first unhandled failure ends an execution.
     pub fail_fast: bool,
+    /// Whether tasks that can no longer lead anywhere are canceled.
     pub dead_end_cancel: bool,
+    /// Whether it was written as a playbook.
     pub is_playbook: bool,
 }
 
+/// One step of a workflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// Its name.
     pub name: String,
     /// The fields of a task: shorthands have become `executor`, the workflow's `defaults` are in.
     pub task: Map<String, Value>,
     /// Of `task["retry"]`.
     pub dialect: Dialect,
+    /// The steps it waits for.
     pub needs: Vec<Need>,
     /// An expression without braces, asked once, before a loop begins.
     pub condition: Option<String>,
+    /// Its loop, if it has one.
     pub foreach: Option<Foreach>,
     /// A template over `result` and what every template sees. In a loop one that names the item is for each round, any other for
     /// the list of them.
@@ -93,25 +105,34 @@ pub struct Step {
     pub origins: BTreeMap<String, Origin>,
 }
 
+/// An edge from another step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
+    /// The other step.
     pub step: String,
+    /// Which end of it is waited for.
     pub when: When,
+    /// The effect when it cannot be met.
     pub on_unmet: OnUnmet,
 }
 
+/// A loop over items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Foreach {
+    /// The items.
     pub items: Items,
-    /// What an item is called in templates.
+    /// The name of an item in templates.
     pub name: String,
+    /// Whether the rounds run at once or in turn.
     pub mode: Mode,
 }
 
+/// The items of a loop.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Items {
     /// Without braces.
     Expression(String),
+    /// A list.
     List(Vec<Value>),
 }
 
@@ -124,22 +145,31 @@ impl Items {
     }
 }
 
+/// How the rounds of a loop run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    Parallel { limit: Option<u32> },
+    /// At once.
+    Parallel {
+        /// How many at once; `None` for all.
+        limit: Option<u32>,
+    },
+    /// One after the other.
     Sequential,
 }
 
+/// A call of another workflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
+    /// Its name.
     pub workflow: String,
     /// The newest where nothing is said.
     pub version: Option<u32>,
+    /// The input.
     pub input: Option<Value>,
 }
 
 words! {
-    /// Whose word it is; the nearer one wins.
+    /// The document that says it; the nearer one wins.
     pub enum Origin {
         Step = 0 "step",
         Workflow = 1 "workflow",
@@ -151,6 +181,7 @@ words! {
 /// A workflow with the text it was read from.
 #[derive(Clone, Debug)]
 pub struct Source {
+    /// The workflow.
     pub workflow: Workflow,
     root: Node,
     lines: Lines,
@@ -194,6 +225,7 @@ impl Source {
         (rest.len() < written.len()).then_some(at)
     }
 
+    /// A problem at a path of the document, with its place.
     pub fn problem(&self, path: &str, message: &str) -> Problem {
         self.lines.problem(self.locate(path), path, message)
     }
@@ -228,7 +260,7 @@ impl Step {
 }
 
 impl Workflow {
-    /// What the templates of a step see, or those of the workflow itself. `context` holds `input`, `execution`, for each
+    /// The context of the templates of a step, or of the workflow itself. `context` holds `input`, `execution`, for each
     /// step that is over `steps.NAME.result` and `steps.NAME.state`, and the item of a loop. A playbook knows more names for it.
     pub fn scope<'c>(&self, step: Option<&Step>, context: &'c Value) -> Result<Cow<'c, Value>, Invalid> {
         if !self.is_playbook {
@@ -238,6 +270,7 @@ impl Workflow {
         playbook_names(context, steps, step.map(|step| &step.locals)).map(Cow::Owned)
     }
 
+    /// The step of this name.
     pub fn step(&self, name: &str) -> Option<&Step> {
         self.steps.iter().find(|step| step.name == name)
     }

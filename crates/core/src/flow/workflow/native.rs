@@ -91,7 +91,7 @@ pub fn labels(fields: &mut Fields<'_>, findings: &mut Findings) -> BTreeMap<Stri
     read.into_iter().map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned())).collect()
 }
 
-/// What every step has that does not say otherwise.
+/// The defaults of every step.
 fn defaults(node: &Node, path: &str, findings: &mut Findings) -> Defaults {
     let Some(mut fields) = Fields::of(node, path, findings) else { return Defaults::default() };
     let dialect = task::read_dialect(&mut fields, findings);

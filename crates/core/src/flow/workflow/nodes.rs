@@ -9,7 +9,7 @@ use super::node::{Content, Entry, Node};
 use super::problem::Findings;
 
 const OWN: [&str; 4] = ["nodeId", "type", "subType", "config"];
-/// What stands in `config` and is no part of what is done.
+/// Fields of `config` that are no part of the work.
 const BESIDE: [&str; 2] = ["retry", "timeout"];
 const CALL: [&str; 5] = ["method", "url", "headers", "body", "expect"];
 

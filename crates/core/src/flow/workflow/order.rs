@@ -15,7 +15,7 @@ pub struct Place {
     pub references: Vec<Reference>,
 }
 
-/// What leads from one place to the next, for the messages.
+/// The edge from one place to the next, for the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Needs,
@@ -142,7 +142,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// What is left over waits for something that is left over: whoever follows the needs comes round.
+    /// Finds a cycle: every step that is left over waits for another one that is left over.
     fn spell_circles(&self, left: &[usize], way: Way, findings: &mut Findings) {
         let mut seen_in = vec![0_usize; left.len()];
         for (walk, start) in (0..left.len()).filter(|step| left[*step] > 0).enumerate() {

@@ -20,7 +20,7 @@ use crate::policy::Dialect;
 
 pub use scope::{known_before_rounds, names};
 
-/// What templates of a playbook may name beside what every template may.
+/// Names for templates of a playbook, beside those of every template.
 const NAMES: [&str; 3] = ["workload", "execution_id", "args"];
 
 const MAX_EDGES: usize = 2 * MAX_STEPS;

@@ -1,4 +1,4 @@
-//! What is wrong with a document, with its place and the line it stands in.
+//! Problems of a document, each with its place and its line.
 
 use std::fmt;
 
@@ -7,16 +7,22 @@ use serde::Serialize;
 /// Counted from 1, columns in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Position {
+    /// The line, from 1.
     pub line: u32,
+    /// The column, from 1.
     pub column: u32,
 }
 
+/// One problem of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// As in every other fault: `steps.load.retry.max_retries`.
     pub path: String,
+    /// The problem, as a sentence.
     pub message: String,
+    /// The line, from 1.
     pub line: Option<u32>,
+    /// The column, from 1.
     pub column: Option<u32>,
     /// The line with its number, and below it a caret.
     pub snippet: Option<String>,

@@ -14,7 +14,7 @@ words! {
 }
 
 words! {
-    /// What people do to it.
+    /// The actions on a workflow.
     pub enum WorkflowAct {
         Activate = 0 "activate",
         Deactivate = 1 "deactivate",
@@ -24,7 +24,7 @@ words! {
 }
 
 impl WorkflowState {
-    /// What it is afterwards; nothing where that cannot be done to it. Done twice is done once.
+    /// The state afterwards; `None` where the action is not possible. Done twice is done once.
     pub fn after(self, act: WorkflowAct) -> Option<WorkflowState> {
         match (act, self) {
             (WorkflowAct::Activate, _) => Some(WorkflowState::Active),

@@ -17,12 +17,12 @@ use crate::policy::Dialect;
 
 pub const MAX_NAME: usize = 100;
 
-/// What a step has beside the fields of a task.
+/// The fields of a step beside those of a task.
 pub const OWN_FIELDS: [&str; 9] = ["dialect", "run", "http", "hook", "workflow", "needs", "if", "foreach", "output"];
 /// The ways to say how a step is run; one of them at most.
 const WAYS: [&str; 5] = ["executor", "run", "http", "hook", "workflow"];
 
-/// What the workflow says for all of its steps.
+/// The fields that the workflow sets for all of its steps.
 #[derive(Default)]
 pub struct Defaults {
     pub task: Map<String, Value>,

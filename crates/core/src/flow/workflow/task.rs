@@ -52,10 +52,10 @@ pub const FIELDS: [(&str, Shape); 20] = [
     ("dead_end_barrier", Shape::Bool),
 ];
 
-/// What each round of a loop has for itself.
+/// The fields that each round of a loop has for itself.
 pub const OF_A_ROUND: [&str; 4] = ["name", "payload", "executor", "labels"];
 
-/// What only one step can say.
+/// The fields that only one step can have.
 pub const NOT_FOR_ALL: [&str; 2] = ["name", "dedupe_key"];
 
 /// A field as it goes into the task, where its shape is right.
@@ -88,7 +88,7 @@ pub fn value(
     }
 }
 
-/// What a template becomes is not known yet, so it may stand for anything.
+/// The value of a template is not known yet, so it may stand for anything.
 fn wrong(node: &Node, shape: Shape) -> Option<String> {
     if node.text().is_some_and(is_template) {
         return None;

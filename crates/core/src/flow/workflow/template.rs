@@ -11,7 +11,7 @@ use super::node::{Content, Node};
 use super::problem::{Findings, Position};
 use crate::expression;
 
-/// What the templates of one place may name.
+/// The names that the templates of one place may use.
 #[derive(Clone, Debug)]
 pub struct Scope {
     names: BTreeSet<String>,
@@ -19,7 +19,7 @@ pub struct Scope {
     steps: Option<Arc<BTreeSet<String>>>,
 }
 
-/// What every template of a workflow may name.
+/// The names that every template of a workflow may use.
 pub const COMMON: [&str; 4] = ["input", "steps", "execution", "attempt"];
 /// Beside the item itself in a loop.
 pub const LOOP: &str = "loop";
@@ -44,7 +44,7 @@ impl Scope {
         wider
     }
 
-    /// What the templates of a round may name.
+    /// The names that the templates of a round may use.
     pub fn in_loop(&self, item: &str) -> Scope {
         self.with([item, LOOP, INDEX])
     }

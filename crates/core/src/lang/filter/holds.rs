@@ -9,18 +9,28 @@ use crate::time::Timestamp;
 /// A task with what a filter may ask about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
+    /// The task.
     pub task: &'a Task,
+    /// Its dedupe key.
     pub key: Option<&'a str>,
+    /// The name of its step.
     pub name: Option<&'a str>,
+    /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
+    /// Its account.
     pub account: Option<&'a str>,
+    /// The caller's own id.
     pub external_id: Option<&'a str>,
+    /// The message of its last error.
     pub last_error: Option<&'a str>,
+    /// The verdict of its last run.
     pub verdict: Option<&'a str>,
+    /// Its worker.
     pub worker: Option<&'a str>,
 }
 
 impl Filter {
+    /// Whether a task matches.
     pub fn holds(&self, it: &Subject<'_>, now: Timestamp) -> bool {
         self.terms.iter().all(|term| it.passes(&term.test, now) != term.negated)
     }

@@ -30,6 +30,7 @@ impl Sums {
         self.buckets().map(|(_, count)| count).sum()
     }
 
+    /// The mean time from the first failure to the success.
     pub fn mean_recovery(&self) -> Option<Millis> {
         self.get(Measure::RecoveryMs).checked_div(self.recoveries()).map(Millis)
     }

@@ -22,7 +22,7 @@ pub enum Phase {
         /// Until then.
         until: Timestamp,
     },
-    /// Nothing may start.
+    /// No task may start.
     Open {
         /// When it opened.
         since: Timestamp,
@@ -101,7 +101,7 @@ impl Phase {
         Phase::Recovering { since: now, from: None, wave: 0, started: 0, good: 0, bad: 0, trips }
     }
 
-    /// What time alone changes. A wave ends when all of it has started and was heard of: who asks seldom finds it as it was.
+    /// Time-driven transitions. A wave ends when all of it has started and was heard of: a caller that asks seldom finds it as it was.
     pub fn advanced(&self, settings: &Breaker, now: Timestamp) -> Option<Phase> {
         match *self {
             Phase::KeptClosed { until } if now >= until => Some(Phase::Closed),
@@ -170,7 +170,7 @@ impl Phase {
         }
     }
 
-    /// So many have started.
+    /// Counts starts.
     pub fn take(&mut self, settings: &Breaker, n: u32, now: Timestamp) {
         match self {
             Phase::Closed | Phase::KeptClosed { .. } => {}

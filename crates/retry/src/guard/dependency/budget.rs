@@ -51,7 +51,7 @@ impl Slots {
         *self.0.entry(at.0.div_euclid(STRETCH)).or_default() += 1;
     }
 
-    /// What is over is forgotten.
+    /// Drops slots that have passed.
     pub fn forget(&mut self, now: Timestamp) {
         let first = (now - Millis(STRETCH.cast_unsigned())).0.div_euclid(STRETCH);
         self.0 = self.0.split_off(&first);

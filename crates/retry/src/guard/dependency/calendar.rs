@@ -60,7 +60,7 @@ fn uncovered(maintenance: &[Maintenance], from: Timestamp, to: Timestamp) -> Mil
     free + to.since(reached)
 }
 
-/// Who keeps it closed at that time, and until when.
+/// The holder that keeps it closed at that time, and until when.
 pub fn closed(calendar: Option<&Calendar>, maintenance: &[Maintenance], at: Timestamp) -> Option<(Holder, Timestamp)> {
     let announced: Vec<Window> = maintenance.iter().map(|it| Window::Once { from: it.from, to: it.to }).collect();
     let works = window::open_at(&announced, at).filter(|open| *open > at);

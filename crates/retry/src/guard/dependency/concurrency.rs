@@ -3,7 +3,7 @@
 use super::{Concurrency, Ended, How, Window};
 use crate::time::{Millis, Timestamp};
 
-/// What is left after a bad moment.
+/// The part of the limit that is left after a bad moment.
 const SHRINK: f64 = 0.7;
 /// One bad moment takes no more than this, however little came back during it.
 const STEEPEST: f64 = 0.4;

@@ -12,7 +12,7 @@ const STEPS: f64 = 10.0;
 pub struct Gate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// Who started since it opened.
+    /// Tasks that started since it opened.
     #[serde(default, skip_serializing_if = "super::standing::is_zero")]
     pub started: u32,
 }

@@ -130,11 +130,11 @@ impl fmt::Display for Holder {
 /// How many may start now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// So many more; nothing where any number may.
+    /// How many more may start; `None` for any number.
     pub starts: Option<u32>,
-    /// So many at once; nothing where any number may.
+    /// How many may run at once; `None` for any number.
     pub running: Option<u32>,
-    /// Who allows no more than that, and until when as far as it is known.
+    /// The holder that allows no more, and until when as far as it is known.
     pub holder: Option<(Holder, Option<Timestamp>)>,
     /// Whether what is started must be counted in the standing.
     pub counts: bool,
@@ -153,13 +153,13 @@ impl Allowance {
         self.starts == Some(0)
     }
 
-    /// Who holds, in words.
+    /// The holder, in words.
     pub fn words(&self, dependency: &str) -> Option<String> {
         self.holder.map(|(holder, until)| held_words(holder, dependency, until))
     }
 }
 
-/// Who holds, and until when as far as it is known.
+/// The holder in words, and until when as far as it is known.
 pub fn held_words(holder: Holder, dependency: &str, until: Option<Timestamp>) -> String {
     match until.filter(|until| *until != Timestamp::MAX) {
         Some(until) => format!("held by {holder} {dependency} until {}", until.to_rfc3339()),
@@ -181,7 +181,7 @@ pub struct View {
 }
 
 impl View {
-    /// What keeps a retry that is due then. The latest of all parts counts, and the budget is asked last, for the time that the
+    /// The hold of a retry that is due then. The latest of all parts counts, and the budget is asked last, for the time that the
     /// others leave.
     pub fn hold(&self, due: Timestamp) -> Option<Hold> {
         let (mut until, mut holder) = match self.pushed(due, |at| self.later_than(at)) {
@@ -196,7 +196,7 @@ impl View {
         holder.map(|who| Hold { until, reason: format!("{who} {}", self.name) })
     }
 
-    /// Who keeps one from starting that could start at that time, and until when; until the end of time where a person keeps it open.
+    /// The holder that delays a start at that time, and until when; until the end of time where a person keeps it open.
     /// A task that waits is held by nothing of its own: this is for those who ask when it comes.
     pub fn keeps(&self, at: Timestamp) -> Option<(Holder, Timestamp)> {
         self.pushed(at, |at| match self.standing.phase {
@@ -219,7 +219,7 @@ impl View {
         held
     }
 
-    /// Who keeps a start at that time, and until when.
+    /// The holder that delays a start at that time, and until when.
     fn later_than(&self, at: Timestamp) -> Option<(Holder, Timestamp)> {
         let (settings, standing) = (&self.settings, &self.standing);
         let gate =

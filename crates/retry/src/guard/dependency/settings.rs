@@ -1,5 +1,5 @@
-//! What people ask of a dependency, and how it is read. Each part is off unless it is named; `{}` switches it on as it is meant to be
-//! used.
+//! The settings of a dependency, and how they are read. Each part is off unless it is named; `{}` switches it on with its
+//! defaults.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use crate::policy::window_to_json;
 use crate::time::{Millis, Timestamp};
 use crate::window::{self, Window};
 
-/// Nothing is held for longer than this by itself.
+/// The longest automatic hold.
 const LONGEST: Millis = Millis::from_days(30);
 const MOST_STARTS: u32 = 1_000_000;
 
@@ -34,7 +34,7 @@ pub struct Settings {
 pub struct GateSettings {
     /// The longest wait that is believed.
     pub max: Millis,
-    /// Those who waited come back over so long a time.
+    /// The time over which the waiting tasks come back.
     pub spread: Millis,
 }
 
@@ -112,7 +112,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What is wrong with it as something new. What was stored before such a limit is still read.
+    /// Faults of new settings. Settings that were stored before a limit came are still read.
     pub fn check(&self) -> Invalid {
         let mut faults = Invalid::default();
         if let Some(i) = self.calendar.as_ref().and_then(|it| window::too_long(&it.windows)) {

@@ -1,4 +1,4 @@
-//! What is remembered of a dependency between one look and the next.
+//! The state of a dependency between one look and the next.
 
 use std::fmt;
 
@@ -52,7 +52,7 @@ pub struct Standing {
     told_ever: u64,
 }
 
-/// What ended lately, in parts of the window.
+/// Recent ends, in parts of the sliding window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Window {
@@ -71,7 +71,7 @@ pub struct Part {
     pub good: u32,
     pub bad: u32,
     pub firsts: u32,
-    /// What all of them took together.
+    /// The time of all of them together.
     pub took: Millis,
 }
 
@@ -153,7 +153,7 @@ impl Window {
         self.parts.iter().map(answered).sum::<f64>() * (whole / known.max(f64::EPSILON))
     }
 
-    /// What a run took, on the whole.
+    /// The mean time of a run.
     pub fn took(&self) -> Option<Millis> {
         let all = u64::from(self.good() + self.bad());
         let took: u64 = self.parts.iter().map(|part| part.took.0).sum();
@@ -168,7 +168,7 @@ impl Window {
     }
 }
 
-/// What has happened to a dependency.
+/// A change of a dependency's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
@@ -249,7 +249,7 @@ pub struct Told {
     pub why: String,
 }
 
-/// What ended since the last look.
+/// Ends since the last look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     /// The runs that ended.
@@ -280,7 +280,7 @@ impl Standing {
         self.anew = Some(now);
     }
 
-    /// What time alone brings about.
+    /// Time-driven transitions.
     pub fn advance(&mut self, settings: &Settings, now: Timestamp) {
         if let Some(breaker) = &settings.breaker
             && let Some(next) = self.phase.advanced(breaker, now)
@@ -412,7 +412,7 @@ impl Standing {
         allowance
     }
 
-    /// So many have started. Whether that changes anything.
+    /// Counts starts; whether that changes anything.
     pub fn take(&mut self, settings: &Settings, n: u32, now: Timestamp) -> bool {
         self.advance(settings, now);
         if n == 0 || !self.allows(settings, now).counts {

@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Who has left does not hear it.
+    /// A worker that has left does not hear it.
     fn end(&mut self, call: u64, how: How) {
         let Some((task, began)) = self.calls.remove(&call) else { return };
         let attempts = self.attempts.entry(task).or_default();
@@ -139,7 +139,7 @@ impl World {
         self.waiting.insert((due.since(at(0)).0, task));
     }
 
-    /// What changes something is written at once, the rest now and then, as the engine does it.
+    /// A change is written at once, the rest now and then, as the engine does it.
     fn tell(&mut self) {
         let is_quiet = self.standing.phase == Phase::Closed && self.seen.iter().all(|it| it.how == How::Answered);
         if self.seen.is_empty() || (is_quiet && self.now < self.told_at + GATHER) {
@@ -167,7 +167,7 @@ impl World {
     }
 }
 
-/// What came of a trouble.
+/// The outcome of an outage.
 #[derive(Debug)]
 struct Outcome {
     calls_in_trouble: f64,

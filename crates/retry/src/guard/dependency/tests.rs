@@ -49,7 +49,7 @@ fn what_is_wrong_is_named_by_its_path() {
     }
 }
 
-/// What was stored is read, and not taken anew.
+/// A stored state is read, and not begun anew.
 #[test]
 fn a_calendar_closes_for_a_year_at_most() {
     let until =
@@ -144,7 +144,7 @@ fn canaries_on_schedule_and_then_doubling_waves() {
     assert_eq!(told, ["opened", "half_open", "opened", "half_open", "recovering", "closed"]);
 }
 
-/// Who asks, and how often: every so many milliseconds, so many of them, for so many tasks each.
+/// The callers: how often they ask, how many there are, and for how many tasks each.
 #[derive(Clone, Copy, Debug)]
 struct Asks {
     every: u64,
@@ -248,7 +248,7 @@ fn a_wave_that_fails_opens_it_again() {
     assert_eq!(standing.allowance(&settings, at(5_950 + 2_499)).starts, Some(0), "and for longer");
 }
 
-/// What was good before does not hide that nothing is good now: so many in a row are enough. One that answers begins the row anew,
+/// Good ends of before do not hide that nothing is good now: so many failures in a row are enough. One that answers begins the row anew,
 /// and rows that take longer than the window say nothing.
 #[test]
 fn a_sudden_end_is_noticed_at_once() {
@@ -326,7 +326,7 @@ fn people_have_the_last_word() {
     assert_eq!(standing.allowance(&none, at(300_000)), Allowance::ANY);
 }
 
-/// What was under way when somebody closed it does not open it again.
+/// Runs that were under way when somebody closed it do not open it again.
 #[test]
 fn what_began_before_says_nothing() {
     let settings = settings(json!({"breaker": {"failures": 5}}));
@@ -473,7 +473,7 @@ fn announced_work_moves_deadlines() {
     assert_eq!(extended(&two, at(0), at(120)), at(270), "what both cover counts once");
 }
 
-/// Whose deadlines are moved when work is announced, and by how much.
+/// The deadlines that move when maintenance is announced, and by how much.
 #[test]
 fn announcing_work_moves_the_deadlines_behind_it_once() {
     let work = |from: u64, to: u64| Maintenance { from: at(from), to: at(to), note: None };
@@ -496,7 +496,7 @@ fn announcing_work_moves_the_deadlines_behind_it_once() {
     }
 }
 
-/// What the other side's answer says of its health.
+/// The health of the other side, by its answer.
 #[test]
 fn an_answer_says_how_the_other_side_is() {
     let table = [
@@ -544,7 +544,7 @@ fn who_asks_when_it_starts_is_told_who_keeps_it() {
 }
 
 proptest! {
-    /// Whoever asks and however often, no wave is larger than twice the one before, no two waves are shorter than one is to last,
+    /// However often anybody asks, no wave is larger than twice the one before, no two waves are shorter than one is to last,
     /// and nobody is let go at once as long as somebody waits.
     #[test]
     fn no_pattern_of_polling_makes_a_stampede(
@@ -565,7 +565,7 @@ proptest! {
         }
     }
 
-    /// Whatever happens, a hold never goes past the deadline, never before the due time, and canaries stay on schedule.
+    /// In any history, a hold never goes past the deadline, never before the due time, and canaries stay on schedule.
     #[test]
     fn holds_stay_between_the_due_time_and_the_deadline(
         outcomes in prop::collection::vec((0_u8..3, 0_u64..60_000, 0_u64..3_000), 0..80),
@@ -620,7 +620,7 @@ proptest! {
         }
     }
 
-    /// What is remembered is read as it was written.
+    /// The state is read as it was written.
     #[test]
     fn a_standing_survives_its_text(fails in 0_usize..40, waits in 0_u64..30_000) {
         let settings = settings(json!({"gate": {}, "breaker": {}, "budget": {}, "concurrency": {}}));

@@ -48,7 +48,7 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
     Ok(Some(policy))
 }
 
-/// What a stored policy was: the normalised form is native, and was checked when it was stored.
+/// Reads a stored policy: the normalised form is native, and was checked when it was stored.
 pub fn parse_stored(text: &str) -> Result<Policy, Invalid> {
     let value: Value = serde_json::from_str(text).map_err(|error| Invalid::one("", error))?;
     parse_object(Fields::stored(&value)?, Dialect::Native, None)?
@@ -74,7 +74,7 @@ pub fn duration(value: &Value) -> Result<Millis, String> {
     fields::duration(value, 1e3)
 }
 
-/// What is wrong with single fields and what is wrong with the whole is told together. What was stored was within the limits.
+/// Reports faults of single fields and of the whole together. A stored policy was within the limits.
 fn parse_object(
     mut fields: Fields<'_>,
     outer: Dialect,

@@ -23,7 +23,7 @@ enum Shape {
     Schedule,
 }
 
-/// What is said of a strategy that nobody knows.
+/// The fault of an unknown strategy.
 pub const UNKNOWN_STRATEGY: &str = "must be one of immediate, fixed, linear, exponential, schedule";
 
 const STRATEGIES: [&str; 4] = ["strategy", "retry_strategy", "backoff_strategy", "backoff"];

@@ -250,7 +250,7 @@ fn conflicts_and_unknown_fields_are_named() {
     assert_eq!(faults(Dialect::Task, json!({"dialect": "run"})), ["dialect"]);
 }
 
-/// What the strategy makes no use of is refused by the name it was given, not dropped.
+/// A field that the strategy does not use is refused by the name it was given, not dropped.
 #[test]
 fn fields_that_contradict_the_strategy_are_refused_by_name() {
     let check = |value: Value, paths: &[&str]| assert_eq!(faults(Dialect::Native, value.clone()), paths, "{value}");
@@ -285,7 +285,7 @@ fn fields_that_contradict_the_strategy_are_refused_by_name() {
     assert!(read(Dialect::Workflow, row).is_some());
 }
 
-/// What is wrong with the whole is told together with what is wrong with its parts, each once.
+/// Faults of the whole and faults of its parts are told together, each once.
 #[test]
 fn every_fault_of_a_policy_is_told_at_once() {
     let check = |dialect, value: Value, paths: &[&str]| assert_eq!(faults(dialect, value.clone()), paths, "{value}");

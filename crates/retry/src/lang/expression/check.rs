@@ -1,4 +1,4 @@
-//! What is refused when a document is read: filters, tests, functions and statements that there are none of here.
+//! Refuses unknown filters, tests, functions and statements when a document is read.
 
 use std::collections::BTreeSet;
 

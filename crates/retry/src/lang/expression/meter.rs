@@ -1,4 +1,4 @@
-//! What one evaluation may use: steps and bytes. Every operation pays before it works, so nothing can grow without end.
+//! The limits of one evaluation: steps and bytes. Every operation pays before it works, so nothing can grow without end.
 
 use std::rc::Rc;
 

@@ -37,7 +37,7 @@ const MAX_LINKS: usize = 300;
 /// Steps that all expressions of one verdict may take together.
 const VERDICT_STEPS: u64 = MAX_STEPS / 2;
 
-/// What an expression may name. Anything else is refused when the policy is read, so a typo never waits for a failure.
+/// The names that an expression may use. Any other is refused when the policy is read, so a typo never waits for a failure.
 pub const NAMES: [&str; 17] = [
     "error",
     "message",
@@ -64,7 +64,7 @@ pub struct Expression {
     source: String,
 }
 
-/// What one failure offers to an expression.
+/// The values that one failure offers to an expression.
 pub struct Scope<'a> {
     /// The failure.
     pub failure: &'a Failure,
@@ -78,7 +78,7 @@ pub struct Scope<'a> {
     pub task_id: String,
 }
 
-/// What the expressions of one verdict may still use.
+/// The rest of the steps that the expressions of one decision share.
 #[derive(Clone, Debug)]
 pub struct Allowance {
     steps: u64,
@@ -197,7 +197,7 @@ fn bare(source: &str) -> &str {
     only_hole(source).unwrap_or_else(|| source.trim())
 }
 
-/// What stands between the braces of a text that is one `{{ … }}` and nothing else.
+/// The code between the braces of a text that is one `{{ … }}` and nothing else.
 fn only_hole(source: &str) -> Option<&str> {
     let inner = source.trim().strip_prefix("{{")?.strip_suffix("}}")?;
     let two_holes = inner.find("}}").is_some_and(|end| inner[end..].contains("{{"));

@@ -1,4 +1,4 @@
-//! What `+`, `*`, `~`, `in` and the other operators do. Each pays for its result before making it.
+//! The operators `+`, `*`, `~`, `in` and others. Each pays for its result before making it.
 
 use minijinja::machinery::ast::BinOpKind;
 

@@ -646,7 +646,7 @@ fn quote(text: &str, into: &mut Writer, meter: &mut Meter) -> Res<()> {
     into.push_char(meter, mark)
 }
 
-/// What one evaluation may answer with, in bytes of memory.
+/// Bytes of memory that the answer of one evaluation may take.
 pub(super) struct Room {
     left: usize,
 }

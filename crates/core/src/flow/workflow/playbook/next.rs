@@ -15,7 +15,7 @@ pub struct Edge {
     pub at: Position,
     pub path: String,
     pub guard: Rc<Guard>,
-    /// What is handed over, and where that is written.
+    /// The arguments, and where they are written.
     pub args: Option<(Node, String, Position)>,
 }
 

@@ -19,7 +19,7 @@ use crate::policy::Dialect;
 /// Three names for what a step is given.
 const ARGS: [&str; 3] = ["args", "with", "data"];
 
-/// What a step is, with the tasks it stands for filled in: `type: workbook`, `type: iterator`, and a `tool` in full.
+/// The definition of a step, with the tasks it stands for filled in: `type: workbook`, `type: iterator`, and a `tool` in full.
 pub fn resolve(
     node: &Node,
     name: &str,
@@ -112,7 +112,7 @@ fn without(node: &Node, names: &[&str]) -> Node {
     Node { at: node.at, content: Content::Map(kept.cloned().collect()) }
 }
 
-/// What the upper says, and beneath it what the lower does; arguments are put together one by one.
+/// The upper fields over the lower ones; arguments are merged one by one.
 fn over(upper: &Node, lower: &Node) -> Node {
     let mut entries: Vec<Entry> = upper.map().unwrap_or_default().to_vec();
     for below in lower.map().unwrap_or_default() {
@@ -142,7 +142,7 @@ pub fn marker(written: &Written, findings: &mut Findings) {
     }
 }
 
-/// What the templates of this step may name: `args` only where it has some.
+/// The names that the templates of this step may use: `args` only where it has some.
 pub fn scope_of(written: &Written, tool: &str, is_given: bool, scope: &Scope) -> Scope {
     let own = match tool {
         "playbook" => &[],
@@ -242,7 +242,7 @@ pub fn read(
     Some(step)
 }
 
-/// What is asked before a loop begins may name no argument that holds its item.
+/// The collection of a loop may name no argument that holds its item.
 fn refuse_items(field: &Field<'_>, source: &str, locals: &Map<String, Value>, item: &str, findings: &mut Findings) {
     let Ok((_, names)) = check_expression(source) else { return };
     let holds_it = |name: &String| match name.strip_prefix("args.").and_then(|rest| rest.split('.').next()) {
@@ -364,7 +364,7 @@ fn foreach(
     Some(Foreach { items: items?, name: name?, mode })
 }
 
-/// What the edge gives along goes over what the step says itself. Only one edge can: which one came is not known.
+/// The arguments of the edge go over those of the step. Only one edge can have some: which one came is not known.
 pub fn hand_over(
     step: &mut Step,
     arrival: &Arrival<'_>,
