@@ -33,17 +33,23 @@ pub trait AccountStore: Send + Sync {
     /// Only where no open task has reserved any of it.
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError>;
 
-    /// What was booked in the budget of an account, from a period on.
+    /// Bookings in the budget of an account, from a period on.
     async fn booked(&self, namespace: &str, account: &str, since: &str)
     -> Result<BTreeMap<String, Booked>, StoreError>;
 }
 
+/// An account as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
+    /// Its name.
     pub name: String,
+    /// Its credits.
     pub credits: Credits,
+    /// Prices and budget.
     pub terms: Terms,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
@@ -56,14 +62,16 @@ impl Account {
     }
 }
 
-/// What is to be different; everything else stays.
+/// Changes of an account; everything else stays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AccountChange {
     /// Held from now on, reserved ones included.
     pub set: Option<i64>,
     /// Added to what is held, or taken from it.
     pub add: i64,
+    /// Prices by kind.
     pub costs: Option<BTreeMap<String, u32>>,
+    /// The budget.
     pub budget: Option<Budget>,
     /// Of another one, or of none.
     pub organisation: Option<Option<String>>,
@@ -90,10 +98,13 @@ impl AccountChange {
 /// Why nothing was reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfunded {
+    /// Credits that were needed.
     pub required: i64,
+    /// Credits that were left.
     pub available: i64,
 }
 
+/// The answer to the deletion of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     Gone,
@@ -102,7 +113,7 @@ pub enum Closed {
     InUse(i64),
 }
 
-/// What tasks move in accounts, summed up: by namespace and name, in that order for everybody.
+/// Credits that tasks move in accounts, summed up: by namespace and name, in that order for everybody.
 #[derive(Debug, Default)]
 pub struct Moves(BTreeMap<(i32, String), Sum>);
 
@@ -123,6 +134,7 @@ impl Moves {
         } += cost;
     }
 
+    /// Whether nothing is new.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -132,7 +144,7 @@ impl Moves {
     }
 }
 
-/// What a body says of a task's account.
+/// The account of a task, from its body.
 pub fn cost_of(id: TaskId, account: Option<String>, cost: Option<i64>) -> Result<(String, i64), StoreError> {
     account.zip(cost).ok_or_else(|| corrupt(format!("task {id} has an account without a name or a cost")))
 }

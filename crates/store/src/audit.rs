@@ -14,7 +14,7 @@ pub trait AuditStore: Send + Sync {
     /// Writes down an act that is no write of this store, or more than one.
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError>;
 
-    /// What was done from outside, newest first.
+    /// Entries of the audit log, newest first.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError>;
 }
 
@@ -29,12 +29,15 @@ pub struct AuditQuery {
     pub did: Vec<Did>,
     /// By their name, or by the name or id of their key.
     pub actor: Option<String>,
+    /// Only about this subject.
     pub subject: Option<String>,
+    /// From this instant on.
     pub since: Option<Timestamp>,
     /// Up to here, and not at it.
     pub until: Option<Timestamp>,
     /// Older than this one.
     pub after: Option<Uuid>,
+    /// At most this many.
     pub limit: u32,
 }
 
@@ -88,16 +91,23 @@ impl AuditQuery {
 
 /// A row as the database holds it.
 pub struct AuditRow {
+    /// Its id.
     pub id: Uuid,
+    /// The instant.
     pub at: i64,
+    /// The namespace it belongs to.
     pub namespace: Option<String>,
     pub did: i16,
+    /// Only about this subject.
     pub subject: String,
     pub actor: Option<String>,
+    /// Its key within the execution.
     pub key: Option<String>,
+    /// A note for the audit log.
     pub note: Option<String>,
     pub request: Option<String>,
     pub before: Option<String>,
+    /// The last line of the page before.
     pub after: Option<String>,
     pub key_id: Option<String>,
 }
@@ -130,7 +140,7 @@ pub fn text(value: Option<&Value>) -> Option<String> {
     value.map(Value::to_string)
 }
 
-/// What stood there, where whoever acted could not know it.
+/// The value before, where the caller could not know it.
 pub fn found(audit: &Audit, before: Option<Value>) -> Audit {
     let before = audit.before.clone().or(before);
     Audit { before, ..audit.clone() }

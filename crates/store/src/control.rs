@@ -17,11 +17,13 @@ pub trait ControlStore: Send + Sync {
         now: Timestamp,
     ) -> Result<(), StoreError>;
 
+    /// Loops that are paused, or were until a time that has passed.
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError>;
 
     /// Small facts about the store itself. `put_meta` answers the value that then stands.
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError>;
 
+    /// Stores a fact. Answers the value that then stands.
     async fn put_meta(
         &self,
         key: &str,
@@ -50,12 +52,15 @@ macro_rules! loops {
         pub enum Loop { $($(#[$doc])* $name),+ }
 
         impl Loop {
+            /// All loops.
             pub const ALL: &'static [Loop] = &[$(Loop::$name),+];
 
+            /// Its name in the API.
             pub const fn word(self) -> &'static str {
                 match self { $(Loop::$name => $word),+ }
             }
 
+            /// The loop of a name.
             pub fn from_word(word: &str) -> Option<Loop> {
                 Loop::ALL.iter().copied().find(|it| it.word() == word)
             }
@@ -107,10 +112,15 @@ impl std::fmt::Display for Loop {
     }
 }
 
+/// A loop that is paused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
+    /// When it ends.
     pub until: Timestamp,
+    /// A note for the audit log.
     pub note: Option<String>,
+    /// The person who paused it.
     pub by: Option<String>,
+    /// When it was paused.
     pub at: Timestamp,
 }

@@ -17,21 +17,23 @@ pub trait CountQueries: Send + Sync {
     /// How many tasks that were retried, wait for a retry or ran out of them are in each state.
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError>;
 
-    /// What is open in all namespaces, as somebody finds it who starts.
+    /// Open work of all namespaces, for a process that starts.
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError>;
 }
 
+/// How many tasks are in each state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
+    /// All of them, by state.
     pub by_state: BTreeMap<State, u64>,
-    /// Those of them that are kept from running: paused, held by a guard, or their execution is paused.
+    /// Tasks that are kept from running: paused, held by a guard, or their execution is paused.
     pub held: BTreeMap<State, u64>,
-    /// Those that run, by their kind.
+    /// Running tasks, by kind.
     pub running: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// So many of a lane are in a state, and so many of those are held.
+    /// Adds tasks of a lane in a state, and how many of those are held.
     pub(crate) fn add(&mut self, lane: Option<&Lane>, state: i16, count: i64, held: i64) -> Result<(), StoreError> {
         let state = State::from_code(state).ok_or_else(|| corrupt(format!("state {state}")))?;
         *self.by_state.entry(state).or_default() += count.cast_unsigned();
@@ -52,10 +54,13 @@ impl Counts {
 /// Everything that is open, by what it waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenWork {
+    /// Running now.
     pub running: u64,
+    /// Ready to run.
     pub pending: u64,
-    /// Whose time has come.
+    /// Retries whose time has come.
     pub retries: Overdue,
+    /// First starts whose time has come.
     pub starts: Overdue,
     /// Retries and first starts whose time is still to come, and when the first of them is.
     pub scheduled: u64,
@@ -69,7 +74,9 @@ pub struct OpenWork {
 /// How many, and how long ago the time of the first of them came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overdue {
+    /// How many.
     pub count: u64,
+    /// How long ago the first was due.
     pub late: Millis,
 }
 

@@ -28,6 +28,7 @@ pub trait DependencyStore: Send + Sync {
     /// the tasks that its rule puts under it, and count in it what they take.
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError>;
 
+    /// Deletes a dependency; whether it was there.
     async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError>;
 
     /// Stores a dependency as `put_dependency` does and, in the same commit, moves the deadlines of open tasks that are under it
@@ -50,19 +51,27 @@ pub trait DependencyStore: Send + Sync {
     fn held_by_dependencies(&self) -> u64;
 }
 
+/// A dependency: its settings and its runtime state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dependency {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its name.
     pub name: String,
     /// Counts the changes of the row.
     pub version: u32,
+    /// Its settings.
     pub settings: Settings,
+    /// Its runtime state: circuit breaker and rate.
     pub standing: Standing,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When it last changed.
     pub updated_at: Timestamp,
 }
 
 impl Dependency {
+    /// A dependency that was just created.
     pub fn new(namespace: &str, name: &str, settings: Settings, now: Timestamp) -> Dependency {
         Dependency {
             namespace: namespace.to_owned(),
@@ -75,7 +84,7 @@ impl Dependency {
         }
     }
 
-    /// What the audit tells of it.
+    /// Its facts for the audit log.
     pub fn facts(&self) -> Value {
         json!({"settings": self.settings.to_json(), "breaker": self.standing.phase.word()})
     }
@@ -151,7 +160,7 @@ pub(crate) fn take(admission: &Admission, dependencies: Vec<Dependency>, now: Ti
 /// Of one namespace, that a list looks at.
 pub(crate) const MOST_CLOSED: u32 = 1_000;
 
-/// Those that let nothing start now.
+/// Dependencies that let nothing start now.
 pub(crate) fn closed_names(dependencies: &[Dependency], now: Timestamp) -> Vec<String> {
     let closed = dependencies.iter().filter(|it| it.standing.allowance(&it.settings, now).is_closed());
     closed.map(|it| it.name.clone()).collect()

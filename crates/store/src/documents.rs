@@ -28,22 +28,30 @@ pub trait DocumentStore: Send + Sync {
         now: Timestamp,
     ) -> Result<bool, StoreError>;
 
+    /// Deletes a document with all its versions; whether it was there.
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError>;
 }
 
 /// A text under a name, with versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its name.
     pub name: String,
+    /// Its version, from 1.
     pub version: u32,
+    /// Its text.
     pub body: String,
+    /// When this version was written.
     pub at: Timestamp,
 }
 
 /// Where documents stand: names on different shelves do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shelf<'a> {
+    /// The namespace.
     pub namespace: &'a str,
+    /// The collection.
     pub shelf: &'a str,
 }

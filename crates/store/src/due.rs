@@ -24,6 +24,7 @@ pub trait DueQueries: Send + Sync {
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 }
 
+/// Sorts of time that come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Leases,
@@ -33,22 +34,31 @@ pub enum Due {
     Gates,
 }
 
+/// The next time of each sort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDue {
+    /// The next retry.
     pub retry: Option<Timestamp>,
+    /// The next first start.
     pub start: Option<Timestamp>,
+    /// The next lease that runs out.
     pub lease: Option<Timestamp>,
+    /// The next run limit.
     pub timeout: Option<Timestamp>,
+    /// The next deadline.
     pub deadline: Option<Timestamp>,
     /// Since when somebody has stood at a gate.
     pub gate: Option<Timestamp>,
+    /// The next schedule that fires.
     pub schedule: Option<Timestamp>,
+    /// The next step of a bulk operation.
     pub operation: Option<Timestamp>,
     /// Alerts that are only to be looked at whenever something happens are due since the beginning of time, and not told here.
     pub alert: Option<Timestamp>,
 }
 
 impl NextDue {
+    /// The first of all of them.
     pub fn earliest(&self) -> Option<Timestamp> {
         let tasks = [self.retry, self.start, self.lease, self.timeout, self.deadline, self.gate];
         tasks.into_iter().chain([self.schedule, self.operation, self.alert]).flatten().min()
@@ -58,16 +68,23 @@ impl NextDue {
 /// How many are due before an instant, overdue ones included, by what waits for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DueBefore {
+    /// Retries.
     pub retries: u64,
+    /// First starts.
     pub starts: u64,
+    /// Leases that run out.
     pub leases: u64,
+    /// Run limits.
     pub timeouts: u64,
+    /// Deadlines.
     pub deadlines: u64,
+    /// Schedules.
     pub schedules: u64,
     /// Ready for somebody to take them, whenever that is.
     pub ready: u64,
     /// Of the retries and the first starts, those whose deadline comes before that instant.
     pub late_retries: u64,
+    /// The same of first starts.
     pub late_starts: u64,
 }
 

@@ -14,9 +14,10 @@ pub trait ErrorGroupStore: Send + Sync {
     /// Error groups, those that were seen last first.
     async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError>;
 
+    /// An error group by its fingerprint.
     async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError>;
 
-    /// What somebody does to a group; nothing where there is none. The audit says who, and is told how it was and how it is.
+    /// Triages a group; None if it does not exist. The audit says who, and is told how it was and how it is.
     async fn put_group(
         &self,
         namespace: &str,
@@ -26,7 +27,7 @@ pub trait ErrorGroupStore: Send + Sync {
         now: Timestamp,
     ) -> Result<Option<Group>, StoreError>;
 
-    /// What people said that errors are, by namespace and fingerprint.
+    /// Classes that people gave to errors, by namespace and fingerprint.
     async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError>;
 
     /// How many open tasks failed last with each of these errors.

@@ -14,6 +14,7 @@ pub trait ExecutionQueries: Send + Sync {
     /// An execution with some of its tasks and their direct neighbours, or with all of them.
     async fn graph(&self, id: ExecutionId, around: Option<&[TaskId]>) -> Result<Option<Graph>, StoreError>;
 
+    /// One execution with everything that is known of it.
     async fn execution(&self, namespace: &str, id: ExecutionId) -> Result<Option<ExecutionView>, StoreError>;
 
     /// Executions, newest first.
@@ -58,29 +59,40 @@ pub struct Tree {
 /// A part of an execution, for the graph to work on.
 #[derive(Clone, Debug)]
 pub struct Graph {
+    /// The execution.
     pub execution: Execution,
+    /// The tasks that were asked for, with their neighbours.
     pub tasks: Vec<GraphTask>,
 }
 
+/// A task of an execution with its edges.
 #[derive(Clone, Debug)]
 pub struct GraphTask {
+    /// The task as it is stored.
     pub stored: Stored,
     /// Its edges both ways, where it was asked for itself and not as a neighbour.
     pub edges: Option<TaskEdges>,
 }
 
+/// The edges of a task.
 #[derive(Clone, Debug, Default)]
 pub struct TaskEdges {
+    /// Edges to other tasks.
     pub out: Vec<Edge>,
+    /// Edges from other tasks.
     pub into: Vec<Edge>,
 }
 
 /// A step of an execution as others see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepView {
+    /// The task.
     pub task: TaskId,
+    /// The key of the step.
     pub key: Option<String>,
+    /// Its state.
     pub state: State,
+    /// The settings of the step, as JSON text.
     pub step: Option<String>,
     /// JSON text, of one that succeeded. Left out where the results of all steps that were asked for are too large.
     pub result: Option<Arc<str>>,
@@ -114,8 +126,11 @@ impl StepsOf<'_> {
 /// A task that stands for an execution, and how that execution ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallEnd {
+    /// The task that stands for the execution.
     pub task: Stored,
+    /// The execution.
     pub execution: ExecutionId,
+    /// How the execution ended.
     pub state: comeback_core::ExecutionState,
 }
 
@@ -124,38 +139,51 @@ pub struct CallEnd {
 pub struct ExecutionQuery {
     /// None means any.
     pub states: Vec<comeback_core::ExecutionState>,
+    /// Started from this workflow.
     pub workflow: Option<String>,
+    /// Started by this task.
     pub parent: Option<TaskId>,
-    /// Those that a schedule started.
+    /// Started by this schedule.
     pub schedule: Option<String>,
     /// Behind this one.
     pub after: Option<ExecutionId>,
     /// And so many more.
     pub skip: u32,
+    /// At most this many.
     pub limit: u32,
 }
 
+/// An execution with everything that is known of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExecutionView {
+    /// The execution.
     pub execution: Execution,
+    /// Its name.
     pub name: Option<String>,
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// An id that its owner gave it.
     pub external_id: Option<String>,
+    /// Its origin.
     pub origin: Origin,
     /// How many of its tasks are in each state.
     pub counts: BTreeMap<State, u64>,
+    /// The kinds of its tasks.
     pub kinds: BTreeSet<String>,
     /// When one of its tasks last changed.
     pub changed_at: Timestamp,
+    /// Progress of its tasks, summed up.
     pub counted: Counted,
 }
 
-/// What the tasks of an execution have counted, all together.
+/// Progress of all tasks of an execution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
+    /// Successes.
     pub success: u64,
+    /// Failures.
     pub failures: u64,
-    /// Nothing when one of them does not say what it expects.
+    /// None if one of them does not say what it expects.
     pub expected: Option<u64>,
 }
 

@@ -9,7 +9,7 @@ use crate::page::FeedCursor;
 /// The log of all events, in an order in which nothing is ever inserted behind a reader.
 #[async_trait]
 pub trait EventLog: Send + Sync {
-    /// What happened after a cursor, in an order in which nothing is ever inserted behind a reader.
+    /// Events after a cursor, in an order in which nothing is ever inserted behind a reader.
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError>;
 
     /// The cursor behind everything that can be read now: what happens later comes after it.
@@ -25,14 +25,19 @@ pub trait EventLog: Send + Sync {
 /// A stretch of the feed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Feed {
+    /// The events, oldest first.
     pub events: Vec<FeedEvent>,
     /// Where to go on; the same as before when there is nothing new.
     pub next: Option<FeedCursor>,
 }
 
+/// One event of the feed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedEvent {
+    /// The cursor behind it.
     pub cursor: FeedCursor,
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// The event.
     pub event: Event,
 }

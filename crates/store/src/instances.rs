@@ -22,7 +22,7 @@ pub trait InstanceStore: Send + Sync {
     /// Wakes when another instance has given such a hint.
     fn wakes(&self) -> tokio::sync::watch::Receiver<u64>;
 
-    /// What the store does in the background, for those who watch whether it lives.
+    /// Background work of the store, for health checks.
     fn background(&self) -> Option<&Background> {
         None
     }
@@ -34,11 +34,12 @@ pub trait InstanceStore: Send + Sync {
 
 /// The name of a process, for as long as this is kept.
 pub struct HeldName {
-    /// What processes of this name that are no longer there had leased, so many at most. Nothing where one of them lives.
+    /// Tasks leased to processes of this name that are gone, up to [`HeldName::MOST_LEFT`]. Empty where one of them lives.
     pub left: Vec<TaskId>,
     pub(crate) _kept: Box<dyn Send + Sync>,
 }
 
 impl HeldName {
+    /// At most this many tasks are told.
     pub const MOST_LEFT: u32 = 10_000;
 }

@@ -15,7 +15,7 @@ pub trait LaneStore: Send + Sync {
     /// The namespaces that have tasks of an executor, or of any; by name.
     async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError>;
 
-    /// What namespaces may have of lanes, policies and values that rules count by, from now on.
+    /// Sets the quotas of lanes, policies and values that rules count by.
     fn set_quotas(&self, quotas: &Quotas);
 
     /// Deletes lanes that no task is in, a part of them at a time: those that were found empty by an earlier call, long enough ago,
@@ -29,6 +29,7 @@ pub trait LaneStore: Send + Sync {
 /// Lanes that were deleted in one go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
+    /// How many lanes.
     pub lanes: u64,
     /// There are lanes that were not looked at.
     pub more: bool,

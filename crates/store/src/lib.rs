@@ -9,6 +9,7 @@ mod accounts;
 mod audit;
 pub mod background;
 mod check;
+mod column;
 mod control;
 mod counts;
 mod dependencies;
@@ -39,6 +40,7 @@ mod rules;
 mod schema;
 mod secrets;
 mod shared;
+mod sql;
 mod stats;
 mod tasks;
 
@@ -139,7 +141,7 @@ impl<T> Store for T where
 /// Why a store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing was done; trying again may help.
+    /// The write was not done; trying again may help.
     #[error("the database is not available: {0}")]
     Unavailable(String),
     /// A commit may or may not have happened. PostgreSQL is asked again on a new connection; a SQLite file accepts nothing more
@@ -150,7 +152,7 @@ pub enum StoreError {
     Locked(String),
     #[error("{0}")]
     Schema(String),
-    /// What the database holds contradicts itself.
+    /// The database contradicts itself.
     #[error("the database holds what it should not: {0}")]
     Corrupt(String),
     #[error("the statement was refused: {0}")]
@@ -158,7 +160,7 @@ pub enum StoreError {
     /// An interactive read took longer than it may and was interrupted.
     #[error("the search took longer than {} and was stopped; narrow the filter", comeback_core::Millis(u64::try_from(.0.as_millis()).unwrap_or(u64::MAX)))]
     SearchTimeout(std::time::Duration),
-    /// Nothing was done: the namespace has all it may have of something.
+    /// The write was not done: the namespace is at a quota.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),
 }

@@ -24,13 +24,14 @@ pub trait OperationStore: Send + Sync {
         now: Timestamp,
     ) -> Result<Started, StoreError>;
 
+    /// A bulk operation by its id.
     async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError>;
 
     /// Newest first, from before one of them.
     async fn operations(&self, namespace: &str, before: Option<Uuid>, limit: u32)
     -> Result<Vec<Operation>, StoreError>;
 
-    /// Those of all namespaces that somebody is to go on with, the longest overdue first.
+    /// Operations of all namespaces that are due, the longest overdue first.
     async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError>;
 
     /// Stores how far an operation has come, if the version that it names is still the one there is. Nothing happens on behalf of
@@ -53,25 +54,35 @@ pub trait OperationStore: Send + Sync {
 /// A bulk operation: what was asked for and how far it has come, both as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
+    /// Its id.
     pub id: Uuid,
+    /// The namespace it belongs to.
     pub namespace: String,
     /// Counts the changes of the row.
     pub version: u32,
+    /// Its state.
     pub state: OperationState,
     /// How many tasks it is about.
     pub total: u32,
     /// How many it has changed, and of how many that was taken back. The rows of its tasks say the same when it is over.
     pub done: u32,
+    /// How many were taken back.
     pub undone: u32,
     /// When somebody is to go on with it; nothing when it is over.
     pub due: Option<Timestamp>,
+    /// Its body, as JSON text.
     pub body: String,
+    /// Its runtime state, as JSON text.
     pub standing: String,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When it last changed.
     pub updated_at: Timestamp,
+    /// When it ended.
     pub ended_at: Option<Timestamp>,
 }
 
+/// The answer to a new bulk operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     New,
@@ -86,16 +97,17 @@ pub enum Started {
 pub struct Marked {
     /// How the task was before, as JSON text.
     pub was: String,
+    /// Whether it was taken back.
     pub undone: bool,
 }
 
-/// What was marked counts, once nobody changes tasks any more: a stretch that was done may not have been noted down.
+/// Marks count, once nobody changes tasks any more: a stretch that was done may not have been noted down.
 pub(crate) const RECOUNT_DONE: &str = "update operation set done = (select count(*) from operation_task m where m.operation = operation.id) where id = $1";
 
 pub(crate) const RECOUNT_UNDONE: &str = "update operation set undone =
        (select count(*) from operation_task m where m.operation = operation.id and m.undone = 1) where id = $1";
 
-/// What is to be counted with a change of an operation.
+/// The counts to renew with a change of an operation.
 pub(crate) fn recounts(operation: &Operation) -> Vec<&'static str> {
     let over = !operation.state.is_open();
     let begins_to_undo = operation.state == OperationState::Undoing && operation.undone == 0;

@@ -48,14 +48,19 @@ pub trait TaskQueries: Send + Sync {
 /// Everything about one task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskView {
+    /// The task as it is stored.
     pub stored: Stored,
+    /// The part that never changes.
     pub body: Body,
+    /// Its result, as JSON text.
     pub result: Option<Arc<str>>,
     /// The last record that told of a bad end.
     pub last_failure: Option<Record>,
     /// The last record that holds a verdict.
     pub last_decision: Option<Record>,
+    /// The progress it reports, as JSON text.
     pub progress: Option<String>,
+    /// Edges into it.
     pub needs: Vec<Edge>,
     /// Which version of its payload is in use, from 1.
     pub payload_version: u32,
@@ -64,23 +69,32 @@ pub struct TaskView {
 /// One line of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
+    /// The task as it is stored.
     pub stored: Stored,
+    /// Its key within the execution.
     pub key: Option<String>,
+    /// Its name.
     pub name: Option<String>,
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// An id that its owner gave it.
     pub external_id: Option<String>,
+    /// Its last error.
     pub last_error: Option<String>,
-    /// What it judged, where it succeeded and judged.
+    /// Its verdict, where it succeeded and gave one.
     pub verdict: Option<String>,
 }
 
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listing {
+    /// The lines.
     pub items: Vec<Listed>,
+    /// The cursor of the next page.
     pub next: Option<ListCursor>,
 }
 
-/// Whose history.
+/// The owner of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     Task(TaskId),
@@ -88,12 +102,17 @@ pub enum Subject {
     Execution(ExecutionId),
 }
 
-/// What to list, how, and from where.
+/// A page of a list to read.
 #[derive(Clone, Debug)]
 pub struct ListQuery {
+    /// The filter.
     pub filter: Filter,
+    /// The order.
     pub sort: Sort,
+    /// At most this many.
     pub limit: u32,
+    /// The last line of the page before.
     pub after: Option<ListCursor>,
+    /// The time that the filter compares with.
     pub now: Timestamp,
 }

@@ -42,6 +42,7 @@ pub trait ResourceStore: Send + Sync {
         now: Timestamp,
     ) -> Result<Applied, StoreError>;
 
+    /// Deletes a resource; whether it was there.
     async fn delete_follower(
         &self,
         sort: Following,
@@ -51,7 +52,7 @@ pub trait ResourceStore: Send + Sync {
     ) -> Result<bool, StoreError>;
 }
 
-/// What goes on by itself. Each sort has a table of its own, so names of different sorts do not meet.
+/// Kinds of resources. Each has a table of its own, so names of different kinds do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Following {
     /// Instants that come.
@@ -63,6 +64,7 @@ pub enum Following {
 }
 
 impl Following {
+    /// All of them.
     pub const ALL: [Following; 3] = [Following::Schedules, Following::Subscriptions, Following::Alerts];
 
     pub(crate) const fn table(self) -> &'static str {
@@ -74,18 +76,25 @@ impl Following {
     }
 }
 
-/// What goes on by itself: what was asked for and how far it has come, both as JSON text.
+/// A named resource with a cursor: its settings and its runtime state, both as JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Follower {
+    /// The kind of resource.
     pub sort: Following,
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its name.
     pub name: String,
     /// Counts the changes of the row.
     pub version: u32,
     /// When it is to be looked at; nothing while it is paused, or when it is over.
     pub due: Option<Timestamp>,
+    /// Its body, as JSON text.
     pub body: String,
+    /// Its runtime state, as JSON text.
     pub standing: String,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When it last changed.
     pub updated_at: Timestamp,
 }

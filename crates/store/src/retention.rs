@@ -15,9 +15,10 @@ pub trait Retention: Send + Sync {
     async fn prunable(&self, before: Timestamp) -> Result<u64, StoreError>;
 }
 
-/// What was forgotten in one go.
+/// Tasks that were deleted in one go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
+    /// How many tasks were deleted.
     pub tasks: u64,
     /// The limit was reached somewhere: tasks, the feed or keys.
     pub more: bool,

@@ -31,7 +31,7 @@ pub trait RuleStore: Send + Sync {
         now: Timestamp,
     ) -> Result<Option<i64>, StoreError>;
 
-    /// Nothing where there is none.
+    /// Deletes a rule; answers the generation that is settled then. None if it does not exist.
     async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError>;
 
     /// Removes those of these rules that no open task is under; nothing while tasks are still on their way to where they belong.
@@ -43,7 +43,7 @@ pub trait RuleStore: Send + Sync {
     /// The rules that the open tasks of a kind in an execution carry from now on; answers how many those are.
     async fn carry_rules(&self, id: ExecutionId, kind: &str, rules: &[String]) -> Result<u64, StoreError>;
 
-    /// What runs under the rules of a namespace.
+    /// Usage of the rules of a namespace.
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError>;
 
     /// The number of open tasks that count under a key of a rule, running or not; `limit` at most.
@@ -59,17 +59,18 @@ pub trait RuleStore: Send + Sync {
 /// A stretch of the way that follows a change of rules.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settled {
-    /// Whose rules these are.
+    /// The generation of the rules.
     pub generation: i64,
     /// Where there may be work now.
     pub lanes: Vec<Arc<Lane>>,
+    /// Whether every task is in its place.
     pub is_done: bool,
 }
 
 /// Lanes with limits have numbers from here on.
 pub const RULED_FROM: i32 = 1 << 30;
 
-/// What the active tasks of a lane come to: their number, and what they weigh (`admission::weight`).
+/// The active tasks of a lane: their number, and what they weigh (`admission::weight`).
 pub fn in_use(lanes: &str, widest: &str) -> String {
     format!(
         "select lane, count(*), cast(coalesce(sum(case when expected is null then 1
@@ -132,7 +133,7 @@ impl RuleBook {
         placed
     }
 
-    /// What may start where such lanes are in use.
+    /// Limits on lanes in use.
     pub fn admission(&self, namespace: &str) -> Admission {
         Admission::new(self.of(namespace))
     }
@@ -154,7 +155,7 @@ pub fn open_lanes_with_limits() -> String {
     format!("select distinct lane from task_open where lane >= {RULED_FROM}")
 }
 
-/// Those of these rules that nobody in these lanes is under.
+/// Rules that no task of these lanes is under.
 pub fn unused<'a>(dictionary: &Dictionary, namespace: &str, names: &'a [String], lanes: &[i32]) -> Vec<&'a str> {
     let lanes: Vec<Arc<Lane>> = lanes.iter().filter_map(|id| dictionary.lane(*id)).collect();
     let limits = lanes.iter().filter(|lane| lane.namespace == namespace).flat_map(|lane| &lane.limits);
@@ -205,7 +206,7 @@ pub fn open_lanes(lanes: &[(i32, Arc<Lane>)], admission: &Admission, limit: u32,
     lanes.iter().filter_map(open).collect()
 }
 
-/// Those that gave all they were asked for and may have more.
+/// Lanes that gave all they were asked for and may have more.
 pub fn cut(open: &[Open], given: impl Fn(i32) -> u32) -> BTreeSet<i32> {
     open.iter().filter(|it| it.is_short && given(it.lane) >= it.most).map(|it| it.lane).collect()
 }
@@ -225,10 +226,10 @@ pub fn count(
     }
 }
 
-/// So many lanes are named to count what runs in them; where more share a key, all that runs under limits is counted.
+/// At most this many lanes are named to count what runs in them; where more share a key, all that runs under limits is counted.
 pub const MOST_NAMED: usize = 512;
 
-/// What is in use, by what is counted.
+/// Usage by key.
 pub fn by_key(dictionary: &Dictionary, namespace: &str, rows: Vec<(i32, i64, i64)>) -> Vec<(Key, Used)> {
     let mut admission = Admission::default();
     count(&mut admission, dictionary, namespace, rows.into_iter());
@@ -255,7 +256,7 @@ pub fn names_from_json(text: Option<&str>) -> Vec<String> {
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Whose lane is to be looked at.
+/// Tasks whose lane is to be looked at.
 pub enum Whose {
     /// Open tasks with a higher id, so many.
     After(Uuid, u32),
@@ -267,8 +268,9 @@ pub enum Whose {
     Task(Uuid),
 }
 
-/// What says to which lane a task belongs.
+/// The facts that say to which lane a task belongs.
 pub struct Belongs {
+    /// Its id.
     pub id: Uuid,
     pub lane: i32,
     labels: BTreeMap<String, String>,
@@ -299,7 +301,7 @@ pub struct RuleState {
     pub swept: Option<Uuid>,
 }
 
-/// What a database must be able to do so that tasks can be moved.
+/// The part of moving tasks that each database does itself.
 #[async_trait]
 pub trait RuleTables: Send + Sync {
     fn dictionary(&self) -> &Dictionary;
@@ -307,7 +309,7 @@ pub trait RuleTables: Send + Sync {
     async fn rule_state(&self) -> Result<RuleState, StoreError>;
     async fn belongings(&self, whose: Whose) -> Result<Vec<Belongs>, StoreError>;
     async fn learn_lanes(&self, lanes: Vec<Arc<Lane>>) -> Result<(), StoreError>;
-    /// Those that are still where they were.
+    /// Moves tasks that are still where they were.
     async fn move_tasks(&self, moves: Vec<(Uuid, i32, i32)>) -> Result<(), StoreError>;
     /// Unless the rules have changed again. Nothing more to move: settled.
     async fn note_swept(&self, generation: i64, swept: Option<Uuid>) -> Result<(), StoreError>;

@@ -40,8 +40,11 @@ pub struct ChangeNumber {
 /// How far all lists have changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeNumbers {
+    /// API keys.
     pub keys: ChangeNumber,
+    /// Policies of kinds.
     pub policies: ChangeNumber,
+    /// Drained workers.
     pub drained: ChangeNumber,
 }
 
@@ -59,22 +62,29 @@ impl ChangeNumbers {
 /// An API key as it is stored. The secret is not; its hash is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiKey {
+    /// Its id.
     pub id: String,
     /// `*` stands for all namespaces.
     pub namespace: String,
+    /// Its name.
     pub name: Option<String>,
+    /// Its role.
     pub role: String,
+    /// The hash of its secret.
     pub hash: String,
     /// JSON: what the key is good for below its role.
     pub terms: String,
+    /// When it was created.
     pub created_at: Timestamp,
+    /// When it expires.
     pub expires_at: Option<Timestamp>,
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
     /// The id of the key that a rotation made in its place.
     pub replaced_by: Option<String>,
 }
 
-/// What became of a key that was to be stored.
+/// The answer to a new API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPut {
     Done,
@@ -92,16 +102,22 @@ pub(crate) const ALL_NAMESPACES: &str = "*";
 /// The policy of a kind, as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindPolicy {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// The kind of task.
     pub kind: String,
+    /// Its body, as JSON text.
     pub body: String,
+    /// The dialect it was written in.
     pub dialect: String,
 }
 
 /// A policy of a kind without its body, which may be large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindPolicyName {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// The kind of task.
     pub kind: String,
     /// The number of its last change.
     pub change: i64,
@@ -110,14 +126,19 @@ pub struct KindPolicyName {
 /// A worker that is given nothing more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainedWorker {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its name.
     pub name: String,
+    /// The instant.
     pub at: Timestamp,
+    /// The trigger.
     pub by: Option<String>,
+    /// A note for the audit log.
     pub note: Option<String>,
 }
 
-/// What became of a worker that was to be drained.
+/// The answer to draining a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drained {
     Done,
@@ -130,8 +151,11 @@ pub enum Drained {
 /// A worker that has asked for work, to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerSeen {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its name.
     pub name: String,
+    /// When it was last seen.
     pub seen_at: Timestamp,
     /// How many tasks it has leased since it was stored last.
     pub leased: u64,
@@ -142,20 +166,28 @@ pub struct WorkerSeen {
 /// A worker as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerRow {
+    /// Its name.
     pub name: String,
     /// The instance that it asked last.
     pub instance: String,
+    /// When it was last seen.
     pub seen_at: Timestamp,
+    /// How many tasks it has leased.
     pub leased: u64,
+    /// The work it asks for, as JSON text.
     pub asks: String,
 }
 
 /// A server process on this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceRow {
+    /// Its id.
     pub id: String,
+    /// Its version, from 1.
     pub version: String,
+    /// When it started.
     pub started_at: Timestamp,
+    /// When it was last seen.
     pub seen_at: Timestamp,
 }
 

@@ -12,12 +12,12 @@ use serde::de::DeserializeOwned;
 use crate::StoreError;
 use crate::audit::Given;
 use crate::page::FeedCursor;
-use crate::row::{HISTORY_COLUMNS, corrupt};
+use crate::row::{HistoryRow, corrupt};
 
 /// Statistics that are added up from the feed.
 #[async_trait]
 pub trait StatsStore: Send + Sync {
-    /// What happened since the statistics were last added to, a stretch at a time.
+    /// Events that are not in the statistics yet, a batch at a time.
     async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError>;
 
     /// Adds what a stretch came to and moves on behind it, both or neither. Whether it did: somebody else may have been quicker.
@@ -37,11 +37,14 @@ pub struct Stretch {
     /// Behind what, and up to where; the same where nothing is new.
     pub(crate) from: String,
     pub(crate) to: String,
+    /// The facts to add up.
     pub facts: Vec<Fact>,
+    /// Whether there is more to add.
     pub more: bool,
 }
 
 impl Stretch {
+    /// Whether nothing is new.
     pub fn is_empty(&self) -> bool {
         self.from == self.to
     }
@@ -62,10 +65,10 @@ pub(crate) static LEAN_HISTORY: LazyLock<String> = LazyLock::new(|| {
         name => format!("h.{name}"),
     };
 
-    HISTORY_COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
+    HistoryRow::COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
 });
 
-/// What a task adds to a record of its history.
+/// The part of a fact that comes from the task.
 pub(crate) struct Owner {
     pub namespace: Arc<str>,
     pub lane: Arc<Lane>,
@@ -93,7 +96,7 @@ pub(crate) fn fact(record: Record, owner: &Owner, trouble: Option<Trouble>) -> F
     }
 }
 
-/// What went wrong last, and since when something did.
+/// The last failure, and since when there are some.
 pub(crate) fn trouble(since: i64, last: Record) -> Option<Trouble> {
     let class = last.decision.as_ref().and_then(|decision| decision.class);
     Some(Trouble { since: Timestamp(since), failure: last.failure?, class })
@@ -102,7 +105,9 @@ pub(crate) fn trouble(since: i64, last: Record) -> Option<Trouble> {
 /// Which sums, and told apart by what.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumsQuery {
+    /// The dimension to group by.
     pub by: Dimension,
+    /// From this instant on.
     pub since: Timestamp,
     /// Not included.
     pub until: Timestamp,
@@ -115,9 +120,13 @@ pub struct SumsQuery {
 /// One sum: of those with a value, in a part of time, of what has this number in `stats::Measure` or is a bucket of recoveries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumLine {
+    /// The value of the dimension.
     pub value: String,
+    /// The beginning of the period.
     pub at: Timestamp,
+    /// The number of the measure.
     pub code: i16,
+    /// The sum.
     pub sum: u64,
 }
 
@@ -200,7 +209,7 @@ pub(crate) mod keep {
     /// After this nothing is kept, and no cell or group that nobody has seen for so long.
     const YEAR: Millis = Millis(400 * DAY as u64);
 
-    /// What is older than the first is brought to parts as long as the second.
+    /// Sums older than the first are kept in periods as long as the second.
     pub fn steps(now: Timestamp) -> impl Iterator<Item = (i64, i64)> {
         STEPS.iter().map(move |(age, span)| ((now.0 - age).div_euclid(*span) * span, *span))
     }
@@ -273,5 +282,6 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
 pub struct GroupQuery {
     /// Behind this one: when it was seen last, and its fingerprint.
     pub after: Option<(Timestamp, i64)>,
+    /// At most this many.
     pub limit: u32,
 }

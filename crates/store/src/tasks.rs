@@ -67,9 +67,8 @@ pub trait TaskStore: Send + Sync {
     /// Makes due tasks pending (T14, T26), the longest overdue first; nothing while that loop is paused.
     async fn promote(&self, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError>;
 
-    /// What a task is labelled with, how urgent it is and how it is retried, in place of what was said before. Nothing where its labels
-    /// are no longer those that the change names, or where it has ended and cannot be more urgent. Another policy begins to count its
-    /// rules anew.
+    /// Changes labels, priority or policy of a task. False if its labels are no longer those that the change names, or if it has ended
+    /// and its priority cannot change. Another policy begins to count its rules anew.
     async fn describe(
         &self,
         id: TaskId,
@@ -82,13 +81,17 @@ pub trait TaskStore: Send + Sync {
 /// A request to create tasks, all of them or none.
 #[derive(Clone, Debug, Default)]
 pub struct Submission {
+    /// The namespace it belongs to.
     pub namespace: String,
+    /// Its tasks.
     pub tasks: Vec<NewTask>,
     /// Present when the tasks form one execution (model A17).
     pub execution: Option<NewExecution>,
+    /// Edges between its tasks.
     pub edges: Vec<Edge>,
+    /// The key under which the same request is answered again.
     pub idempotency: Option<Idempotency>,
-    /// Nothing is made where one of these finds a task. Of two who ask that at the same moment, the second finds what the first
+    /// No task is created if one of these finds one. Of two such requests at the same moment, the second finds what the first
     /// has made.
     pub unless: Vec<Filter>,
 }
@@ -100,6 +103,7 @@ impl Submission {
         asked.chain(self.tasks.iter().map(|new| new.task.lane.kind.as_str())).collect()
     }
 
+    /// An empty submission to a namespace.
     pub fn in_namespace(namespace: &str) -> Submission {
         Submission { namespace: namespace.to_owned(), ..Submission::default() }
     }
@@ -108,40 +112,59 @@ impl Submission {
 /// A task as it will first be: its present, and the body that never changes.
 #[derive(Clone, Debug)]
 pub struct NewTask {
+    /// The task as it begins.
     pub task: Task,
+    /// Its retry policy.
     pub policy: Option<Arc<Policy>>,
+    /// The part that never changes.
     pub body: Body,
 }
 
-/// What is written once about a task.
+/// The part of a task that is written once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Body {
+    /// Its key within the execution.
     pub key: Option<String>,
+    /// Its name.
     pub name: Option<String>,
     /// JSON text, stored as it came.
     pub payload: Option<Arc<str>>,
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// The executor's settings and the hooks, as JSON text.
     pub executor: Option<String>,
+    /// Its hooks, as JSON text.
     pub hooks: Option<String>,
-    /// What makes it a step of a workflow, as JSON text.
+    /// Its step of a workflow, as JSON text.
     pub step: Option<String>,
+    /// The account that pays for it.
     pub account: Option<String>,
+    /// Its price in credits.
     pub cost: Option<u32>,
+    /// Only one open task has this key.
     pub dedupe_key: Option<String>,
+    /// An id that its owner gave it.
     pub external_id: Option<String>,
+    /// The W3C trace context it came with.
     pub traceparent: Option<String>,
+    /// Whether its deadline ends runs that have begun.
     pub hard_deadline: bool,
     /// Admission rules by name that bind it beside those that bind all alike.
     pub rules: Vec<String>,
 }
 
+/// An execution as it will first be.
 #[derive(Clone, Debug)]
 pub struct NewExecution {
+    /// The execution as it begins.
     pub execution: Execution,
+    /// Its name.
     pub name: Option<String>,
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// An id that its owner gave it.
     pub external_id: Option<String>,
+    /// Its origin.
     pub origin: Origin,
     /// Its place below the execution that all of it began with; nothing for that one itself.
     pub below: Option<Below>,
@@ -171,6 +194,7 @@ pub struct Origin {
     pub retry_of: Option<ExecutionId>,
     /// The first of those that were done again one after the other, and which retry of that it is, from 1.
     pub retry_root: Option<ExecutionId>,
+    /// Counted from 1.
     pub retry_number: u32,
     /// The schedule that started it.
     pub firing: Option<Firing>,
@@ -179,12 +203,15 @@ pub struct Origin {
 /// An instant of a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firing {
+    /// The name of the schedule.
     pub schedule: String,
+    /// The instant it stands for.
     pub at: Timestamp,
+    /// The trigger.
     pub by: FiredBy,
 }
 
-/// Who let a schedule fire.
+/// The trigger of a firing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FiredBy {
@@ -197,6 +224,7 @@ pub enum FiredBy {
 }
 
 impl FiredBy {
+    /// Its word in the API.
     pub const fn word(self) -> &'static str {
         match self {
             FiredBy::Cron => "cron",
@@ -223,16 +251,18 @@ impl Firing {
     }
 }
 
-/// Who asks for the same thing again gets the same answer.
+/// An idempotency key: the same request is answered with the first answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
     /// Keys of different routes do not meet.
     pub scope: String,
+    /// The key that the caller chose.
     pub key: String,
     /// Of the request: the same key with another request is a mistake.
     pub digest: [u8; 32],
 }
 
+/// The answer to a submission.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Submitted {
     Created(Vec<SubmittedTask>),
@@ -253,26 +283,35 @@ pub enum Submitted {
     RootFull,
 }
 
+/// A task that a submission created or found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubmittedTask {
+    /// Its id, or that of its duplicate.
     pub id: TaskId,
+    /// Its state now.
     pub state: State,
     /// An open task with the same dedupe key was there already; this is its id.
     pub duplicate: bool,
 }
 
-/// Who asks for work, and which.
+/// A request of a worker for work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimRequest {
+    /// The namespace to take from.
     pub namespace: String,
+    /// The queues to take from.
     pub queues: Vec<String>,
     /// From all queues of the namespace, whatever `queues` says: for executors of the server itself.
     pub any_queue: bool,
     /// None means any.
     pub kinds: Vec<String>,
+    /// The executor that asks.
     pub executor: Executor,
+    /// The name of the worker.
     pub worker: Arc<str>,
+    /// At most this many.
     pub limit: u32,
+    /// How long each lease lasts.
     pub lease: Millis,
     /// Also retries whose time has come and that nobody has promoted yet: both steps are one then. Where each step is a row of
     /// history they wait for their promotion.
@@ -287,6 +326,7 @@ impl ClaimRequest {
     /// Stands for all of them where somebody waits for work; a claim names one.
     pub const ANY_NAMESPACE: &'static str = "*";
 
+    /// Whether tasks of a lane are asked for.
     pub fn wants(&self, lane: &Lane) -> bool {
         let anywhere = self.namespace == Self::ANY_NAMESPACE;
         lane.executor == self.executor
@@ -316,17 +356,22 @@ impl ClaimRequest {
 /// A task as it is stored, with its policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
+    /// The task.
     pub task: Task,
+    /// The number of its policy.
     pub policy_id: Option<i32>,
+    /// Its retry policy.
     pub policy: Option<Arc<Policy>>,
+    /// Whether its deadline ends runs that have begun.
     pub hard_deadline: bool,
 }
 
-/// What is said of a task otherwise than before.
+/// Attributes of a task to change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Description {
     /// As they were, and as they are from now on.
     pub labels: Option<(BTreeMap<String, String>, BTreeMap<String, String>)>,
+    /// The new priority.
     pub priority: Option<i16>,
     /// The policy from the next verdict on, or that there is none.
     pub retry: Option<Option<Arc<Policy>>>,
@@ -335,13 +380,21 @@ pub struct Description {
 /// A task that was just leased, with what its worker needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed {
+    /// The task as it is stored.
     pub stored: Stored,
+    /// Its key within the execution.
     pub key: Option<String>,
+    /// Its name.
     pub name: Option<String>,
+    /// Its payload, as JSON text.
     pub payload: Option<Arc<str>>,
+    /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// The settings of its executor, as JSON text.
     pub executor: Option<String>,
+    /// Its step of a workflow, as JSON text.
     pub step: Option<String>,
+    /// The W3C trace context it came with.
     pub traceparent: Option<String>,
     /// Its retry was due, and became ready in the same step.
     pub promoted: bool,
@@ -355,6 +408,7 @@ impl Claimed {
     }
 }
 
+/// The answer to a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Done,
@@ -370,17 +424,17 @@ pub enum Applied {
     Unfunded(Unfunded),
 }
 
-/// Who stands behind a change.
+/// On whose behalf a write happens.
 #[derive(Clone, Copy, Debug)]
 pub enum Behalf<'a> {
     Caller,
-    /// Nothing happens while it is paused.
+    /// A loop; refused while it is paused.
     Loop(Loop),
     /// In a namespace, and once.
     Key(&'a str, &'a Idempotency),
 }
 
-/// What an idempotency key was used for.
+/// The earlier use of an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
     /// For the same request: it was done, and need not be done again.
@@ -389,19 +443,26 @@ pub enum Used {
 }
 
 impl Used {
+    /// Compares the digest that was stored with the one of a request.
     pub fn by(digest: &[u8], key: &Idempotency) -> Used {
         if digest == key.digest { Used::ForThis } else { Used::ForAnother }
     }
 }
 
+/// A heartbeat of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beat {
+    /// The task.
     pub task: TaskId,
+    /// The number of the lease.
     pub lease_number: u32,
+    /// How long the lease lasts from now on.
     pub extend: Millis,
+    /// The progress it reports, as JSON text.
     pub progress: Option<Arc<str>>,
 }
 
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeatAnswer {
     Extended(Timestamp),
@@ -417,18 +478,23 @@ pub enum Promote {
     Starts,
 }
 
+/// Tasks that became ready.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Promoted {
+    /// How many tasks became ready.
     pub count: u32,
     /// Where there is work now.
     pub lanes: Vec<Arc<Lane>>,
 }
 
-/// What somebody at work on a hook's task has counted since they last told.
+/// Progress of a hook's task since the last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
+    /// The task.
     pub task: TaskId,
+    /// Successes since the last report.
     pub success: u32,
+    /// Failures since the last report.
     pub failures: u32,
     /// In place of what was expected before.
     pub expected: Option<u32>,

@@ -14,10 +14,9 @@ use uuid::Uuid;
 
 use super::{PostgresStore, audit};
 use crate::accounts::{Account, AccountChange, Closed, Moves, Unfunded, cost_of, terms_from_json, terms_to_json};
-use crate::{AccountStore, NewTask, StoreError};
+use crate::{AccountStore, NewTask, StoreError, sql};
 
-const WHAT: &str = "select a.name, a.held, a.reserved, a.spent, a.terms, a.created_at, a.updated_at
-     from account a join namespace n on n.id = a.namespace where n.name = $1";
+const WHAT: &str = sql::resources::ACCOUNTS.postgres;
 
 fn read(row: &Row) -> Result<Account, StoreError> {
     Ok(Account {
@@ -29,11 +28,6 @@ fn read(row: &Row) -> Result<Account, StoreError> {
     })
 }
 
-pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
-    let client = store.reader().await?;
-    find(&*client, namespace, name, "").await
-}
-
 async fn find(
     client: &impl GenericClient,
     namespace: &str,
@@ -43,66 +37,6 @@ async fn find(
     let sql = format!("{WHAT} and a.name = $2 {lock}");
     let statement = client.prepare_cached(&sql).await?;
     client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read).transpose()
-}
-
-pub async fn page(store: &PostgresStore, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
-    let client = store.reader().await?;
-    let sql = format!("{WHAT} and a.name collate \"C\" > $2 order by a.name collate \"C\" limit $3");
-    let statement = client.prepare_cached(&sql).await?;
-    client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?.iter().map(read).collect()
-}
-
-pub async fn put(
-    store: &PostgresStore,
-    namespace: &str,
-    name: &str,
-    change: &AccountChange,
-    audit: Option<&Audit>,
-    now: Timestamp,
-) -> Result<Account, StoreError> {
-    let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
-    let tx = client.transaction().await?;
-    // Of two who make the same account, the second finds the first one's.
-    let fresh = tx
-        .execute(
-            "insert into account (namespace, name, held, reserved, spent, terms, created_at, updated_at)
-             select id, $2, 0, 0, 0, '{}', $3, $3 from namespace where name = $1 on conflict do nothing",
-            &[&namespace, &name, &now.0],
-        )
-        .await?;
-    let found = find(&tx, namespace, name, "for update of a").await?;
-    let old = found.filter(|_| fresh == 0);
-    let new = change.of(name, old.as_ref(), now);
-    tx.execute(
-        "update account set held = $3, terms = $4, updated_at = $5
-         where namespace = (select id from namespace where name = $1) and name = $2",
-        &[&namespace, &name, &new.credits.held, &terms_to_json(&new.terms), &now.0],
-    )
-    .await?;
-    let audit = audit.map(|audit| audit.clone().changed(None, Some(new.facts())));
-    audit::note(&tx, audit.as_ref(), old.as_ref().map(Account::facts)).await?;
-    tx.commit().await?;
-    Ok(new)
-}
-
-pub async fn delete(
-    store: &PostgresStore,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<Closed, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    let Some(old) = find(&tx, namespace, name, "for update of a").await? else { return Ok(Closed::NotFound) };
-    if old.credits.reserved != 0 {
-        return Ok(Closed::InUse(old.credits.reserved));
-    }
-    let sql = "delete from account a using namespace n where n.id = a.namespace and n.name = $1 and a.name = $2";
-    tx.execute(sql, &[&namespace, &name]).await?;
-    audit::note(&tx, audit, Some(old.facts())).await?;
-    tx.commit().await?;
-    Ok(Closed::Gone)
 }
 
 /// What charges come to.
@@ -149,7 +83,7 @@ pub async fn write(store: &PostgresStore, tx: &Transaction<'_>, moves: &Moves) -
         let statement = tx.prepare_cached(&sql).await?;
         let written = tx.execute(&statement, &[&namespace, &name, &sum.reserve, &sum.spend, &sum.release]).await?;
         if written == 0 && sum.reserve > 0 {
-            let sql = "select held - reserved from account where namespace = $1 and name = $2";
+            let sql = sql::resources::CREDITS_LEFT.postgres;
             let available = tx.query_opt(sql, &[&namespace, &name]).await?.map_or(0, |row| row.get(0));
             return Ok(Some(Unfunded { required: sum.reserve, available }));
         }
@@ -180,21 +114,6 @@ async fn compares_first(_: &PostgresStore, _: &Transaction<'_>, _: i32, _: &str,
     Ok(false)
 }
 
-pub async fn booked(
-    store: &PostgresStore,
-    namespace: &str,
-    account: &str,
-    since: &str,
-) -> Result<BTreeMap<String, Booked>, StoreError> {
-    let sql = "select u.period, u.retries, u.cost from account_use u join namespace n on n.id = u.namespace
-               where n.name = $1 and u.account = $2 and u.period collate \"C\" >= $3";
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let number = |row: &Row, column: usize| row.get::<_, i64>(column).cast_unsigned();
-    let read = |row: &Row| (row.get(0), Booked { retries: number(row, 1), cost: number(row, 2) });
-    Ok(client.query(&statement, &[&namespace, &account, &since]).await?.iter().map(read).collect())
-}
-
 /// Books a retry in all its periods, or tells that one of them is full: then the transaction must not be committed. Months come
 /// before days, for everybody.
 pub async fn book(tx: &Transaction<'_>, booking: &Booking) -> Result<bool, StoreError> {
@@ -220,11 +139,16 @@ pub async fn book(tx: &Transaction<'_>, booking: &Booking) -> Result<bool, Store
 #[async_trait]
 impl AccountStore for PostgresStore {
     async fn account(&self, namespace: &str, name: &str) -> Result<Option<Account>, StoreError> {
-        one(self, namespace, name).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let client = self.reader().await?;
+            find(&*client, namespace, name, "").await
+        })
+        .await
     }
 
     async fn accounts(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Account>, StoreError> {
-        page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+        let sql = format!("{WHAT} and a.name collate \"C\" > $2 order by a.name collate \"C\" limit $3");
+        self.rows(&sql, &[&namespace, &after, &i64::from(limit)]).await?.iter().map(read).collect()
     }
 
     async fn put_account(
@@ -235,11 +159,44 @@ impl AccountStore for PostgresStore {
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Account, StoreError> {
-        put(self, namespace, name, change, audit, now).await
+        let mut client = self.writer().await?;
+        client.execute(sql::control::ADD_NAMESPACE.postgres, &[&namespace]).await?;
+        let tx = client.transaction().await?;
+        // Of two who make the same account, the second finds the first one's.
+        let fresh = tx
+            .execute(
+                "insert into account (namespace, name, held, reserved, spent, terms, created_at, updated_at)
+                 select id, $2, 0, 0, 0, '{}', $3, $3 from namespace where name = $1 on conflict do nothing",
+                &[&namespace, &name, &now.0],
+            )
+            .await?;
+        let found = find(&tx, namespace, name, "for update of a").await?;
+        let old = found.filter(|_| fresh == 0);
+        let new = change.of(name, old.as_ref(), now);
+        tx.execute(
+            "update account set held = $3, terms = $4, updated_at = $5
+             where namespace = (select id from namespace where name = $1) and name = $2",
+            &[&namespace, &name, &new.credits.held, &terms_to_json(&new.terms), &now.0],
+        )
+        .await?;
+        let audit = audit.map(|audit| audit.clone().changed(None, Some(new.facts())));
+        audit::note(&tx, audit.as_ref(), old.as_ref().map(Account::facts)).await?;
+        tx.commit().await?;
+        Ok(new)
     }
 
     async fn delete_account(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Closed, StoreError> {
-        delete(self, namespace, name, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        let Some(old) = find(&tx, namespace, name, "for update of a").await? else { return Ok(Closed::NotFound) };
+        if old.credits.reserved != 0 {
+            return Ok(Closed::InUse(old.credits.reserved));
+        }
+        let sql = "delete from account a using namespace n where n.id = a.namespace and n.name = $1 and a.name = $2";
+        tx.execute(sql, &[&namespace, &name]).await?;
+        audit::note(&tx, audit, Some(old.facts())).await?;
+        tx.commit().await?;
+        Ok(Closed::Gone)
     }
 
     async fn booked(
@@ -248,6 +205,10 @@ impl AccountStore for PostgresStore {
         account: &str,
         since: &str,
     ) -> Result<BTreeMap<String, Booked>, StoreError> {
-        booked(self, namespace, account, since).await.map_err(StoreError::of_a_read)
+        let sql = "select u.period, u.retries, u.cost from account_use u join namespace n on n.id = u.namespace
+                   where n.name = $1 and u.account = $2 and u.period collate \"C\" >= $3";
+        let number = |row: &Row, column: usize| row.get::<_, i64>(column).cast_unsigned();
+        let read = |row: &Row| (row.get(0), Booked { retries: number(row, 1), cost: number(row, 2) });
+        Ok(self.rows(sql, &[&namespace, &account, &since]).await?.iter().map(read).collect())
     }
 }

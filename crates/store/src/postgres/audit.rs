@@ -43,41 +43,6 @@ pub async fn note(
     }
 }
 
-pub async fn page(store: &PostgresStore, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
-    let (sql, given) = query.statement('$');
-    let values: Vec<&(dyn ToSql + Sync)> = given
-        .iter()
-        .map(|given| -> &(dyn ToSql + Sync) {
-            match given {
-                Given::Text(text) => text,
-                Given::Number(number) => number,
-                Given::Id(id) => id,
-            }
-        })
-        .collect();
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&sql).await?;
-    let rows = client.query(&statement, &values).await?;
-    let read = |row: &tokio_postgres::Row| {
-        AuditRow {
-            id: row.get(0),
-            at: row.get(1),
-            namespace: row.get(2),
-            did: row.get(3),
-            subject: row.get(4),
-            actor: row.get(5),
-            key: row.get(6),
-            note: row.get(7),
-            request: row.get(8),
-            before: row.get(9),
-            after: row.get(10),
-            key_id: row.get(11),
-        }
-        .read()
-    };
-    rows.iter().map(read).collect()
-}
-
 #[async_trait]
 impl AuditStore for PostgresStore {
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
@@ -86,6 +51,38 @@ impl AuditStore for PostgresStore {
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {
-        self.search(page(self, query)).await.map_err(StoreError::of_a_read)
+        self.search(async {
+            let (sql, given) = query.statement('$');
+            let values: Vec<&(dyn ToSql + Sync)> = given
+                .iter()
+                .map(|given| -> &(dyn ToSql + Sync) {
+                    match given {
+                        Given::Text(text) => text,
+                        Given::Number(number) => number,
+                        Given::Id(id) => id,
+                    }
+                })
+                .collect();
+            let rows = self.rows(&sql, &values).await?;
+            let read = |row: &tokio_postgres::Row| {
+                AuditRow {
+                    id: row.get(0),
+                    at: row.get(1),
+                    namespace: row.get(2),
+                    did: row.get(3),
+                    subject: row.get(4),
+                    actor: row.get(5),
+                    key: row.get(6),
+                    note: row.get(7),
+                    request: row.get(8),
+                    before: row.get(9),
+                    after: row.get(10),
+                    key_id: row.get(11),
+                }
+                .read()
+            };
+            rows.iter().map(read).collect()
+        })
+        .await
     }
 }

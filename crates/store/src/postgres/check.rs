@@ -3,22 +3,19 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, IsolationLevel, Transaction};
+use tokio_postgres::{Client, IsolationLevel, Row, Transaction};
 use uuid::Uuid;
 
-use super::rows::{Reader, read_done, read_fixed, read_history, read_open};
-use super::sequence;
-use super::setup::{self, PostgresOptions};
-use crate::StoreError;
+use super::rows::Reader;
+use super::setup::PostgresOptions;
+use super::{sequence, setup};
 use crate::check::{
-    self, AnswerPlace, Born, CheckProgress, CheckReport, EdgeRow, ExecutionRow, FeedPage, LaneRow, Look, MemberRow,
+    AnswerPlace, Born, CheckProgress, CheckReport, EdgeRow, ExecutionRow, FeedPage, LaneRow, Look, MemberRow,
     PolicyRow, sql,
 };
-use crate::row::{
-    DONE_COLUMNS, DoneRow, FIXED_COLUMNS, FixedRow, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, columns,
-};
+use crate::row::{DoneRow, FixedRow, HistoryRow, OpenRow, columns};
+use crate::{StoreError, check};
 
 pub async fn check(
     options: &PostgresOptions,
@@ -164,7 +161,7 @@ impl Look for Snapshot<'_> {
     }
 
     async fn meta(&mut self, key: &str) -> Result<Option<String>, StoreError> {
-        let rows = self.rows("select value from meta where key = $1", &[&key]).await?;
+        let rows = self.rows(crate::sql::control::META.postgres, &[&key]).await?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 
@@ -172,12 +169,12 @@ impl Look for Snapshot<'_> {
         let sql = format!(
             "select {}, t.submitted_at, t.start_at from task_open o join task t on t.id = o.id
              where o.id > $1 order by o.id limit $2",
-            columns("o", &OPEN_COLUMNS)
+            columns("o", OpenRow::COLUMNS)
         );
         let mut found = Vec::new();
         for row in self.rows(&sql, &[&after, &i64::from(limit)]).await? {
             let mut from = Reader::new(&row);
-            found.push((read_open(&mut from)?, Born { submitted_at: from.get()?, start_at: from.get()? }));
+            found.push((OpenRow::read(&mut from)?, Born { submitted_at: from.get()?, start_at: from.get()? }));
         }
         Ok(found)
     }
@@ -186,13 +183,13 @@ impl Look for Snapshot<'_> {
         let sql = format!(
             "select {}, {}, t.submitted_at, t.start_at from task_done d join task t on t.id = d.id
              where d.id > $1 order by d.id limit $2",
-            columns("d", &DONE_COLUMNS),
-            columns("t", &FIXED_COLUMNS)
+            columns("d", DoneRow::COLUMNS),
+            columns("t", FixedRow::COLUMNS)
         );
         let mut found = Vec::new();
         for row in self.rows(&sql, &[&after, &i64::from(limit)]).await? {
             let mut from = Reader::new(&row);
-            let (done, fixed) = (read_done(&mut from)?, read_fixed(&mut from)?);
+            let (done, fixed) = (DoneRow::read(&mut from)?, FixedRow::read(&mut from)?);
             found.push((done, fixed, Born { submitted_at: from.get()?, start_at: from.get()? }));
         }
         Ok(found)
@@ -201,10 +198,10 @@ impl Look for Snapshot<'_> {
     async fn histories(&mut self, subjects: &[Uuid]) -> Result<Vec<HistoryRow>, StoreError> {
         let sql = format!(
             "select {} from history h where h.subject = any($1) order by h.subject, h.seq",
-            columns("h", &HISTORY_COLUMNS)
+            columns("h", HistoryRow::COLUMNS)
         );
         let rows = self.rows(&sql, &[&subjects]).await?;
-        Ok(rows.iter().map(|row| read_history(&mut Reader::new(row))).collect::<Result<_, _>>()?)
+        Ok(rows.iter().map(|row| HistoryRow::read(&mut Reader::new(row))).collect::<Result<_, _>>()?)
     }
 
     async fn executions(&mut self, after: Uuid, limit: u32) -> Result<Vec<ExecutionRow>, StoreError> {

@@ -10,17 +10,14 @@ use comeback_core::{EventKind, ExecutionState, Lane, Record, State, Timestamp, t
 use deadpool_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::PostgresStore;
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::control::{is_paused, unless_paused};
-use super::learn;
-use super::rows::{Reader, read_open};
-use super::rules;
-use crate::StoreError;
+use super::rows::Reader;
+use super::{PostgresStore, learn, rules};
 use crate::dictionary::Walk;
 use crate::ready::{MANY, ReadyWalk};
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
-use crate::{ClaimRequest, Claimed, Loop};
+use crate::row::{Fixed, OpenRow, RETRY_DUE, STARTED, columns, corrupt, labels_from_json};
+use crate::{ClaimRequest, Claimed, Loop, StoreError};
 
 /// Tasks looked at in one claim over many lanes, at most.
 const MOST_CANDIDATES: u32 = 4_000;
@@ -409,13 +406,13 @@ fn namespace_of(store: &PostgresStore, lane: i32) -> Result<i32, StoreError> {
     store.dictionary.lane_namespace(lane).ok_or_else(|| corrupt(format!("lane {lane}")))
 }
 
-async fn read_claimed(
+async fn read_claimed<'r>(
     store: &PostgresStore,
-    rows: &[tokio_postgres::Row],
-    read: impl Fn(&mut Reader<'_>) -> Result<OpenRow, tokio_postgres::Error>,
+    rows: &'r [tokio_postgres::Row],
+    read: impl Fn(&mut Reader<'r>) -> Result<OpenRow, tokio_postgres::Error>,
 ) -> Result<Vec<Claimed>, StoreError> {
     let mut open = Vec::with_capacity(rows.len());
-    let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
+    let mut readers: Vec<Reader<'r>> = rows.iter().map(Reader::new).collect();
     for from in &mut readers {
         open.push(read(from)?);
     }
@@ -464,7 +461,7 @@ pub static LOCK: LazyLock<String> = LazyLock::new(|| {
         "select {}, {BODY} from unnest($1::uuid[], $2::int4[]) as i(id, version)
          join task_open o on o.id = i.id and o.version = i.version join task t on t.id = o.id
          where o.state + 0 = 1 and o.hold + 0 = 0 for update of o skip locked",
-        columns("o", &OPEN_COLUMNS)
+        columns("o", OpenRow::COLUMNS)
     )
 });
 
@@ -531,7 +528,7 @@ pub async fn lease_picked(
     if rows.is_empty() {
         return Ok(None);
     }
-    let mut found = read_claimed(store, &rows, read_open).await?;
+    let mut found = read_claimed(store, &rows, OpenRow::read).await?;
     found.sort_by_key(Claimed::place);
 
     let mut claimed = Vec::with_capacity(found.len());

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::apply::Verdict;
 use crate::NewTask;
-use crate::row::{DoneRow, HistoryRow, OpenRow};
+use crate::row::OpenRow;
 
 /// Parameters, in order.
 pub type Params<'a> = Vec<&'a (dyn ToSql + Sync)>;
@@ -47,115 +47,6 @@ macro_rules! columns {
             pub const WIDTH: usize = [$($sql),+].len();
         }
     };
-}
-
-columns! {
-    /// `task_open`, all of it but the dedupe mark.
-    OpenColumns<'a> from OpenRow as row {
-        id: Uuid, "uuid" = row.id;
-        lane: i32, "int4" = row.lane;
-        execution_id: Option<Uuid>, "uuid" = row.execution_id;
-        policy: Option<i32>, "int4" = row.policy;
-        state: i16, "int2" = row.state;
-        prio: i16, "int2" = row.prio;
-        hold: i16, "int2" = row.hold;
-        submitted_at: i64, "int8" = row.submitted_at;
-        version: i32, "int4" = row.version;
-        seq: i32, "int4" = row.seq;
-        unwritten: i16, "int2" = row.unwritten;
-        ready_at: Option<i64>, "int8" = row.ready_at;
-        attempt: i32, "int4" = row.attempt;
-        lost: i32, "int4" = row.lost;
-        throttled: i32, "int4" = row.throttled;
-        snoozed: i32, "int4" = row.snoozed;
-        rule_counts: Option<&'a [u8]>, "bytea" = row.rule_counts.as_deref();
-        cycle: i32, "int4" = row.cycle;
-        run: i32, "int4" = row.run;
-        lease_no: i32, "int4" = row.lease_no;
-        worker: Option<&'a str>, "text" = row.worker.as_deref();
-        lease_at: Option<i64>, "int8" = row.lease_at;
-        lease_expires: Option<i64>, "int8" = row.lease_expires;
-        due: Option<i64>, "int8" = row.due;
-        start_at: Option<i64>, "int8" = row.start_at;
-        next_retry_at: Option<i64>, "int8" = row.next_retry_at;
-        held_until: Option<i64>, "int8" = row.held_until;
-        held_by: Option<&'a str>, "text" = row.held_by.as_deref();
-        timeout_ms: Option<i64>, "int8" = row.timeout_ms;
-        attempt_deadline_ms: Option<i64>, "int8" = row.attempt_deadline_ms;
-        timeout_at: Option<i64>, "int8" = row.timeout_at;
-        expires_at: Option<i64>, "int8" = row.expires_at;
-        hard_deadline: i16, "int2" = row.hard_deadline;
-        first_failed_at: Option<i64>, "int8" = row.first_failed_at;
-        started_at: Option<i64>, "int8" = row.started_at;
-        updated_at: i64, "int8" = row.updated_at;
-        paused_from: Option<i16>, "int2" = row.paused_from;
-        parked: i16, "int2" = row.parked;
-        reason: Option<i16>, "int2" = row.reason;
-        class: Option<i16>, "int2" = row.class;
-        fingerprint: Option<i64>, "int8" = row.fingerprint;
-        expected: Option<i32>, "int4" = row.expected;
-        success: i32, "int4" = row.success;
-        failures: i32, "int4" = row.failures;
-        needs_left: i32, "int4" = row.needs_left;
-        children_left: i32, "int4" = row.children_left;
-        dead_end_barrier: i16, "int2" = row.dead_end_barrier;
-        gated: i16, "int2" = row.gated;
-        hooked: i16, "int2" = row.hooked;
-    }
-}
-
-columns! {
-    /// `task_done`.
-    DoneColumns<'a> from DoneRow as row {
-        id: Uuid, "uuid" = row.id;
-        lane: i32, "int4" = row.lane;
-        execution_id: Option<Uuid>, "uuid" = row.execution_id;
-        state: i16, "int2" = row.state;
-        version: i32, "int4" = row.version;
-        seq: i32, "int4" = row.seq;
-        attempt: i32, "int4" = row.attempt;
-        lost: i32, "int4" = row.lost;
-        throttled: i32, "int4" = row.throttled;
-        snoozed: i32, "int4" = row.snoozed;
-        cycle: i32, "int4" = row.cycle;
-        run: i32, "int4" = row.run;
-        lease_no: i32, "int4" = row.lease_no;
-        started_at: Option<i64>, "int8" = row.started_at;
-        ended_at: i64, "int8" = row.ended_at;
-        updated_at: i64, "int8" = row.updated_at;
-        first_failed_at: Option<i64>, "int8" = row.first_failed_at;
-        expires_at: Option<i64>, "int8" = row.expires_at;
-        reason: Option<i16>, "int2" = row.reason;
-        class: Option<i16>, "int2" = row.class;
-        fingerprint: Option<i64>, "int8" = row.fingerprint;
-        expected: Option<i32>, "int4" = row.expected;
-        success: i32, "int4" = row.success;
-        failures: i32, "int4" = row.failures;
-    }
-}
-
-columns! {
-    /// `history`.
-    HistoryColumns<'a> from HistoryRow as row {
-        subject: Uuid, "uuid" = row.subject;
-        seq: i32, "int4" = row.seq;
-        execution_id: Option<Uuid>, "uuid" = row.execution_id;
-        events: &'a [u8], "bytea" = row.events.as_slice();
-        at: i64, "int8" = row.at;
-        ready_at: Option<i64>, "int8" = row.ready_at;
-        started_at: Option<i64>, "int8" = row.started_at;
-        cycle: i32, "int4" = row.cycle;
-        run: i32, "int4" = row.run;
-        attempt: i32, "int4" = row.attempt;
-        lease_no: i32, "int4" = row.lease_no;
-        outcome: Option<i16>, "int2" = row.outcome;
-        worker: Option<&'a str>, "text" = row.worker.as_deref();
-        actor: Option<&'a str>, "text" = row.actor.as_deref();
-        result: Option<&'a str>, "text" = row.result.as_deref();
-        error: Option<&'a str>, "text" = row.error.as_deref();
-        decision: Option<&'a str>, "text" = row.decision.as_deref();
-        data: Option<&'a str>, "text" = row.data.as_deref();
-    }
 }
 
 columns! {

@@ -10,29 +10,7 @@ use super::apply::find_key;
 use super::{PostgresStore, audit};
 use crate::audit::pause_facts;
 use crate::row::corrupt;
-use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used};
-
-pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreError> {
-    let client = store.reader().await?;
-    let rows = client.query("select name, until, note, actor, at from loop_pause order by name", &[]).await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let pause =
-                Pause { until: Timestamp(row.get(1)), note: row.get(2), by: row.get(3), at: Timestamp(row.get(4)) };
-            Loop::from_word(row.get(0)).map(|name| (name, pause))
-        })
-        .collect())
-}
-
-pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
-    find_key(&*store.reader().await?, namespace, key).await
-}
-
-pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {
-    let client = store.reader().await?;
-    Ok(client.query_opt("select value from meta where key = $1", &[&key]).await?.map(|row| row.get(0)))
-}
+use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used, sql};
 
 /// The whole transaction goes out in one write: retries that are due should not wait for round trips. The lock comes first and the
 /// pause is looked at by a statement of its own, so a pause that was acknowledged is seen.
@@ -67,7 +45,7 @@ fn lock_number(name: Loop) -> i64 {
 
 pub const PAUSE_LOCK: &str = "select pg_advisory_xact_lock_shared($1)";
 
-const IS_PAUSED: &str = "select exists (select 1 from loop_pause where name = $1 and until > $2)";
+const IS_PAUSED: &str = sql::control::IS_PAUSED.postgres;
 
 /// Whether the loop is paused at this moment.
 pub async fn is_paused(client: &impl GenericClient, name: Loop, now: Timestamp) -> Result<bool, StoreError> {
@@ -99,12 +77,12 @@ pub async fn set_pause(
     let tx = client.transaction().await?;
     tx.execute("select pg_advisory_xact_lock($1)", &[&lock_number(name)]).await?;
     if audit.is_some() {
-        let old = tx.query_opt("select until, note, actor from loop_pause where name = $1", &[&name.word()]).await?;
+        let old = tx.query_opt(sql::control::PAUSE.postgres, &[&name.word()]).await?;
         let old = old.map(|row| pause_facts(row.get(0), row.get(1), row.get(2)));
         audit::note(&tx, audit, old).await?;
     }
     match pause {
-        None => tx.execute("delete from loop_pause where name = $1", &[&name.word()]).await?,
+        None => tx.execute(sql::control::DELETE_PAUSE.postgres, &[&name.word()]).await?,
         Some(pause) => {
             tx.execute(
                 "insert into loop_pause (name, until, note, actor, at) values ($1, $2, $3, $4, $5)
@@ -117,40 +95,6 @@ pub async fn set_pause(
     };
     tx.commit().await?;
     Ok(())
-}
-
-pub async fn put_meta(
-    store: &PostgresStore,
-    key: &str,
-    value: &str,
-    when: PutIf<'_>,
-    audit: Option<&Audit>,
-) -> Result<String, StoreError> {
-    let mut client = store.writer().await?;
-    let client = client.transaction().await?;
-    let written = match when {
-        PutIf::Always => {
-            let sql =
-                "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
-            client.execute(sql, &[&key, &value]).await?
-        }
-        PutIf::Absent => {
-            let sql = "insert into meta (key, value) values ($1, $2) on conflict do nothing";
-            client.execute(sql, &[&key, &value]).await?
-        }
-        PutIf::Is(known) => {
-            let sql = "update meta set value = $2 where key = $1 and value = $3";
-            client.execute(sql, &[&key, &value, &known]).await?
-        }
-    };
-    // By the count, not by looking again: somebody may have changed it since.
-    if written > 0 {
-        audit::note(&client, audit, None).await?;
-        client.commit().await?;
-        return Ok(value.to_owned());
-    }
-    let stands = client.query_opt("select value from meta where key = $1", &[&key]).await?;
-    stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
 }
 
 #[async_trait]
@@ -166,11 +110,21 @@ impl ControlStore for PostgresStore {
     }
 
     async fn pauses(&self) -> Result<Vec<(Loop, Pause)>, StoreError> {
-        pauses(self).await.map_err(StoreError::of_a_read)
+        let client = self.reader().await?;
+        let rows = client.query(sql::control::PAUSES.postgres, &[]).await?;
+        Ok(rows
+            .iter()
+            .filter_map(|row| {
+                let pause =
+                    Pause { until: Timestamp(row.get(1)), note: row.get(2), by: row.get(3), at: Timestamp(row.get(4)) };
+                Loop::from_word(row.get(0)).map(|name| (name, pause))
+            })
+            .collect())
     }
 
     async fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
-        meta(self, key).await.map_err(StoreError::of_a_read)
+        let client = self.reader().await?;
+        Ok(client.query_opt(sql::control::META.postgres, &[&key]).await?.map(|row| row.get(0)))
     }
 
     async fn put_meta(
@@ -180,10 +134,33 @@ impl ControlStore for PostgresStore {
         when: PutIf<'_>,
         audit: Option<&Audit>,
     ) -> Result<String, StoreError> {
-        put_meta(self, key, value, when, audit).await
+        let mut client = self.writer().await?;
+        let client = client.transaction().await?;
+        let written = match when {
+            PutIf::Always => {
+                let sql = sql::control::PUT_META.postgres;
+                client.execute(sql, &[&key, &value]).await?
+            }
+            PutIf::Absent => {
+                let sql = sql::control::ADD_META.postgres;
+                client.execute(sql, &[&key, &value]).await?
+            }
+            PutIf::Is(known) => {
+                let sql = sql::control::CHANGE_META.postgres;
+                client.execute(sql, &[&key, &value, &known]).await?
+            }
+        };
+        // By the count, not by looking again: somebody may have changed it since.
+        if written > 0 {
+            audit::note(&client, audit, None).await?;
+            client.commit().await?;
+            return Ok(value.to_owned());
+        }
+        let stands = client.query_opt(sql::control::META.postgres, &[&key]).await?;
+        stands.map(|row| row.get(0)).ok_or_else(|| corrupt("a fact that was just written"))
     }
 
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
-        used(self, namespace, key).await.map_err(StoreError::of_a_read)
+        self.read(async { find_key(&*self.reader().await?, namespace, key).await }).await
     }
 }

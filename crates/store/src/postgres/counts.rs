@@ -7,23 +7,6 @@ use super::{PostgresStore, list};
 use crate::query::held_now;
 use crate::{CountQueries, Counts, OpenWork, OpenWorkRow, StoreError};
 
-pub async fn open_work(store: &PostgresStore, now: Timestamp) -> Result<OpenWork, StoreError> {
-    let mut work = OpenWork::default();
-    for row in store.counted(OpenWork::QUERY, &[&now.0]).await? {
-        let row = OpenWorkRow {
-            state: row.get(0),
-            hold: row.get(1),
-            all: row.get(2),
-            to_come: row.get(3),
-            come: row.get(4),
-            next: row.get(5),
-            first: row.get(6),
-        };
-        work.add(row, now);
-    }
-    Ok(work)
-}
-
 pub async fn counts(store: &PostgresStore, namespace: &str, of: &str, held: &str) -> Result<Counts, StoreError> {
     let lanes = store.dictionary.lanes_in(namespace, |_| true);
     let mut counts = Counts::default();
@@ -42,18 +25,34 @@ pub async fn counts(store: &PostgresStore, namespace: &str, of: &str, held: &str
 impl CountQueries for PostgresStore {
     async fn counts(&self, namespace: &str, now: Timestamp) -> Result<Counts, StoreError> {
         let count = async {
-            let closed = list::closed(self, namespace, now).await.map_err(StoreError::of_a_read)?;
+            let closed = list::closed(self, namespace, now).await?;
             let held = held_now(&self.dictionary, namespace, &closed, now);
-            counts(self, namespace, Counts::ALL, &held).await.map_err(StoreError::of_a_read)
+            counts(self, namespace, Counts::ALL, &held).await
         };
         self.search(count).await
     }
 
     async fn retried(&self, namespace: &str) -> Result<Counts, StoreError> {
-        self.search(counts(self, namespace, Counts::RETRIED, "false")).await.map_err(StoreError::of_a_read)
+        self.search(counts(self, namespace, Counts::RETRIED, "false")).await
     }
 
     async fn open_work(&self, now: Timestamp) -> Result<OpenWork, StoreError> {
-        open_work(self, now).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let mut work = OpenWork::default();
+            for row in self.counted(OpenWork::QUERY, &[&now.0]).await? {
+                let row = OpenWorkRow {
+                    state: row.get(0),
+                    hold: row.get(1),
+                    all: row.get(2),
+                    to_come: row.get(3),
+                    come: row.get(4),
+                    next: row.get(5),
+                    first: row.get(6),
+                };
+                work.add(row, now);
+            }
+            Ok(work)
+        })
+        .await
     }
 }

@@ -10,10 +10,9 @@ use super::claim::next_ready;
 use super::{PostgresStore, audit, learn, rules};
 use crate::dependencies::{Dependency, DependencyRow};
 use crate::ready::ReadyWalk;
-use crate::{DependencyStore, StoreError};
+use crate::{DependencyStore, StoreError, sql};
 
-const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
-     from dependency d join namespace n on n.id = d.namespace";
+const WHAT: &str = sql::resources::DEPENDENCIES.postgres;
 
 fn read(row: &Row) -> Result<Dependency, StoreError> {
     let row = DependencyRow {
@@ -26,12 +25,6 @@ fn read(row: &Row) -> Result<Dependency, StoreError> {
         updated_at: row.get(6),
     };
     row.read()
-}
-
-pub async fn one(store: &PostgresStore, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&format!("{WHAT} where n.name = $1 and d.name = $2")).await?;
-    client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read).transpose()
 }
 
 /// For a claim, in one order; locked where it is about to take.
@@ -56,37 +49,8 @@ pub async fn page(
     after: &str,
     limit: u32,
 ) -> Result<Vec<Dependency>, StoreError> {
-    let client = store.reader().await?;
     let sql = format!("{WHAT} where n.name = $1 and d.name collate \"C\" > $2 order by d.name collate \"C\" limit $3");
-    let statement = client.prepare_cached(&sql).await?;
-    client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?.iter().map(read).collect()
-}
-
-pub async fn due(store: &PostgresStore, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
-    let client = store.reader().await?;
-    let sql = format!("{WHAT} where d.due <= $1 order by d.due, d.namespace, d.name limit $2");
-    let statement = client.prepare_cached(&sql).await?;
-    client.query(&statement, &[&now.0, &i64::from(limit)]).await?.iter().map(read).collect()
-}
-
-pub async fn next(store: &PostgresStore, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached("select min(due) from dependency where due > $1").await?;
-    Ok(client.query_one(&statement, &[&after.0]).await?.get::<_, Option<i64>>(0).map(Timestamp))
-}
-
-pub async fn is_waited_for(store: &PostgresStore, namespace: &str, name: &str) -> Result<bool, StoreError> {
-    let client = store.reader().await?;
-    let generation: i64 = client.query_one(rules::GENERATION, &[]).await?.get(0);
-    learn::learn_limited(&*client, &store.dictionary, generation).await?;
-    let lanes = store.dictionary.under(namespace, name);
-    let mut walk = ReadyWalk::new(&lanes, 0);
-    while !walk.is_over() {
-        if !next_ready(&*client, &mut walk, 1).await?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    store.rows(&sql, &[&namespace, &after, &i64::from(limit)]).await?.iter().map(read).collect()
 }
 
 /// Whether the version that it names is still the one there is. Only then deadlines behind an instant are moved by a span.
@@ -99,7 +63,7 @@ pub async fn put(
 ) -> Result<bool, StoreError> {
     let mut client = store.writer().await?;
     if it.version == 0 {
-        client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&it.namespace]).await?;
+        client.execute(sql::control::ADD_NAMESPACE.postgres, &[&it.namespace]).await?;
     }
     let tx = client.transaction().await?;
     let old = match audit {
@@ -134,22 +98,6 @@ pub async fn write(client: &impl GenericClient, it: &Dependency, now: Timestamp)
     Ok(written > 0)
 }
 
-pub async fn delete(
-    store: &PostgresStore,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<bool, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    let old = some(&tx, namespace, &[name.to_owned()], true).await?.pop();
-    let sql = "delete from dependency d using namespace n where n.id = d.namespace and n.name = $1 and d.name = $2";
-    tx.execute(sql, &[&namespace, &name]).await?;
-    audit::note(&tx, audit.filter(|_| old.is_some()), old.as_ref().map(Dependency::facts)).await?;
-    tx.commit().await?;
-    Ok(old.is_some())
-}
-
 /// In one order, as everybody locks.
 async fn extend_deadlines(
     store: &PostgresStore,
@@ -170,15 +118,20 @@ async fn extend_deadlines(
 #[async_trait]
 impl DependencyStore for PostgresStore {
     async fn dependency(&self, namespace: &str, name: &str) -> Result<Option<Dependency>, StoreError> {
-        one(self, namespace, name).await.map_err(StoreError::of_a_read)
+        self.row(&format!("{WHAT} where n.name = $1 and d.name = $2"), &[&namespace, &name])
+            .await?
+            .as_ref()
+            .map(read)
+            .transpose()
     }
 
     async fn dependencies(&self, namespace: &str, after: &str, limit: u32) -> Result<Vec<Dependency>, StoreError> {
-        page(self, namespace, after, limit).await.map_err(StoreError::of_a_read)
+        page(self, namespace, after, limit).await
     }
 
     async fn due_dependencies(&self, now: Timestamp, limit: u32) -> Result<Vec<Dependency>, StoreError> {
-        due(self, now, limit).await.map_err(StoreError::of_a_read)
+        let sql = format!("{WHAT} where d.due <= $1 order by d.due, d.namespace, d.name limit $2");
+        self.rows(&sql, &[&now.0, &i64::from(limit)]).await?.iter().map(read).collect()
     }
 
     async fn put_dependency(&self, it: &Dependency, audit: Option<&Audit>, now: Timestamp) -> Result<bool, StoreError> {
@@ -186,7 +139,14 @@ impl DependencyStore for PostgresStore {
     }
 
     async fn delete_dependency(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<bool, StoreError> {
-        delete(self, namespace, name, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        let old = some(&tx, namespace, &[name.to_owned()], true).await?.pop();
+        let sql = "delete from dependency d using namespace n where n.id = d.namespace and n.name = $1 and d.name = $2";
+        tx.execute(sql, &[&namespace, &name]).await?;
+        audit::note(&tx, audit.filter(|_| old.is_some()), old.as_ref().map(Dependency::facts)).await?;
+        tx.commit().await?;
+        Ok(old.is_some())
     }
 
     async fn announce(
@@ -200,7 +160,20 @@ impl DependencyStore for PostgresStore {
     }
 
     async fn is_waited_for(&self, namespace: &str, dependency: &str) -> Result<bool, StoreError> {
-        is_waited_for(self, namespace, dependency).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let client = self.reader().await?;
+            let generation: i64 = client.query_one(rules::GENERATION, &[]).await?.get(0);
+            learn::learn_limited(&*client, &self.dictionary, generation).await?;
+            let lanes = self.dictionary.under(namespace, dependency);
+            let mut walk = ReadyWalk::new(&lanes, 0);
+            while !walk.is_over() {
+                if !next_ready(&*client, &mut walk, 1).await?.is_empty() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+        .await
     }
 
     fn is_guarded(&self, namespace: &str, dependency: &str) -> bool {

@@ -5,7 +5,7 @@ use comeback_core::{Audit, TaskId, Timestamp};
 use super::{PostgresStore, audit, learn};
 use crate::row::{labels_from_json, labels_to_json};
 use crate::rules::{RuleTables, Whose};
-use crate::{Description, StoreError, TaskQueries, rules};
+use crate::{Description, StoreError, TaskQueries, rules, sql};
 
 pub async fn describe(
     store: &PostgresStore,
@@ -43,7 +43,7 @@ async fn write(
         if tx.execute(sql, &[&id.0, &-priority, &now.0]).await? == 0 {
             return Ok(false);
         }
-        tx.execute("update task set priority = $2 where id = $1", &[&id.0, &priority]).await?;
+        tx.execute(sql::tasks::SET_PRIORITY.postgres, &[&id.0, &priority]).await?;
     }
     if let Some(policy) = &change.retry {
         let forgotten = || StoreError::Unavailable("the policy was forgotten at the same moment".into());

@@ -5,11 +5,9 @@ use comeback_core::{Audit, Timestamp};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, audit};
-use crate::{Document, DocumentStore, Shelf, StoreError};
+use crate::{Document, DocumentStore, Shelf, StoreError, sql};
 
-const WHAT: &str =
-    "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
-     where n.name = $1 and d.shelf = $2";
+const WHAT: &str = sql::resources::DOCUMENTS.postgres;
 
 fn read(row: &Row) -> Document {
     Document {
@@ -21,43 +19,6 @@ fn read(row: &Row) -> Document {
     }
 }
 
-pub async fn one(
-    store: &PostgresStore,
-    at: Shelf<'_>,
-    name: &str,
-    version: Option<u32>,
-) -> Result<Option<Document>, StoreError> {
-    let sql =
-        format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&sql).await?;
-    let version = version.map(u32::cast_signed);
-    let row = client.query_opt(&statement, &[&at.namespace, &at.shelf, &name, &version]).await?;
-    Ok(row.as_ref().map(read))
-}
-
-pub async fn newest(
-    store: &PostgresStore,
-    at: Shelf<'_>,
-    after: &str,
-    limit: u32,
-) -> Result<Vec<Document>, StoreError> {
-    let sql = format!(
-        "{WHAT} and d.name collate \"C\" > $3 and d.version = (select max(version) from document l
-           where (l.namespace, l.shelf, l.name) = (d.namespace, d.shelf, d.name)) order by d.name collate \"C\" limit $4"
-    );
-    list(store, &sql, at, after, limit).await
-}
-
-pub async fn versions(
-    store: &PostgresStore,
-    at: Shelf<'_>,
-    name: &str,
-    limit: u32,
-) -> Result<Vec<Document>, StoreError> {
-    list(store, &format!("{WHAT} and d.name = $3 order by d.version desc limit $4"), at, name, limit).await
-}
-
 async fn list(
     store: &PostgresStore,
     sql: &str,
@@ -65,61 +26,39 @@ async fn list(
     name: &str,
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let rows = client.query(&statement, &[&at.namespace, &at.shelf, &name, &i64::from(limit)]).await?;
+    let rows = store.rows(sql, &[&at.namespace, &at.shelf, &name, &i64::from(limit)]).await?;
     Ok(rows.iter().map(read).collect())
-}
-
-/// Two who write the same version: the key lets one of them through.
-pub async fn put(
-    store: &PostgresStore,
-    at: Shelf<'_>,
-    name: &str,
-    known: u32,
-    body: &str,
-    audit: Option<&Audit>,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&at.namespace]).await?;
-    let tx = client.transaction().await?;
-    let statement = tx
-        .prepare_cached(
-            "insert into document (namespace, shelf, name, version, body, at)
-             select n.id, $2, $3, $4 + 1, $5, $6 from namespace n where n.name = $1 and $4 = (
-               select coalesce(max(version), 0) from document d where d.namespace = n.id and d.shelf = $2 and d.name = $3)
-             on conflict do nothing",
-        )
-        .await?;
-    let known = known.cast_signed();
-    let written = tx.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
-    audit::note(&tx, audit.filter(|_| written == 1), None).await?;
-    tx.commit().await?;
-    Ok(written == 1)
-}
-
-pub async fn delete(store: &PostgresStore, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
-    let client = store.writer().await?;
-    let sql = "delete from document d using namespace n
-               where n.id = d.namespace and n.name = $1 and d.shelf = $2 and d.name = $3";
-    Ok(client.execute(sql, &[&at.namespace, &at.shelf, &name]).await? > 0)
 }
 
 #[async_trait]
 impl DocumentStore for PostgresStore {
     async fn document(&self, at: Shelf<'_>, name: &str, version: Option<u32>) -> Result<Option<Document>, StoreError> {
-        one(self, at, name, version).await.map_err(StoreError::of_a_read)
+        let sql =
+            format!("{WHAT} and d.name = $3 and ($4::int4 is null or d.version = $4) order by d.version desc limit 1");
+        let version = version.map(u32::cast_signed);
+        let row = self.row(&sql, &[&at.namespace, &at.shelf, &name, &version]).await?;
+        Ok(row.as_ref().map(read))
     }
 
     async fn documents(&self, at: Shelf<'_>, after: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
-        newest(self, at, after, limit).await.map_err(StoreError::of_a_read)
+        self.read(async {
+        let sql = format!(
+            "{WHAT} and d.name collate \"C\" > $3 and d.version = (select max(version) from document l
+               where (l.namespace, l.shelf, l.name) = (d.namespace, d.shelf, d.name)) order by d.name collate \"C\" limit $4"
+        );
+        list(self, &sql, at, after, limit).await
+    })
+    .await
     }
 
     async fn versions(&self, at: Shelf<'_>, name: &str, limit: u32) -> Result<Vec<Document>, StoreError> {
-        versions(self, at, name, limit).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            list(self, &format!("{WHAT} and d.name = $3 order by d.version desc limit $4"), at, name, limit).await
+        })
+        .await
     }
 
+    /// Two who write the same version: the key lets one of them through.
     async fn put_document(
         &self,
         at: Shelf<'_>,
@@ -129,10 +68,28 @@ impl DocumentStore for PostgresStore {
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<bool, StoreError> {
-        put(self, at, name, known, body, audit, now).await
+        let mut client = self.writer().await?;
+        client.execute(sql::control::ADD_NAMESPACE.postgres, &[&at.namespace]).await?;
+        let tx = client.transaction().await?;
+        let statement = tx
+            .prepare_cached(
+                "insert into document (namespace, shelf, name, version, body, at)
+                 select n.id, $2, $3, $4 + 1, $5, $6 from namespace n where n.name = $1 and $4 = (
+                   select coalesce(max(version), 0) from document d where d.namespace = n.id and d.shelf = $2 and d.name = $3)
+                 on conflict do nothing",
+            )
+            .await?;
+        let known = known.cast_signed();
+        let written = tx.execute(&statement, &[&at.namespace, &at.shelf, &name, &known, &body, &now.0]).await?;
+        audit::note(&tx, audit.filter(|_| written == 1), None).await?;
+        tx.commit().await?;
+        Ok(written == 1)
     }
 
     async fn delete_document(&self, at: Shelf<'_>, name: &str) -> Result<bool, StoreError> {
-        delete(self, at, name).await
+        let client = self.writer().await?;
+        let sql = "delete from document d using namespace n
+                   where n.id = d.namespace and n.name = $1 and d.shelf = $2 and d.name = $3";
+        Ok(client.execute(sql, &[&at.namespace, &at.shelf, &name]).await? > 0)
     }
 }

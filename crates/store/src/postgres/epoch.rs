@@ -8,8 +8,8 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use super::PostgresStore;
-use crate::StoreError;
 use crate::epoch::{EPOCH, HOME, fresh};
+use crate::{StoreError, sql};
 
 /// Cluster, database, table and timeline.
 const HERE: &str = "select (select system_identifier from pg_control_system())::text || ' ' ||
@@ -85,7 +85,7 @@ async fn settle(tx: &impl GenericClient, here: &str) -> Result<String, StoreErro
     if home.as_deref().is_some_and(|home| is_same(home, here)) {
         return Ok(epoch.unwrap_or_default());
     }
-    let put = "insert into meta (key, value) values ($1, $2) on conflict (key) do update set value = excluded.value";
+    let put = sql::control::PUT_META.postgres;
     tx.execute(put, &[&HOME, &here]).await?;
     // Where none is known, no version that knows of this has opened it yet: nothing can be said.
     if home.is_none() {

@@ -11,18 +11,16 @@ use tokio_postgres::types::ToSql;
 
 use super::{PostgresStore, audit};
 use crate::stats::{GroupQuery, GroupRow};
-use crate::{ErrorGroupStore, StoreError};
+use crate::{ErrorGroupStore, StoreError, sql};
 
 /// Those beyond so many, by when they were seen last. What people reclassified stays.
 pub async fn forget_groups(tx: &Transaction<'_>, most: u32) -> Result<(), StoreError> {
-    let namespaces = tx.query("select distinct namespace from error_group", &[]).await?;
+    let namespaces = tx.query(sql::error_groups::NAMESPACES.postgres, &[]).await?;
     for namespace in namespaces.iter().map(|row| row.get::<_, i32>(0)) {
-        let sql = "select last_seen, fingerprint from error_group where namespace = $1
-                   order by last_seen desc, fingerprint desc limit 1 offset $2";
+        let sql = sql::error_groups::NTH_NEWEST.postgres;
         if let Some(cut) = tx.query_opt(sql, &[&namespace, &i64::from(most)]).await? {
             let (last_seen, fingerprint): (i64, i64) = (cut.get(0), cut.get(1));
-            let sql = "delete from error_group where namespace = $1 and (last_seen, fingerprint) <= ($2, $3)
-                         and reclassified is null";
+            let sql = sql::error_groups::DELETE_UP_TO.postgres;
             tx.execute(sql, &[&namespace, &last_seen, &fingerprint]).await?;
         }
     }
@@ -84,81 +82,27 @@ pub async fn write_group(client: &impl GenericClient, namespace: i32, group: &Gr
     Ok(())
 }
 
-pub async fn groups(store: &PostgresStore, namespace: i32, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
-    let sql = format!(
-        "select {} from error_group where namespace = $1 and (last_seen, fingerprint) < ($2, $3)
-         order by last_seen desc, fingerprint desc limit $4",
-        GroupRow::COLUMNS
-    );
-    let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&sql).await?;
-    let rows = client.query(&statement, &[&namespace, &at.0, &fingerprint, &i64::from(query.limit)]).await?;
-    rows.iter().map(read_group).collect()
-}
-
-pub async fn group(store: &PostgresStore, namespace: i32, fingerprint: i64) -> Result<Option<Group>, StoreError> {
-    let client = store.reader().await?;
-    find_group(&*client, namespace, fingerprint, "").await
-}
-
-pub async fn put_group(
-    store: &PostgresStore,
-    namespace: i32,
-    fingerprint: i64,
-    deed: &Deed,
-    audit: &Audit,
-    now: Timestamp,
-) -> Result<Option<Group>, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    let Some(mut group) = find_group(&tx, namespace, fingerprint, "for update").await? else { return Ok(None) };
-    let before = group.facts();
-    group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
-    write_group(&tx, namespace, &group).await?;
-    let audit = audit.clone().changed(None, Some(group.facts()));
-    audit::note(&tx, Some(&audit), Some(before)).await?;
-    tx.commit().await?;
-    Ok(Some(group))
-}
-
-pub async fn reclassified(store: &PostgresStore) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
-    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
-               where g.reclassified is not null";
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
-    for row in client.query(&statement, &[]).await? {
-        if let Some(class) = Class::from_code(row.get(2)) {
-            found.entry(row.get(0)).or_default().insert(row.get(1), class);
-        }
-    }
-    Ok(found)
-}
-
-pub async fn open_with(
-    store: &PostgresStore,
-    lanes: &[i32],
-    fingerprints: &[i64],
-) -> Result<HashMap<i64, u64>, StoreError> {
-    let sql = "select i.f, (select count(*) from task_open o where o.fingerprint = i.f and o.lane = any($2))
-               from unnest($1::int8[]) as i(f)";
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(sql).await?;
-    let rows = client.query(&statement, &[&fingerprints, &lanes]).await?;
-    Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).cast_unsigned())).collect())
-}
-
 #[async_trait]
 impl ErrorGroupStore for PostgresStore {
     async fn groups(&self, namespace: &str, query: &GroupQuery) -> Result<Vec<Group>, StoreError> {
         let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(Vec::new()) };
-        self.search(groups(self, namespace, query)).await.map_err(StoreError::of_a_read)
+        self.search(async {
+            let sql = format!(
+                "select {} from error_group where namespace = $1 and (last_seen, fingerprint) < ($2, $3)
+         order by last_seen desc, fingerprint desc limit $4",
+                GroupRow::COLUMNS
+            );
+            let (at, fingerprint) = query.after.unwrap_or((Timestamp::MAX, i64::MAX));
+            let rows = self.rows(&sql, &[&namespace, &at.0, &fingerprint, &i64::from(query.limit)]).await?;
+            rows.iter().map(read_group).collect()
+        })
+        .await
     }
 
     async fn group(&self, namespace: &str, fingerprint: i64) -> Result<Option<Group>, StoreError> {
         let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
-        group(self, namespace, fingerprint).await.map_err(StoreError::of_a_read)
+        let client = self.reader().await?;
+        self.read(find_group(&*client, namespace, fingerprint, "")).await
     }
 
     async fn put_group(
@@ -170,15 +114,37 @@ impl ErrorGroupStore for PostgresStore {
         now: Timestamp,
     ) -> Result<Option<Group>, StoreError> {
         let Some(namespace) = self.dictionary.namespace(namespace) else { return Ok(None) };
-        put_group(self, namespace, fingerprint, deed, audit, now).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        let Some(mut group) = find_group(&tx, namespace, fingerprint, "for update").await? else { return Ok(None) };
+        let before = group.facts();
+        group.word = group.word.after(deed, audit.note.as_deref(), audit.actor.as_deref(), now);
+        write_group(&tx, namespace, &group).await?;
+        let audit = audit.clone().changed(None, Some(group.facts()));
+        audit::note(&tx, Some(&audit), Some(before)).await?;
+        tx.commit().await?;
+        Ok(Some(group))
     }
 
     async fn reclassified(&self) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
-        reclassified(self).await.map_err(StoreError::of_a_read)
+        let sql = sql::error_groups::RECLASSIFIED.postgres;
+        let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
+        for row in self.rows(sql, &[]).await? {
+            if let Some(class) = Class::from_code(row.get(2)) {
+                found.entry(row.get(0)).or_default().insert(row.get(1), class);
+            }
+        }
+        Ok(found)
     }
 
     async fn open_with(&self, namespace: &str, fingerprints: &[i64]) -> Result<HashMap<i64, u64>, StoreError> {
         let lanes = self.dictionary.lanes_in(namespace, |_| true);
-        self.search(open_with(self, &lanes, fingerprints)).await.map_err(StoreError::of_a_read)
+        self.search(async {
+            let sql = "select i.f, (select count(*) from task_open o where o.fingerprint = i.f and o.lane = any($2))
+               from unnest($1::int8[]) as i(f)";
+            let rows = self.rows(sql, &[&fingerprints, &lanes]).await?;
+            Ok(rows.iter().map(|row| (row.get(0), row.get::<_, i64>(1).cast_unsigned())).collect())
+        })
+        .await
     }
 }

@@ -9,11 +9,11 @@ use deadpool_postgres::{GenericClient, Object, Transaction};
 use uuid::Uuid;
 
 use super::queries::{HISTORY, load_in, snapshot};
-use super::rows::{Reader, read_history};
+use super::rows::Reader;
 use super::{PostgresStore, epoch, learn};
 use crate::events::{MOST_EVENTS, Sources};
 use crate::page::FeedCursor;
-use crate::row::{corrupt, created_record};
+use crate::row::{HistoryRow, corrupt, created_record};
 use crate::{EventLog, Feed, FeedEvent, StoreError};
 
 /// Rows read at a time; each may stand for a thousand tasks.
@@ -28,62 +28,6 @@ pub struct FeedRow {
     pub ids: Vec<Uuid>,
     pub firsts: Vec<i32>,
     pub lasts: Vec<i32>,
-}
-
-/// What has committed before this call is behind it, and what commits later comes after it.
-pub async fn feed_end(store: &PostgresStore) -> Result<FeedCursor, StoreError> {
-    store.sequencer.run().await?;
-    let client = store.reader().await?;
-    let statement = client.prepare_cached("select position from feed_position order by position desc limit 1").await?;
-    let last: i64 = client.query_one(&statement, &[]).await?.get(0);
-    Ok(FeedCursor::end_of_position(last.cast_unsigned()))
-}
-
-pub async fn feed(store: &PostgresStore, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
-    let mut client = store.reader().await?;
-    let start = up_to_date(store, &client, after.unwrap_or_default()).await?;
-    let tx = snapshot(&mut client).await?;
-    let mut feed = Feed { events: Vec::new(), next: after };
-    let mut rows = rows_from(&tx, start, Some(limit)).await?;
-    rows.truncate(enough(&rows, limit));
-    let sources = sources(store, &tx, &rows).await?;
-    for row in rows {
-        if store.dictionary.namespace_name(row.namespace).is_none() {
-            learn::refresh(&store.pools.learn, &store.dictionary).await?;
-        }
-        let namespace =
-            store.dictionary.namespace_name(row.namespace).ok_or_else(|| corrupt("a namespace in the feed"))?;
-        for item in 0..row.ids.len() {
-            let number = row.skipped.saturating_add(u32::try_from(item).unwrap_or(u32::MAX));
-            let place = FeedCursor { item: number, ..FeedCursor::at(row.position) };
-            if (FeedCursor { seq: u32::MAX, ..place }) <= start {
-                continue;
-            }
-            let (first, last) = (row.firsts[item].cast_unsigned(), row.lasts[item].cast_unsigned());
-            for event in sources.events(row.ids[item], first, last) {
-                let cursor = FeedCursor { seq: event.seq, ..place };
-                if cursor <= start {
-                    continue;
-                }
-                if feed.events.len() >= limit as usize {
-                    return Ok(feed);
-                }
-                feed.next = Some(cursor);
-                feed.events.push(FeedEvent { cursor, namespace: namespace.to_string(), event });
-            }
-        }
-        if row.is_cut {
-            let last = row.skipped.saturating_add(u32::try_from(row.ids.len()).unwrap_or(u32::MAX)).saturating_sub(1);
-            let end = FeedCursor { item: last, seq: u32::MAX, ..FeedCursor::at(row.position) };
-            feed.next = feed.next.max(Some(end));
-            return Ok(feed);
-        }
-        // A cursor at the end of this row that was given out before it had a position is as good.
-        if FeedCursor::end_of_position(row.position) > start {
-            feed.next = Some(FeedCursor::end_of_position(row.position));
-        }
-    }
-    Ok(feed)
 }
 
 /// Where a reader begins, as a position, after everything that has committed by now got one.
@@ -189,7 +133,7 @@ async fn sources(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) 
     );
     let statement = tx.prepare_cached(&sql).await?;
     for found in tx.query(&statement, &[&ids, &lows, &lasts]).await? {
-        sources.add_record(read_history(&mut Reader::new(&found))?.into_record()?);
+        sources.add_record(HistoryRow::read(&mut Reader::new(&found))?.into_record()?);
     }
     let items = rows.iter().flat_map(|row| row.ids.iter().zip(&row.firsts));
     let new: Vec<Uuid> = items.filter(|(_, first)| **first == 1).map(|(id, _)| *id).collect();
@@ -212,15 +156,72 @@ async fn sources(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) 
 #[async_trait]
 impl EventLog for PostgresStore {
     async fn feed(&self, after: Option<FeedCursor>, limit: u32) -> Result<Feed, StoreError> {
-        feed(self, after, limit).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let mut client = self.reader().await?;
+            let start = up_to_date(self, &client, after.unwrap_or_default()).await?;
+            let tx = snapshot(&mut client).await?;
+            let mut feed = Feed { events: Vec::new(), next: after };
+            let mut rows = rows_from(&tx, start, Some(limit)).await?;
+            rows.truncate(enough(&rows, limit));
+            let sources = sources(self, &tx, &rows).await?;
+            for row in rows {
+                if self.dictionary.namespace_name(row.namespace).is_none() {
+                    learn::refresh(&self.pools.learn, &self.dictionary).await?;
+                }
+                let namespace =
+                    self.dictionary.namespace_name(row.namespace).ok_or_else(|| corrupt("a namespace in the feed"))?;
+                for item in 0..row.ids.len() {
+                    let number = row.skipped.saturating_add(u32::try_from(item).unwrap_or(u32::MAX));
+                    let place = FeedCursor { item: number, ..FeedCursor::at(row.position) };
+                    if (FeedCursor { seq: u32::MAX, ..place }) <= start {
+                        continue;
+                    }
+                    let (first, last) = (row.firsts[item].cast_unsigned(), row.lasts[item].cast_unsigned());
+                    for event in sources.events(row.ids[item], first, last) {
+                        let cursor = FeedCursor { seq: event.seq, ..place };
+                        if cursor <= start {
+                            continue;
+                        }
+                        if feed.events.len() >= limit as usize {
+                            return Ok(feed);
+                        }
+                        feed.next = Some(cursor);
+                        feed.events.push(FeedEvent { cursor, namespace: namespace.to_string(), event });
+                    }
+                }
+                if row.is_cut {
+                    let last =
+                        row.skipped.saturating_add(u32::try_from(row.ids.len()).unwrap_or(u32::MAX)).saturating_sub(1);
+                    let end = FeedCursor { item: last, seq: u32::MAX, ..FeedCursor::at(row.position) };
+                    feed.next = feed.next.max(Some(end));
+                    return Ok(feed);
+                }
+                // A cursor at the end of this row that was given out before it had a position is as good.
+                if FeedCursor::end_of_position(row.position) > start {
+                    feed.next = Some(FeedCursor::end_of_position(row.position));
+                }
+            }
+            Ok(feed)
+        })
+        .await
     }
 
+    /// What has committed before this call is behind it, and what commits later comes after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
-        feed_end(self).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            self.sequencer.run().await?;
+            let client = self.reader().await?;
+            let statement =
+                client.prepare_cached("select position from feed_position order by position desc limit 1").await?;
+            let last: i64 = client.query_one(&statement, &[]).await?.get(0);
+            Ok(FeedCursor::end_of_position(last.cast_unsigned()))
+        })
+        .await
     }
 
     async fn feed_cursor(&self, cursor: FeedCursor) -> Result<FeedCursor, StoreError> {
-        translated(&*self.reader().await?, cursor).await.map_err(StoreError::of_a_read)
+        let client = self.reader().await?;
+        self.read(translated(&*client, cursor)).await
     }
 
     async fn epoch(&self) -> Result<String, StoreError> {

@@ -84,24 +84,6 @@ async fn share(client: &Client, locked: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The database's clock against ours, with half of the round trip taken off.
-pub async fn clock_offset(store: &PostgresStore) -> Result<i64, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached("select (extract(epoch from clock_timestamp()) * 1000)::int8").await?;
-    let mut best: Option<(u128, i64)> = None;
-    for _ in 0..3 {
-        let started = std::time::Instant::now();
-        let before = wall_millis();
-        let theirs: i64 = client.query_one(&statement, &[]).await?.get(0);
-        let trip = started.elapsed();
-        let ours = before + i64::try_from(trip.as_millis() / 2).unwrap_or(0);
-        if best.is_none_or(|(shortest, _)| trip.as_micros() < shortest) {
-            best = Some((trip.as_micros(), theirs - ours));
-        }
-    }
-    Ok(best.map_or(0, |(_, offset)| offset))
-}
-
 fn wall_millis() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
@@ -113,8 +95,26 @@ impl InstanceStore for PostgresStore {
         hold(&self.options, name).await
     }
 
+    /// The database's clock against ours, with half of the round trip taken off.
     async fn clock_offset(&self) -> Result<Option<i64>, StoreError> {
-        clock_offset(self).await.map_err(StoreError::of_a_read).map(Some)
+        self.read(async {
+            let client = self.reader().await?;
+            let statement =
+                client.prepare_cached("select (extract(epoch from clock_timestamp()) * 1000)::int8").await?;
+            let mut best: Option<(u128, i64)> = None;
+            for _ in 0..3 {
+                let started = std::time::Instant::now();
+                let before = wall_millis();
+                let theirs: i64 = client.query_one(&statement, &[]).await?.get(0);
+                let trip = started.elapsed();
+                let ours = before + i64::try_from(trip.as_millis() / 2).unwrap_or(0);
+                if best.is_none_or(|(shortest, _)| trip.as_micros() < shortest) {
+                    best = Some((trip.as_micros(), theirs - ours));
+                }
+            }
+            Ok(Some(best.map_or(0, |(_, offset)| offset)))
+        })
+        .await
     }
 
     fn notify(&self) {

@@ -8,11 +8,10 @@ use deadpool_postgres::{GenericClient, Pool, Transaction};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, rules};
-use crate::StoreError;
-use crate::Stored;
 use crate::dictionary::{Dictionary, Learning, LimitsText, News, PolicyText};
 use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::rules::RULED_FROM;
+use crate::{StoreError, Stored, sql};
 
 /// What is read of a lane, in this order.
 const LANE: &str = "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
@@ -25,7 +24,7 @@ const OVERLAP: i32 = 64;
 /// Reads all lanes, in place of what was known. Policies may be many: each is read when somebody first speaks of it.
 pub async fn load(client: &impl GenericClient, dictionary: &Dictionary) -> Result<(), StoreError> {
     let generation: i64 = client.query_one(rules::GENERATION, &[]).await?.get(0);
-    let namespaces = client.query("select id, name from namespace", &[]).await?;
+    let namespaces = client.query(sql::control::NAMESPACES.postgres, &[]).await?;
     let lanes = client.query(&format!("{LANE} order by l.id"), &[]).await?;
     let limited = client.query(&format!("{LIMITED} order by r.id"), &[]).await?;
     dictionary.replace(generation, |into| add_all(into, &namespaces, &lanes, &limited));
@@ -41,7 +40,7 @@ pub async fn refresh(pool: &Pool, dictionary: &Dictionary) -> Result<(), StoreEr
         let client = pool.get().await?;
         let generation: i64 = client.query_one(rules::GENERATION, &[]).await?.get(0);
         let (plain, limited) = dictionary.highest_lanes();
-        let namespaces = client.query("select id, name from namespace", &[]).await?;
+        let namespaces = client.query(sql::control::NAMESPACES.postgres, &[]).await?;
         let statement = client.prepare_cached(&format!("{LANE} where l.id > $1 order by l.id")).await?;
         let lanes = client.query(&statement, &[&plain.saturating_sub(OVERLAP)]).await?;
         let statement = client.prepare_cached(&format!("{LIMITED} where r.id > $1 order by r.id")).await?;
@@ -195,8 +194,7 @@ async fn number_policies(
         for (namespace, _) in policies.iter().filter(|(_, text)| !known.contains(text.digest.as_slice())) {
             *counts.entry(namespace).or_default() += 1;
         }
-        let sql = "select count(*) from policy
-                   where namespace = (select id from namespace where name = $1) and retired is null";
+        let sql = sql::lanes::COUNT_LIVE_POLICIES.postgres;
         for (namespace, count) in counts {
             let used: i64 = tx.query_one(sql, &[&namespace]).await?.get(0);
             dictionary.check_policies(namespace, used.cast_unsigned() + count)?;

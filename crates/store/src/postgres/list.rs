@@ -3,15 +3,12 @@
 use comeback_core::{TaskId, Timestamp};
 use tokio_postgres::types::ToSql;
 
-use super::PostgresStore;
-use super::dependencies;
-use super::learn;
-use super::rows::{Reader, read_done, read_fixed, read_open};
+use super::rows::Reader;
+use super::{PostgresStore, dependencies, learn};
 use crate::dependencies::{MOST_CLOSED, closed_names};
-use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
-use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
-use crate::{ListQuery, StoreError};
-use crate::{Listed, Listing};
+use crate::query::{Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::row::{DoneRow, FixedRow, OpenRow, columns, labels_from_json};
+use crate::{ListQuery, Listed, Listing, StoreError, query};
 
 struct PostgresWords;
 
@@ -157,8 +154,8 @@ async fn half_list(
     statement: &Statement,
 ) -> Result<Vec<Found>, StoreError> {
     let own = match half {
-        Half::Open => columns("o", &OPEN_COLUMNS),
-        Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),
+        Half::Open => columns("o", OpenRow::COLUMNS),
+        Half::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
     };
     let sql = format!(
         "select {own}, p.sort_key, t.key, t.name, t.labels::text, t.external_id,
@@ -175,13 +172,13 @@ async fn half_list(
     let mut readers: Vec<Reader<'_>> = rows.iter().map(Reader::new).collect();
     let stored = match half {
         Half::Open => {
-            let open = readers.iter_mut().map(read_open).collect::<Result<Vec<_>, _>>()?;
+            let open = readers.iter_mut().map(OpenRow::read).collect::<Result<Vec<_>, _>>()?;
             learn::stored_open(store, open).await?
         }
         Half::Done => {
             let mut done = Vec::with_capacity(rows.len());
             for from in &mut readers {
-                done.push((read_done(from)?, read_fixed(from)?));
+                done.push((DoneRow::read(from)?, FixedRow::read(from)?));
             }
             learn::stored_done(store, done).await?
         }

@@ -17,6 +17,7 @@ mod documents;
 mod due;
 mod epoch;
 mod error_groups;
+mod errors;
 mod executions;
 mod feed;
 mod health;
@@ -64,6 +65,7 @@ pub use check::check;
 pub use health::{Health, Holder, HolderKind, health};
 pub use setup::PostgresOptions;
 
+/// A store in a schema of a PostgreSQL database.
 pub struct PostgresStore {
     options: PostgresOptions,
     pools: setup::Pools,
@@ -80,6 +82,7 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// Migrates the schema and connects.
     pub async fn open(options: &PostgresOptions) -> Result<PostgresStore, StoreError> {
         setup::migrate(options).await?;
         let pools = setup::pools(options).await?;
@@ -133,12 +136,29 @@ impl PostgresStore {
         }
     }
 
-    /// A read that may have to look at many rows.
-    async fn search<T>(&self, work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
-        self.searches.run(work).await
+    /// A read of more than one statement. A connection that breaks leaves nothing behind, so trying again may help.
+    async fn read<T>(&self, work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        work.await.map_err(StoreError::of_a_read)
     }
 
-    /// What can only be said by reading a table from end to end.
+    /// A read that may have to look at many rows.
+    async fn search<T>(&self, work: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        self.searches.run(self.read(work)).await
+    }
+
+    /// The rows that one statement reads.
+    async fn rows(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
+        let client = self.reader().await?;
+        let statement = client.prepare_cached(sql).await?;
+        client.query(&statement, parameters).await
+    }
+
+    /// The row that one statement finds.
+    async fn row(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>, StoreError> {
+        Ok(self.rows(sql, parameters).await?.pop())
+    }
+
+    /// Reads a table from end to end.
     async fn counted(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
         let mut client = self.reader().await?;
         let tx = client.transaction().await?;
@@ -149,7 +169,7 @@ impl PostgresStore {
     }
 }
 
-/// What carries the load.
+/// Statements to prepare before the first request.
 fn hot_statements() -> Vec<&'static str> {
     vec![
         &submit::CREATE_PLAIN,
@@ -162,50 +182,4 @@ fn hot_statements() -> Vec<&'static str> {
         &promote::STARTS,
         heartbeat::BEAT,
     ]
-}
-
-impl StoreError {
-    /// A read that broke off has done nothing.
-    fn of_a_read(self) -> StoreError {
-        match self {
-            StoreError::Unknown(what) => StoreError::Unavailable(what),
-            other => other,
-        }
-    }
-}
-
-impl From<tokio_postgres::Error> for StoreError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        use tokio_postgres::error::SqlState;
-        match error.as_db_error() {
-            // The connection went away in the middle: what was asked may have been done or not.
-            None => StoreError::Unknown(error.to_string()),
-            Some(db) => {
-                let message = format!("{} ({})", db.message(), db.code().code());
-                let passing = [
-                    SqlState::T_R_SERIALIZATION_FAILURE,
-                    SqlState::T_R_DEADLOCK_DETECTED,
-                    SqlState::LOCK_NOT_AVAILABLE,
-                    SqlState::QUERY_CANCELED,
-                    SqlState::TOO_MANY_CONNECTIONS,
-                    SqlState::ADMIN_SHUTDOWN,
-                    SqlState::CRASH_SHUTDOWN,
-                    SqlState::CANNOT_CONNECT_NOW,
-                    SqlState::DISK_FULL,
-                    SqlState::READ_ONLY_SQL_TRANSACTION,
-                    SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT,
-                ];
-                match passing.contains(db.code()) {
-                    true => StoreError::Unavailable(message),
-                    false => StoreError::Refused(message),
-                }
-            }
-        }
-    }
-}
-
-impl From<deadpool_postgres::PoolError> for StoreError {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
-        StoreError::Unavailable(error.to_string())
-    }
 }

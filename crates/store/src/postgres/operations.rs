@@ -14,11 +14,9 @@ use super::control::pause_lock;
 use super::{PostgresStore, audit};
 use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
 use crate::row::corrupt;
-use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used};
+use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used, sql};
 
-const WHAT: &str =
-    "select o.id, n.name, o.version, o.state, o.total, o.due, o.body, o.standing, o.created_at, o.updated_at,
-       o.ended_at, o.done, o.undone from operation o join namespace n on n.id = o.namespace";
+const WHAT: &str = sql::operations::SELECT.postgres;
 
 fn read(row: &Row) -> Result<Operation, StoreError> {
     let at = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp);
@@ -44,146 +42,7 @@ async fn all(
     condition: &str,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Operation>, StoreError> {
-    let client = store.reader().await?;
-    let statement = client.prepare_cached(&format!("{WHAT} where {condition}")).await?;
-    client.query(&statement, values).await?.iter().map(read).collect()
-}
-
-pub async fn one(store: &PostgresStore, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
-    Ok(all(store, "o.id = $1 and n.name = $2", &[&id, &namespace]).await?.pop())
-}
-
-/// Newest first.
-pub async fn page(
-    store: &PostgresStore,
-    namespace: &str,
-    before: Option<Uuid>,
-    limit: u32,
-) -> Result<Vec<Operation>, StoreError> {
-    let before = before.unwrap_or(Uuid::max());
-    let condition = "n.name = $1 and o.id < $2 order by o.id desc limit $3";
-    all(store, condition, &[&namespace, &before, &i64::from(limit)]).await
-}
-
-pub async fn due(store: &PostgresStore, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
-    all(store, "o.due <= $1 order by o.due, o.id limit $2", &[&now.0, &i64::from(limit)]).await
-}
-
-/// The key comes before what it stands for: whoever uses it at the same moment waits for us here.
-pub async fn start(
-    store: &PostgresStore,
-    operation: &Operation,
-    ids: &[TaskId],
-    key: Option<&Idempotency>,
-    audit: Option<&Audit>,
-    now: Timestamp,
-) -> Result<Started, StoreError> {
-    let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&operation.namespace]).await?;
-    let tx = client.transaction().await?;
-    if let Some(key) = key {
-        let answer = operation.id.to_string();
-        let taken = tx
-            .execute(
-                "insert into idempotency (namespace, scope, key, digest, answer, at)
-                 select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
-                &[&operation.namespace, &key.scope, &key.key, &key.digest.as_slice(), &answer, &now.0],
-            )
-            .await?;
-        if taken == 0 {
-            let sql = "select digest, answer from idempotency
-                       where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
-            let row = tx.query_one(sql, &[&operation.namespace, &key.scope, &key.key]).await?;
-            if row.get::<_, &[u8]>(0) != key.digest {
-                return Ok(Started::Mismatch);
-            }
-            let first = row.get::<_, &str>(1).parse().map_err(|_| corrupt("the answer of a key"))?;
-            return Ok(Started::Repeated(first));
-        }
-    }
-    let (total, due) = (operation.total.cast_signed(), operation.due.map(|at| at.0));
-    tx.execute(
-        "insert into operation (id, namespace, version, state, total, due, body, standing, created_at, updated_at)
-         select $2, id, 1, $3, $4, $5, $6, $7, $8, $8 from namespace where name = $1",
-        &[
-            &operation.namespace,
-            &operation.id,
-            &operation.state.code(),
-            &total,
-            &due,
-            &operation.body,
-            &operation.standing,
-            &now.0,
-        ],
-    )
-    .await?;
-    let parts = parts(ids);
-    tx.execute(
-        "insert into operation_part (operation, part, ids)
-         select $1, (place - 1)::int4, ids from unnest($2::bytea[]) with ordinality as part(ids, place)",
-        &[&operation.id, &parts],
-    )
-    .await?;
-    audit::note(&tx, audit, None).await?;
-    tx.commit().await?;
-    Ok(Started::New)
-}
-
-pub async fn put(
-    store: &PostgresStore,
-    operation: &Operation,
-    on_behalf_of: Option<Loop>,
-    audit: Option<&Audit>,
-    now: Timestamp,
-) -> Result<Applied, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    if let Some(name) = on_behalf_of
-        && pause_lock(&tx, name, now).await?
-    {
-        return Ok(Applied::Paused);
-    }
-    let statement = tx
-        .prepare_cached(
-            "update operation set version = version + 1, state = $3, due = $4, standing = $5, updated_at = $6, ended_at = $7,
-               done = $8, undone = $9
-             where id = $1 and version = $2",
-        )
-        .await?;
-    let (version, due) = (operation.version.cast_signed(), operation.due.map(|at| at.0));
-    let ended = operation.ended_at.map(|at| at.0);
-    let (done, undone) = (operation.done.cast_signed(), operation.undone.cast_signed());
-    let values: [&(dyn ToSql + Sync); 9] =
-        [&operation.id, &version, &operation.state.code(), &due, &operation.standing, &now.0, &ended, &done, &undone];
-    if tx.execute(&statement, &values).await? == 0 {
-        return Ok(Applied::Stale);
-    }
-    for sql in recounts(operation) {
-        tx.execute(sql, &[&operation.id]).await?;
-    }
-    audit::note(&tx, audit, None).await?;
-    tx.commit().await?;
-    Ok(Applied::Done)
-}
-
-pub async fn ids(store: &PostgresStore, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
-    let (first, last) = parts_of(from, to);
-    let client = store.reader().await?;
-    let sql = "select ids from operation_part where operation = $1 and part between $2 and $3 order by part";
-    let statement = client.prepare_cached(sql).await?;
-    let rows = client.query(&statement, &[&id, &first, &last]).await?;
-    let rows: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
-    ids_of(&rows, from, to)
-}
-
-pub async fn marks(store: &PostgresStore, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
-    let client = store.reader().await?;
-    let sql = "select task_id, was, undone from operation_task where operation = $1 and task_id = any($2)";
-    let statement = client.prepare_cached(sql).await?;
-    let tasks: Vec<Uuid> = tasks.iter().map(|task| task.0).collect();
-    let rows = client.query(&statement, &[&id, &tasks]).await?;
-    let mark = |row: &Row| Marked { was: row.get(1), undone: row.get::<_, i16>(2) != 0 };
-    Ok(rows.iter().map(|row| (TaskId(row.get(0)), mark(row))).collect())
+    store.rows(&format!("{WHAT} where {condition}"), values).await?.iter().map(read).collect()
 }
 
 /// Marks the steps that these commits take, before what they do: an abort that was acknowledged is seen, and waits for what is under
@@ -290,14 +149,15 @@ pub async fn prune(tx: &Transaction<'_>, before: Timestamp, limit: u32) -> Resul
         if left == 0 {
             return Ok(false);
         }
-        tx.execute("delete from operation_part where operation = $1", &[id]).await?;
-        tx.execute("delete from operation where id = $1", &[id]).await?;
+        tx.execute(sql::operations::DELETE_IDS.postgres, &[id]).await?;
+        tx.execute(sql::operations::DELETE.postgres, &[id]).await?;
     }
     Ok(ended.len() < limit as usize)
 }
 
 #[async_trait]
 impl OperationStore for PostgresStore {
+    /// The key comes before what it stands for: whoever uses it at the same moment waits for us here.
     async fn start_operation(
         &self,
         operation: &Operation,
@@ -306,24 +166,79 @@ impl OperationStore for PostgresStore {
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Started, StoreError> {
-        start(self, operation, ids, key, audit, now).await
+        let mut client = self.writer().await?;
+        client.execute(sql::control::ADD_NAMESPACE.postgres, &[&operation.namespace]).await?;
+        let tx = client.transaction().await?;
+        if let Some(key) = key {
+            let answer = operation.id.to_string();
+            let taken = tx
+                .execute(
+                    "insert into idempotency (namespace, scope, key, digest, answer, at)
+                     select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
+                    &[&operation.namespace, &key.scope, &key.key, &key.digest.as_slice(), &answer, &now.0],
+                )
+                .await?;
+            if taken == 0 {
+                let sql = "select digest, answer from idempotency
+                           where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
+                let row = tx.query_one(sql, &[&operation.namespace, &key.scope, &key.key]).await?;
+                if row.get::<_, &[u8]>(0) != key.digest {
+                    return Ok(Started::Mismatch);
+                }
+                let first = row.get::<_, &str>(1).parse().map_err(|_| corrupt("the answer of a key"))?;
+                return Ok(Started::Repeated(first));
+            }
+        }
+        let (total, due) = (operation.total.cast_signed(), operation.due.map(|at| at.0));
+        tx.execute(
+            "insert into operation (id, namespace, version, state, total, due, body, standing, created_at, updated_at)
+             select $2, id, 1, $3, $4, $5, $6, $7, $8, $8 from namespace where name = $1",
+            &[
+                &operation.namespace,
+                &operation.id,
+                &operation.state.code(),
+                &total,
+                &due,
+                &operation.body,
+                &operation.standing,
+                &now.0,
+            ],
+        )
+        .await?;
+        let parts = parts(ids);
+        tx.execute(
+            "insert into operation_part (operation, part, ids)
+             select $1, (place - 1)::int4, ids from unnest($2::bytea[]) with ordinality as part(ids, place)",
+            &[&operation.id, &parts],
+        )
+        .await?;
+        audit::note(&tx, audit, None).await?;
+        tx.commit().await?;
+        Ok(Started::New)
     }
 
     async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
-        one(self, namespace, id).await.map_err(StoreError::of_a_read)
+        self.read(async { Ok(all(self, "o.id = $1 and n.name = $2", &[&id, &namespace]).await?.pop()) }).await
     }
 
+    /// Newest first.
     async fn operations(
         &self,
         namespace: &str,
         before: Option<Uuid>,
         limit: u32,
     ) -> Result<Vec<Operation>, StoreError> {
-        page(self, namespace, before, limit).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let before = before.unwrap_or(Uuid::max());
+            let condition = "n.name = $1 and o.id < $2 order by o.id desc limit $3";
+            all(self, condition, &[&namespace, &before, &i64::from(limit)]).await
+        })
+        .await
     }
 
     async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
-        due(self, now, limit).await.map_err(StoreError::of_a_read)
+        self.read(async { all(self, "o.due <= $1 order by o.due, o.id limit $2", &[&now.0, &i64::from(limit)]).await })
+            .await
     }
 
     async fn put_operation(
@@ -333,14 +248,52 @@ impl OperationStore for PostgresStore {
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        put(self, operation, on_behalf_of, audit, now).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        if let Some(name) = on_behalf_of
+            && pause_lock(&tx, name, now).await?
+        {
+            return Ok(Applied::Paused);
+        }
+        let statement = tx.prepare_cached(sql::operations::UPDATE.postgres).await?;
+        let (version, due) = (operation.version.cast_signed(), operation.due.map(|at| at.0));
+        let ended = operation.ended_at.map(|at| at.0);
+        let (done, undone) = (operation.done.cast_signed(), operation.undone.cast_signed());
+        let values: [&(dyn ToSql + Sync); 9] = [
+            &operation.id,
+            &version,
+            &operation.state.code(),
+            &due,
+            &operation.standing,
+            &now.0,
+            &ended,
+            &done,
+            &undone,
+        ];
+        if tx.execute(&statement, &values).await? == 0 {
+            return Ok(Applied::Stale);
+        }
+        for sql in recounts(operation) {
+            tx.execute(sql, &[&operation.id]).await?;
+        }
+        audit::note(&tx, audit, None).await?;
+        tx.commit().await?;
+        Ok(Applied::Done)
     }
 
     async fn operation_ids(&self, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
-        ids(self, id, from, to).await.map_err(StoreError::of_a_read)
+        let (first, last) = parts_of(from, to);
+        let sql = sql::operations::IDS.postgres;
+        let rows = self.rows(sql, &[&id, &first, &last]).await?;
+        let rows: Vec<Vec<u8>> = rows.iter().map(|row| row.get(0)).collect();
+        ids_of(&rows, from, to)
     }
 
     async fn marks(&self, id: Uuid, tasks: &[TaskId]) -> Result<HashMap<TaskId, Marked>, StoreError> {
-        marks(self, id, tasks).await.map_err(StoreError::of_a_read)
+        let sql = "select task_id, was, undone from operation_task where operation = $1 and task_id = any($2)";
+        let tasks: Vec<Uuid> = tasks.iter().map(|task| task.0).collect();
+        let rows = self.rows(sql, &[&id, &tasks]).await?;
+        let mark = |row: &Row| Marked { was: row.get(1), undone: row.get::<_, i16>(2) != 0 };
+        Ok(rows.iter().map(|row| (TaskId(row.get(0)), mark(row))).collect())
     }
 }

@@ -5,7 +5,7 @@ use comeback_core::{TaskId, Timestamp};
 use deadpool_postgres::Transaction;
 
 use super::PostgresStore;
-use crate::StoreError;
+use crate::{StoreError, sql};
 
 /// Whether somebody else has edited one of them since. Every edit comes with a new version of its task, so whoever names the
 /// newest of those sees all edits that were before.
@@ -22,18 +22,13 @@ pub async fn moved_on(tx: &Transaction<'_>, edits: &[NewPayload]) -> Result<bool
 
 pub async fn write(tx: &Transaction<'_>, edit: &NewPayload) -> Result<(), StoreError> {
     let (version, last_run) = (edit.edited.cast_signed(), edit.last_run.cast_signed());
-    tx.execute(
-        "insert into task_payload (task_id, version, payload, last_run, at, actor)
-         select id, $2, payload, $3, $4, $5 from task where id = $1",
-        &[&edit.task.0, &version, &last_run, &edit.at.0, &edit.by],
-    )
-    .await?;
-    tx.execute("update task set payload = $2 where id = $1", &[&edit.task.0, &&*edit.payload]).await?;
+    tx.execute(sql::tasks::KEEP_PAYLOAD.postgres, &[&edit.task.0, &version, &last_run, &edit.at.0, &edit.by]).await?;
+    tx.execute(sql::tasks::SET_PAYLOAD.postgres, &[&edit.task.0, &&*edit.payload]).await?;
     Ok(())
 }
 
 pub async fn old(store: &PostgresStore, task: TaskId) -> Result<Vec<OldPayload>, StoreError> {
-    let sql = "select version, payload, last_run, at, actor from task_payload where task_id = $1 order by version";
+    let sql = sql::tasks::OLD_PAYLOADS.postgres;
     let client = store.reader().await?;
     let rows = client.query(sql, &[&task.0]).await?;
     let read = |row: &tokio_postgres::Row| OldPayload {

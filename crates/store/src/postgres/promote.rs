@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::apply::{append, lock_executions, take_turns, update_open, write_executions, write_feed};
 use super::control::{pause_lock, unless_paused};
-use super::rows::{Reader, read_open};
+use super::rows::Reader;
 use super::{PostgresStore, learn};
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt};
+use crate::row::{Fixed, OpenRow, READY, RETRY_DUE, columns, corrupt};
 use crate::{Loop, Promote, Promoted, StoreError};
 
 /// Lone tasks whose small events are carried: one statement moves them all.
@@ -108,11 +108,11 @@ async fn promote_step_by_step(
          join task_open o on o.id = i.id and o.version = i.version
          where o.hold + 0 = 0 and (o.expires_at is null or o.expires_at > $1) and o.lane = any($3::int4[])
          order by o.due, o.id for update of o skip locked",
-        columns("o", &OPEN_COLUMNS)
+        columns("o", OpenRow::COLUMNS)
     );
     let statement = tx.prepare_cached(&sql).await?;
     let rows = tx.query(&statement, &[&now.0, &ids, &slow, &versions]).await?;
-    let open: Vec<OpenRow> = rows.iter().map(|row| read_open(&mut Reader::new(row))).collect::<Result<_, _>>()?;
+    let open: Vec<OpenRow> = rows.iter().map(|row| OpenRow::read(&mut Reader::new(row))).collect::<Result<_, _>>()?;
     let dedupe: Vec<i16> = open.iter().map(|row| row.dedupe).collect();
     let mut writes = Vec::new();
     let mut told: Vec<(i32, Record, u32)> = Vec::new();

@@ -8,7 +8,7 @@ use super::control::pause_lock;
 use super::submit::submit_in;
 use super::{PostgresStore, audit, learn, rules};
 use crate::audit::as_json;
-use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission};
+use crate::{Applied, Follower, Following, Loop, ResourceStore, StoreError, Submission, sql};
 
 fn of(sort: Following) -> String {
     let table = sort.table();
@@ -32,82 +32,6 @@ fn read(sort: Following, row: &Row) -> Follower {
     }
 }
 
-pub async fn one(
-    store: &PostgresStore,
-    sort: Following,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Follower>, StoreError> {
-    let (client, what) = (store.reader().await?, of(sort));
-    let statement = client.prepare_cached(&format!("{what} where n.name = $1 and s.name = $2")).await?;
-    Ok(client.query_opt(&statement, &[&namespace, &name]).await?.map(|row| read(sort, &row)))
-}
-
-pub async fn page(
-    store: &PostgresStore,
-    sort: Following,
-    namespace: &str,
-    after: &str,
-    limit: u32,
-) -> Result<Vec<Follower>, StoreError> {
-    let (client, what) = (store.reader().await?, of(sort));
-    let sql = format!("{what} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
-    let statement = client.prepare_cached(&sql).await?;
-    let rows = client.query(&statement, &[&namespace, &after, &i64::from(limit)]).await?;
-    Ok(rows.iter().map(|row| read(sort, row)).collect())
-}
-
-pub async fn due(
-    store: &PostgresStore,
-    sort: Following,
-    now: Timestamp,
-    limit: u32,
-) -> Result<Vec<Follower>, StoreError> {
-    let (client, what) = (store.reader().await?, of(sort));
-    let sql = format!("{what} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
-    let statement = client.prepare_cached(&sql).await?;
-    let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
-    Ok(rows.iter().map(|row| read(sort, row)).collect())
-}
-
-pub async fn active(
-    store: &PostgresStore,
-    sort: Following,
-    after: Option<(&str, &str)>,
-    limit: u32,
-) -> Result<Vec<Follower>, StoreError> {
-    let (client, what) = (store.reader().await?, of(sort));
-    let sql = format!(
-        "{what} where s.due is not null and (n.name collate \"C\", s.name collate \"C\") > ($1, $2)
-         order by n.name collate \"C\", s.name collate \"C\" limit $3"
-    );
-    let statement = client.prepare_cached(&sql).await?;
-    let (namespace, name) = after.unwrap_or(("", ""));
-    let rows = client.query(&statement, &[&namespace, &name, &i64::from(limit)]).await?;
-    Ok(rows.iter().map(|row| read(sort, row)).collect())
-}
-
-/// Two who fire the same instant: the version lets one of them through.
-pub async fn put(
-    store: &PostgresStore,
-    follower: &Follower,
-    start: Option<&Submission>,
-    on_behalf_of: Option<Loop>,
-    audit: Option<&Audit>,
-    now: Timestamp,
-) -> Result<Applied, StoreError> {
-    loop {
-        let book = store.dictionary.rules();
-        let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
-        learn::learn_anyway(store, store.dictionary.news(&placed)).await?;
-        if let Some(applied) = put_placed(store, follower, &placed, book.generation, on_behalf_of, audit, now).await? {
-            return Ok(applied);
-        }
-        // A rule has changed since we looked where its tasks belong.
-        rules::refresh(&store.pools.learn, &store.dictionary).await?;
-    }
-}
-
 /// Nothing if other rules are in force by now.
 async fn put_placed(
     store: &PostgresStore,
@@ -119,7 +43,7 @@ async fn put_placed(
     now: Timestamp,
 ) -> Result<Option<Applied>, StoreError> {
     let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&follower.namespace]).await?;
+    client.execute(sql::control::ADD_NAMESPACE.postgres, &[&follower.namespace]).await?;
     let tx = client.transaction().await?;
     if !start.is_empty() && rules::now_in_force(store, &tx).await?.generation != generation {
         return Ok(None);
@@ -159,30 +83,14 @@ async fn put_placed(
     Ok(Some(Applied::Done))
 }
 
-pub async fn delete(
-    store: &PostgresStore,
-    sort: Following,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<bool, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    let table = sort.table();
-    let sql = format!(
-        "delete from {table} s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2
-         returning s.body"
-    );
-    let body: Option<String> = tx.query_opt(&sql, &[&namespace, &name]).await?.map(|row| row.get(0));
-    audit::note(&tx, audit.filter(|_| body.is_some()), body.as_deref().map(as_json)).await?;
-    tx.commit().await?;
-    Ok(body.is_some())
-}
-
 #[async_trait]
 impl ResourceStore for PostgresStore {
     async fn follower(&self, sort: Following, namespace: &str, name: &str) -> Result<Option<Follower>, StoreError> {
-        one(self, sort, namespace, name).await.map_err(StoreError::of_a_read)
+        let what = of(sort);
+        Ok(self
+            .row(&format!("{what} where n.name = $1 and s.name = $2"), &[&namespace, &name])
+            .await?
+            .map(|row| read(sort, &row)))
     }
 
     async fn followers(
@@ -192,11 +100,18 @@ impl ResourceStore for PostgresStore {
         after: &str,
         limit: u32,
     ) -> Result<Vec<Follower>, StoreError> {
-        page(self, sort, namespace, after, limit).await.map_err(StoreError::of_a_read)
+        let what = of(sort);
+        let sql =
+            format!("{what} where n.name = $1 and s.name collate \"C\" > $2 order by s.name collate \"C\" limit $3");
+        let rows = self.rows(&sql, &[&namespace, &after, &i64::from(limit)]).await?;
+        Ok(rows.iter().map(|row| read(sort, row)).collect())
     }
 
     async fn due_followers(&self, sort: Following, now: Timestamp, limit: u32) -> Result<Vec<Follower>, StoreError> {
-        due(self, sort, now, limit).await.map_err(StoreError::of_a_read)
+        let what = of(sort);
+        let sql = format!("{what} where s.due <= $1 order by s.due, s.namespace, s.name limit $2");
+        let rows = self.rows(&sql, &[&now.0, &i64::from(limit)]).await?;
+        Ok(rows.iter().map(|row| read(sort, row)).collect())
     }
 
     async fn active_followers(
@@ -205,9 +120,17 @@ impl ResourceStore for PostgresStore {
         after: Option<(&str, &str)>,
         limit: u32,
     ) -> Result<Vec<Follower>, StoreError> {
-        active(self, sort, after, limit).await.map_err(StoreError::of_a_read)
+        let what = of(sort);
+        let sql = format!(
+            "{what} where s.due is not null and (n.name collate \"C\", s.name collate \"C\") > ($1, $2)
+             order by n.name collate \"C\", s.name collate \"C\" limit $3"
+        );
+        let (namespace, name) = after.unwrap_or(("", ""));
+        let rows = self.rows(&sql, &[&namespace, &name, &i64::from(limit)]).await?;
+        Ok(rows.iter().map(|row| read(sort, row)).collect())
     }
 
+    /// Two who fire the same instant: the version lets one of them through.
     async fn put_follower(
         &self,
         follower: &Follower,
@@ -216,7 +139,18 @@ impl ResourceStore for PostgresStore {
         audit: Option<&Audit>,
         now: Timestamp,
     ) -> Result<Applied, StoreError> {
-        put(self, follower, start, on_behalf_of, audit, now).await
+        loop {
+            let book = self.dictionary.rules();
+            let placed = book.place(start.map(std::slice::from_ref).unwrap_or_default());
+            learn::learn_anyway(self, self.dictionary.news(&placed)).await?;
+            if let Some(applied) =
+                put_placed(self, follower, &placed, book.generation, on_behalf_of, audit, now).await?
+            {
+                return Ok(applied);
+            }
+            // A rule has changed since we looked where its tasks belong.
+            rules::refresh(&self.pools.learn, &self.dictionary).await?;
+        }
     }
 
     async fn delete_follower(
@@ -226,6 +160,16 @@ impl ResourceStore for PostgresStore {
         name: &str,
         audit: Option<&Audit>,
     ) -> Result<bool, StoreError> {
-        delete(self, sort, namespace, name, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        let table = sort.table();
+        let sql = format!(
+            "delete from {table} s using namespace n where n.id = s.namespace and n.name = $1 and s.name = $2
+             returning s.body"
+        );
+        let body: Option<String> = tx.query_opt(&sql, &[&namespace, &name]).await?.map(|row| row.get(0));
+        audit::note(&tx, audit.filter(|_| body.is_some()), body.as_deref().map(as_json)).await?;
+        tx.commit().await?;
+        Ok(body.is_some())
     }
 }

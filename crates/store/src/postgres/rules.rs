@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use comeback_core::admission::{Admission, Candidate, Key, Rule, Used, Used as InUse, weight};
+use comeback_core::admission::{Admission, Candidate, Key, Rule, Used as InUse, weight};
 use comeback_core::{Audit, ExecutionId, Lane, Tally, Timestamp};
 use deadpool_postgres::{GenericClient, Pool, Transaction};
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
 use crate::rules::{
     Belongs, Open, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle,
 };
-use crate::{ClaimRequest, Claimed, Loop, RuleStore, Settled, StoreError, dependencies as guards, rules};
+use crate::{ClaimRequest, Claimed, Loop, RuleStore, Settled, StoreError, dependencies as guards, rules, sql};
 
 /// The first of the two numbers of such locks; the second is made of what is counted.
 const LOCK: i32 = 0x6363;
@@ -32,7 +32,7 @@ const LOCK: i32 = 0x6363;
 /// Lanes with limits that one claim takes from: the database has room for so many locks only.
 const MOST_LANES: usize = 64;
 
-pub const GENERATION: &str = "select generation from rule_state";
+pub const GENERATION: &str = sql::rules::GENERATION.postgres;
 
 /// The rules as they are for this transaction: until it ends nobody changes them.
 pub async fn now_in_force(store: &PostgresStore, tx: &Transaction<'_>) -> Result<Arc<RuleBook>, StoreError> {
@@ -61,7 +61,7 @@ pub async fn catch_up(tx: &Transaction<'_>, dictionary: &Dictionary) -> Result<(
 }
 
 pub async fn read(client: &impl GenericClient, generation: i64) -> Result<RuleBook, StoreError> {
-    let sql = "select n.name, r.body from rule r join namespace n on n.id = r.namespace order by r.namespace, r.name";
+    let sql = sql::rules::ALL.postgres;
     let rows = client.query(sql, &[]).await?;
     RuleBook::read(generation, rows.iter().map(|row| (row.get(0), row.get(1))))
 }
@@ -86,7 +86,7 @@ pub async fn put(
     now: Timestamp,
 ) -> Result<Option<i64>, StoreError> {
     let mut client = store.writer().await?;
-    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
+    client.execute(sql::control::ADD_NAMESPACE.postgres, &[&namespace]).await?;
     let tx = client.transaction().await?;
     tx.batch_execute("lock table rule_state in access exclusive mode").await?;
     let sql = "select r.body from rule r join namespace n on n.id = r.namespace where n.name = $1 and r.name = $2";
@@ -103,44 +103,6 @@ pub async fn put(
     commit_change(store, tx, changed).await
 }
 
-pub async fn delete(
-    store: &PostgresStore,
-    namespace: &str,
-    name: &str,
-    audit: Option<&Audit>,
-) -> Result<Option<i64>, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    tx.batch_execute("lock table rule_state in access exclusive mode").await?;
-    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = $2
-               returning r.body";
-    let old: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
-    audit::note(&tx, audit.filter(|_| old.is_some()), old.as_deref().map(as_json)).await?;
-    commit_change(store, tx, u64::from(old.is_some())).await
-}
-
-pub async fn delete_unused(
-    store: &PostgresStore,
-    namespace: &str,
-    names: &[String],
-) -> Result<Option<i64>, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    tx.batch_execute("lock table rule_state in access exclusive mode").await?;
-    if !tx.query_one(rules::SETTLED, &[]).await?.get::<_, bool>(0) {
-        return Ok(None);
-    }
-    let generation: i64 = tx.query_one(GENERATION, &[]).await?.get(0);
-    catch_up(&tx, &store.dictionary).await?;
-    learn::learn_limited(&tx, &store.dictionary, generation).await?;
-    let rows = tx.query(&rules::open_lanes_with_limits(), &[]).await?;
-    let lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
-    let unused = rules::unused(&store.dictionary, namespace, names, &lanes);
-    let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = any($2)";
-    let changed = tx.execute(sql, &[&namespace, &unused]).await?;
-    commit_change(store, tx, changed).await
-}
-
 async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64) -> Result<Option<i64>, StoreError> {
     if changed == 0 {
         return Ok(None);
@@ -153,26 +115,6 @@ async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64)
     store.dictionary.learn_rules(book);
     store.wake.dictionary_grew();
     Ok(Some(generation))
-}
-
-pub async fn used(store: &PostgresStore, namespace: &str) -> Result<Vec<(Key, Used)>, StoreError> {
-    let client = store.reader().await?;
-    let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
-    learn::learn_limited(&*client, &store.dictionary, generation).await?;
-    Ok(rules::by_key(&store.dictionary, namespace, in_use(&*client, None).await?))
-}
-
-/// The number of open tasks that count under a key.
-pub async fn open_under(store: &PostgresStore, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
-    let client = store.reader().await?;
-    let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
-    learn::learn_limited(&*client, &store.dictionary, generation).await?;
-    let lanes = store.dictionary.lanes_under(namespace, key);
-    let sql = format!(
-        "select count(*) from (select 1 from task_open where lane >= {RULED_FROM} and lane = any($1) limit $2) as x"
-    );
-    let row = client.query_one(&client.prepare_cached(&sql).await?, &[&lanes, &i64::from(limit)]).await?;
-    Ok(row.get::<_, i64>(0).unsigned_abs())
 }
 
 /// What runs in some lanes, and in all that have limits.
@@ -433,7 +375,7 @@ async fn belongings(client: &impl GenericClient, whose: Whose) -> Result<Vec<Bel
 
 pub async fn carry(store: &PostgresStore, execution: Uuid, kind: &str, names: &[String]) -> Result<u64, StoreError> {
     let client = store.writer().await?;
-    let rows = client.query("select distinct lane from task_open where execution_id = $1", &[&execution]).await?;
+    let rows = client.query(sql::tasks::LANES_OF_EXECUTION.postgres, &[&execution]).await?;
     let mut lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     learn::know(store, lanes.iter().map(|id| (*id, None))).await?;
     lanes.retain(|id| store.dictionary.lane(*id).is_some_and(|lane| lane.kind == kind));
@@ -456,7 +398,7 @@ impl RuleTables for PostgresStore {
         let mut client = self.writer().await?;
         let tx = client.transaction().await?;
         now_in_force(self, &tx).await?;
-        let row = tx.query_one("select generation, settled, swept from rule_state", &[]).await?;
+        let row = tx.query_one(sql::rules::STATE.postgres, &[]).await?;
         tx.commit().await?;
         Ok(RuleState { generation: row.get(0), settled: row.get(1), swept: row.get(2) })
     }
@@ -509,7 +451,7 @@ impl RuleTables for PostgresStore {
 #[async_trait]
 impl RuleStore for PostgresStore {
     async fn rules(&self, namespace: &str) -> Result<Vec<Rule>, StoreError> {
-        let book = refresh(&self.pools.read, &self.dictionary).await.map_err(StoreError::of_a_read)?;
+        let book = self.read(refresh(&self.pools.read, &self.dictionary)).await?;
         Ok(book.of(namespace).to_vec())
     }
 
@@ -524,11 +466,32 @@ impl RuleStore for PostgresStore {
     }
 
     async fn delete_rule(&self, namespace: &str, name: &str, audit: Option<&Audit>) -> Result<Option<i64>, StoreError> {
-        delete(self, namespace, name, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+        let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = $2
+                   returning r.body";
+        let old: Option<String> = tx.query_opt(sql, &[&namespace, &name]).await?.map(|row| row.get(0));
+        audit::note(&tx, audit.filter(|_| old.is_some()), old.as_deref().map(as_json)).await?;
+        commit_change(self, tx, u64::from(old.is_some())).await
     }
 
     async fn delete_unused_rules(&self, namespace: &str, names: &[String]) -> Result<Option<i64>, StoreError> {
-        delete_unused(self, namespace, names).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        tx.batch_execute("lock table rule_state in access exclusive mode").await?;
+        if !tx.query_one(rules::SETTLED, &[]).await?.get::<_, bool>(0) {
+            return Ok(None);
+        }
+        let generation: i64 = tx.query_one(GENERATION, &[]).await?.get(0);
+        catch_up(&tx, &self.dictionary).await?;
+        learn::learn_limited(&tx, &self.dictionary, generation).await?;
+        let rows = tx.query(&rules::open_lanes_with_limits(), &[]).await?;
+        let lanes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        let unused = rules::unused(&self.dictionary, namespace, names, &lanes);
+        let sql = "delete from rule r using namespace n where n.id = r.namespace and n.name = $1 and r.name = any($2)";
+        let changed = tx.execute(sql, &[&namespace, &unused]).await?;
+        commit_change(self, tx, changed).await
     }
 
     async fn settle_rules(&self) -> Result<Settled, StoreError> {
@@ -540,11 +503,28 @@ impl RuleStore for PostgresStore {
     }
 
     async fn in_use(&self, namespace: &str) -> Result<Vec<(Key, InUse)>, StoreError> {
-        used(self, namespace).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let client = self.reader().await?;
+            let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
+            learn::learn_limited(&*client, &self.dictionary, generation).await?;
+            Ok(rules::by_key(&self.dictionary, namespace, in_use(&*client, None).await?))
+        })
+        .await
     }
 
     async fn open_under(&self, namespace: &str, key: &Key, limit: u32) -> Result<u64, StoreError> {
-        open_under(self, namespace, key, limit).await.map_err(StoreError::of_a_read)
+        let sql = format!(
+            "select count(*) from (select 1 from task_open where lane >= {RULED_FROM} and lane = any($1) limit $2) as x"
+        );
+        self.read(async {
+            let client = self.reader().await?;
+            let generation: i64 = client.query_one(GENERATION, &[]).await?.get(0);
+            learn::learn_limited(&*client, &self.dictionary, generation).await?;
+            let lanes = self.dictionary.lanes_under(namespace, key);
+            let row = client.query_one(&client.prepare_cached(&sql).await?, &[&lanes, &i64::from(limit)]).await?;
+            Ok(row.get::<_, i64>(0).unsigned_abs())
+        })
+        .await
     }
 
     fn held_by_rules(&self) -> u64 {

@@ -17,8 +17,8 @@ use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 
 use super::feed;
-use crate::StoreError;
 use crate::page::FeedCursor;
+use crate::{StoreError, sql};
 
 /// At the earliest so long after the last pass the next one begins: what commits meanwhile shares it.
 const GATHER: Duration = Duration::from_millis(10);
@@ -159,7 +159,7 @@ async fn translate_stored(tx: &tokio_postgres::Transaction<'_>) -> Result<(), St
         let found = tx.query_opt(feed::TRANSLATE, &given).await?;
         Ok(Some(feed::translation(cursor, found.as_ref()).to_string()))
     };
-    let place: String = tx.query_one("select place from stat_fold", &[]).await?.get(0);
+    let place: String = tx.query_one(sql::stats::PLACE.postgres, &[]).await?.get(0);
     if let Some(place) = translated(&place).await? {
         tx.execute("update stat_fold set place = $1", &[&place]).await?;
     }

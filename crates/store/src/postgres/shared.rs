@@ -7,8 +7,8 @@ use deadpool_postgres::{GenericClient, Transaction};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, audit};
-use crate::StoreError;
 use crate::shared::*;
+use crate::{StoreError, sql};
 
 /// Locks a list until the end of the transaction.
 async fn lock(tx: &Transaction<'_>, list: SharedList) -> Result<(), StoreError> {
@@ -20,15 +20,14 @@ async fn lock(tx: &Transaction<'_>, list: SharedList) -> Result<(), StoreError> 
 /// The next number of a list.
 async fn next_change(tx: &Transaction<'_>, list: SharedList, removes: bool) -> Result<i64, StoreError> {
     let sql = match removes {
-        true => "update shared_change set number = number + 1, removed = number + 1 where name = $1 returning number",
-        false => "update shared_change set number = number + 1 where name = $1 returning number",
+        true => sql::shared::NEXT_REMOVAL.postgres,
+        false => sql::shared::NEXT_CHANGE.postgres,
     };
     let statement = tx.prepare_cached(sql).await?;
     Ok(tx.query_one(&statement, &[&list.name()]).await?.get(0))
 }
 
-const KEY: &str =
-    "select id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by from api_key";
+const KEY: &str = sql::shared::KEYS.postgres;
 
 fn key(row: &Row) -> ApiKey {
     ApiKey {
@@ -53,8 +52,7 @@ async fn insert_key(
     most: u64,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let sql = "select count(*), count(*) filter (where revoked_at is null and (expires_at is null or expires_at > $2))
-               from api_key where namespace = $1";
+    let sql = sql::shared::COUNT_KEYS.postgres;
     let counts = tx.query_one(sql, &[&key.namespace, &now.0]).await?;
     let (all, active) = (counts.get::<_, i64>(0).cast_unsigned(), counts.get::<_, i64>(1).cast_unsigned());
     if active >= most_active {
@@ -62,13 +60,11 @@ async fn insert_key(
     }
     let surplus = (all + 1).saturating_sub(most_active);
     if surplus > 0 {
-        let sql = "delete from api_key where id in (select id from api_key where namespace = $1
-                     and (revoked_at is not null or expires_at <= $2) order by created_at, id limit $3)";
+        let sql = sql::shared::DELETE_OLD_KEYS.postgres;
         tx.execute(sql, &[&key.namespace, &now.0, &i64::try_from(surplus).unwrap_or(i64::MAX)]).await?;
     }
     let change = next_change(tx, SharedList::Keys, surplus > 0).await?;
-    let sql = "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
-               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)";
+    let sql = sql::shared::ADD_KEY.postgres;
     let (expires_at, revoked_at) = (key.expires_at.map(|at| at.0), key.revoked_at.map(|at| at.0));
     tx.execute(
         sql,
@@ -91,7 +87,7 @@ async fn insert_key(
 }
 
 async fn has_key(tx: &Transaction<'_>, id: &str) -> Result<bool, StoreError> {
-    Ok(tx.query_one("select exists (select 1 from api_key where id = $1)", &[&id]).await?.get(0))
+    Ok(tx.query_one(sql::shared::HAS_KEY.postgres, &[&id]).await?.get(0))
 }
 
 async fn policies(
@@ -106,7 +102,7 @@ async fn policies(
     Ok(client.query(&statement, &[&namespace, &kinds]).await?.iter().map(read).collect())
 }
 
-const DRAINED: &str = "select namespace, name, at, actor, note from drained_worker";
+const DRAINED: &str = sql::shared::DRAINED.postgres;
 
 fn drained(row: &Row) -> DrainedWorker {
     DrainedWorker {
@@ -118,27 +114,11 @@ fn drained(row: &Row) -> DrainedWorker {
     }
 }
 
-impl PostgresStore {
-    /// A statement of the readers, without parameters beyond these.
-    async fn shared_rows(
-        &self,
-        sql: &str,
-        values: &[&(dyn tokio_postgres::types::ToSql + Sync)],
-    ) -> Result<Vec<Row>, StoreError> {
-        let rows = async {
-            let client = self.reader().await?;
-            let statement = client.prepare_cached(sql).await?;
-            Ok(client.query(&statement, values).await?)
-        };
-        rows.await.map_err(StoreError::of_a_read)
-    }
-}
-
 #[async_trait]
 impl SharedStore for PostgresStore {
     async fn change_numbers(&self) -> Result<ChangeNumbers, StoreError> {
         let mut numbers = ChangeNumbers::default();
-        for row in self.shared_rows("select name, number, removed from shared_change", &[]).await? {
+        for row in self.rows(sql::shared::CHANGES.postgres, &[]).await? {
             numbers.set(row.get(0), ChangeNumber { last: row.get(1), removed: row.get(2) });
         }
         Ok(numbers)
@@ -146,12 +126,12 @@ impl SharedStore for PostgresStore {
 
     async fn api_keys(&self, after: i64) -> Result<Vec<ApiKey>, StoreError> {
         let sql = format!("{KEY} where change > $1 order by created_at, place");
-        Ok(self.shared_rows(&sql, &[&after]).await?.iter().map(key).collect())
+        Ok(self.rows(&sql, &[&after]).await?.iter().map(key).collect())
     }
 
     async fn list_keys(&self, namespace: Option<&str>) -> Result<Vec<ApiKey>, StoreError> {
         let sql = format!("{KEY} where $1::text is null or namespace = $1 order by created_at, place");
-        Ok(self.shared_rows(&sql, &[&namespace]).await?.iter().map(key).collect())
+        Ok(self.rows(&sql, &[&namespace]).await?.iter().map(key).collect())
     }
 
     async fn create_key(
@@ -168,8 +148,7 @@ impl SharedStore for PostgresStore {
             return Ok(KeyPut::Exists);
         }
         if let Some(name) = &key.name {
-            let sql = "select exists (select 1 from api_key where name = $1 and (namespace = $2 and revoked_at is null
-                         and (expires_at is null or expires_at > $3) and replaced_by is null or namespace = $4 and $2 <> $4))";
+            let sql = sql::shared::IS_NAME_TAKEN.postgres;
             if tx.query_one(sql, &[name, &key.namespace, &now.0, &ALL_NAMESPACES]).await?.get(0) {
                 return Ok(KeyPut::NameTaken);
             }
@@ -212,7 +191,7 @@ impl SharedStore for PostgresStore {
         let mut client = self.writer().await?;
         let tx = client.transaction().await?;
         let change = next_change(&tx, SharedList::Keys, false).await?;
-        let sql = "update api_key set revoked_at = $2, change = $3 where id = $1 and revoked_at is null";
+        let sql = sql::shared::REVOKE_KEY.postgres;
         let revoked = tx.execute(sql, &[&id, &now.0, &change]).await? > 0;
         if revoked {
             audit::note(&tx, audit, None).await?;
@@ -222,14 +201,14 @@ impl SharedStore for PostgresStore {
     }
 
     async fn kind_policy_names(&self, after: i64) -> Result<Vec<KindPolicyName>, StoreError> {
-        let sql = "select namespace, kind, change from kind_policy where change > $1";
+        let sql = sql::shared::POLICY_NAMES.postgres;
         let read = |row: &Row| KindPolicyName { namespace: row.get(0), kind: row.get(1), change: row.get(2) };
-        Ok(self.shared_rows(sql, &[&after]).await?.iter().map(read).collect())
+        Ok(self.rows(sql, &[&after]).await?.iter().map(read).collect())
     }
 
     async fn kind_policies(&self, namespace: &str, kinds: &[String]) -> Result<Vec<KindPolicy>, StoreError> {
         let client = self.reader().await?;
-        policies(&*client, namespace, kinds).await.map_err(StoreError::of_a_read)
+        self.read(policies(&*client, namespace, kinds)).await
     }
 
     async fn put_kind_policy(&self, policy: &KindPolicy, most: u64, audit: Option<&Audit>) -> Result<(), StoreError> {
@@ -239,7 +218,7 @@ impl SharedStore for PostgresStore {
         lock(&tx, SharedList::Policies).await?;
         let old = policies(&tx, namespace, std::slice::from_ref(kind)).await?.pop();
         if old.is_none() {
-            let count = tx.query_one("select count(*) from kind_policy where namespace = $1", &[namespace]).await?;
+            let count = tx.query_one(sql::shared::COUNT_POLICIES.postgres, &[namespace]).await?;
             if count.get::<_, i64>(0).cast_unsigned() >= most {
                 return Err(exceeded(Quota::NamedPolicies, namespace, most));
             }
@@ -258,7 +237,7 @@ impl SharedStore for PostgresStore {
         let tx = client.transaction().await?;
         lock(&tx, SharedList::Policies).await?;
         let Some(old) = policies(&tx, namespace, &[kind.to_owned()]).await?.pop() else { return Ok(false) };
-        tx.execute("delete from kind_policy where namespace = $1 and kind = $2", &[&namespace, &kind]).await?;
+        tx.execute(sql::shared::DELETE_POLICY.postgres, &[&namespace, &kind]).await?;
         next_change(&tx, SharedList::Policies, true).await?;
         audit::note(&tx, audit, Some(policy_facts(&old))).await?;
         tx.commit().await?;
@@ -266,7 +245,7 @@ impl SharedStore for PostgresStore {
     }
 
     async fn drained_workers(&self) -> Result<Vec<DrainedWorker>, StoreError> {
-        Ok(self.shared_rows(DRAINED, &[]).await?.iter().map(drained).collect())
+        Ok(self.rows(DRAINED, &[]).await?.iter().map(drained).collect())
     }
 
     async fn drain_worker(
@@ -284,7 +263,7 @@ impl SharedStore for PostgresStore {
         if let Some(known) = tx.query_opt(&sql, &[namespace, name]).await? {
             return Ok(Drained::Already(drained(&known)));
         }
-        let count = tx.query_one("select count(*) from drained_worker where namespace = $1", &[namespace]).await?;
+        let count = tx.query_one(sql::shared::COUNT_DRAINED.postgres, &[namespace]).await?;
         let mut removes = false;
         if count.get::<_, i64>(0).cast_unsigned() >= most {
             let sql = "delete from drained_worker d where namespace = $1 and at <= $2
@@ -295,8 +274,7 @@ impl SharedStore for PostgresStore {
             removes = true;
         }
         let change = next_change(&tx, SharedList::DrainedWorkers, removes).await?;
-        let sql =
-            "insert into drained_worker (namespace, name, at, actor, note, change) values ($1, $2, $3, $4, $5, $6)";
+        let sql = sql::shared::ADD_DRAINED.postgres;
         tx.execute(sql, &[namespace, name, &at.0, by, note, &change]).await?;
         audit::note(&tx, audit, None).await?;
         tx.commit().await?;
@@ -307,7 +285,7 @@ impl SharedStore for PostgresStore {
         let mut client = self.writer().await?;
         let tx = client.transaction().await?;
         lock(&tx, SharedList::DrainedWorkers).await?;
-        let sql = "delete from drained_worker where namespace = $1 and name = $2";
+        let sql = sql::shared::DELETE_DRAINED.postgres;
         if tx.execute(sql, &[&namespace, &name]).await? == 0 {
             return Ok(false);
         }
@@ -351,18 +329,18 @@ impl SharedStore for PostgresStore {
             leased: row.get::<_, i64>(3).cast_unsigned(),
             asks: row.get(4),
         };
-        Ok(self.shared_rows(sql, &[&namespace, &after.0, &i64::from(limit)]).await?.iter().map(read).collect())
+        Ok(self.rows(sql, &[&namespace, &after.0, &i64::from(limit)]).await?.iter().map(read).collect())
     }
 
     async fn has_worker(&self, namespace: &str, name: &str, after: Timestamp) -> Result<bool, StoreError> {
         let sql = "select 1 from worker where namespace = $1 and name = $2 and seen_at > $3";
-        Ok(!self.shared_rows(sql, &[&namespace, &name, &after.0]).await?.is_empty())
+        Ok(!self.rows(sql, &[&namespace, &name, &after.0]).await?.is_empty())
     }
 
     async fn worker_counts(&self, after: Timestamp) -> Result<Vec<(String, u64)>, StoreError> {
-        let sql = "select namespace, count(*) from worker where seen_at > $1 group by namespace";
+        let sql = sql::shared::COUNT_WORKERS.postgres;
         let read = |row: &Row| (row.get(0), row.get::<_, i64>(1).cast_unsigned());
-        Ok(self.shared_rows(sql, &[&after.0]).await?.iter().map(read).collect())
+        Ok(self.rows(sql, &[&after.0]).await?.iter().map(read).collect())
     }
 
     async fn forget_workers(&self, before: Timestamp) -> Result<u64, StoreError> {
@@ -380,7 +358,7 @@ impl SharedStore for PostgresStore {
                    on conflict (id) do update set version = $2, started_at = $3, seen_at = $4";
         let statement = client.prepare_cached(sql).await?;
         client.execute(&statement, &[id, version, &started_at.0, &seen_at.0]).await?;
-        client.execute("delete from instance where seen_at < $1", &[&gone.0]).await?;
+        client.execute(sql::shared::DELETE_GONE_INSTANCES.postgres, &[&gone.0]).await?;
         Ok(())
     }
 
@@ -392,6 +370,6 @@ impl SharedStore for PostgresStore {
             started_at: Timestamp(row.get(2)),
             seen_at: Timestamp(row.get(3)),
         };
-        Ok(self.shared_rows(sql, &[]).await?.iter().map(read).collect())
+        Ok(self.rows(sql, &[]).await?.iter().map(read).collect())
     }
 }

@@ -13,36 +13,14 @@ use uuid::Uuid;
 use super::error_groups::{find_group, forget_groups, write_group};
 use super::feed::{FeedRow, ROWS, rows_from, up_to_date};
 use super::queries::snapshot;
-use super::rows::{Reader, read_history};
+use super::rows::Reader;
 use super::{PostgresStore, learn};
 use crate::audit::Given;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
-use crate::row::corrupt;
+use crate::row::{HistoryRow, corrupt};
 use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
-use crate::{StatsStore, StoreError};
-
-pub async fn unfolded(store: &PostgresStore, limit: u32) -> Result<Stretch, StoreError> {
-    let mut client = store.reader().await?;
-    let from: String = client.query_one("select place from stat_fold", &[]).await?.get(0);
-    let start = up_to_date(store, &client, place(&from)?).await?;
-    let tx = snapshot(&mut client).await?;
-    let mut rows = rows_from(&tx, start, None).await?;
-    let mut more = rows.len() as i64 >= ROWS;
-    rows.retain(|row| row.position > start.row);
-    let mut items = 0;
-    let enough = rows.iter().position(|row| {
-        items += row.ids.len();
-        items >= limit as usize
-    });
-    if let Some(last) = enough {
-        more |= last + 1 < rows.len();
-        rows.truncate(last + 1);
-    }
-    let to = rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of_position(row.position).to_string());
-    let facts = facts(store, &tx, &rows).await?;
-    Ok(Stretch { from, to, facts, more })
-}
+use crate::{StatsStore, StoreError, sql};
 
 async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) -> Result<Vec<Fact>, StoreError> {
     let (mut ids, mut firsts, mut lasts): (Vec<Uuid>, Vec<i32>, Vec<i32>) = Default::default();
@@ -69,7 +47,7 @@ async fn facts(store: &PostgresStore, tx: &Transaction<'_>, rows: &[FeedRow]) ->
     let mut found: Vec<(Record, Numbers)> = Vec::new();
     for row in tx.query(&statement, &[&ids, &firsts, &lasts]).await? {
         let mut from = Reader::new(&row);
-        let record = read_history(&mut from)?.into_record()?;
+        let record = HistoryRow::read(&mut from)?.into_record()?;
         if Fact::counts(&record.events, record.outcome) {
             found.push((record, (from.get()?, from.get()?, from.get()?)));
         }
@@ -115,7 +93,7 @@ async fn troubles<T>(tx: &Transaction<'_>, found: &[(Record, T)]) -> Result<Trou
     let mut troubles = Troubles::new();
     for row in tx.query(&statement, &[&ids, &before]).await? {
         let mut from = Reader::new(&row);
-        let last = read_history(&mut from)?.into_record()?;
+        let last = HistoryRow::read(&mut from)?.into_record()?;
         let (before, since): (i32, i64) = (from.get()?, from.get()?);
         troubles.insert((last.subject, before.cast_unsigned()), (since, last));
     }
@@ -125,7 +103,7 @@ async fn troubles<T>(tx: &Transaction<'_>, found: &[(Record, T)]) -> Result<Trou
 async fn add(store: &PostgresStore, (from, to): (&str, &str), fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
-    let sql = "update stat_fold set place = $2, at = $3 where place = $1";
+    let sql = sql::stats::MOVE_ON.postgres;
     if tx.execute(sql, &[&from, &to, &now.0]).await? == 0 {
         return Ok(false);
     }
@@ -194,78 +172,32 @@ async fn add_sums(store: &PostgresStore, tx: &Transaction<'_>, fold: &Fold) -> R
     Ok(())
 }
 
-pub async fn sums(store: &PostgresStore, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
-    let (sql, given) = query.statement('$', namespace);
-    let values: Vec<&(dyn ToSql + Sync)> = given
-        .iter()
-        .map(|given| -> &(dyn ToSql + Sync) {
-            match given {
-                Given::Text(text) => text,
-                Given::Number(number) => number,
-                Given::Id(id) => id,
-            }
-        })
-        .collect();
-    let client = store.reader().await?;
-    let rows = client.query(&sql, &values).await?;
-    Ok(rows.iter().map(|row| query.line(row.get(0), row.get(1), row.get(2), row.get(3))).collect())
-}
-
-/// Whether there is more to do of it.
-pub async fn tidy_sums(
-    store: &PostgresStore,
-    now: Timestamp,
-    limit: u32,
-    most_groups: u32,
-) -> Result<bool, StoreError> {
-    let mut client = store.writer().await?;
-    let tx = client.transaction().await?;
-    // Nobody adds meanwhile.
-    tx.execute("select 1 from stat_fold for update", &[]).await?;
-    let mut more = false;
-    for (before, span) in keep::steps(now) {
-        let sql = "select min(at) from stat where at < $1 and at % $2::int8 <> 0";
-        let first: Option<i64> = tx.query_one(sql, &[&before, &span]).await?.get(0);
-        let Some(first) = first else { continue };
-        let start = first.div_euclid(span) * span;
-        tx.execute(
-            "insert into stat as s (at, cell, measure, value)
-             select $1::int8, cell, measure, sum(value)::int8 from stat where at > $1 and at < $1 + $2::int8
-             group by cell, measure
-             on conflict (at, cell, measure) do update set value = s.value + excluded.value",
-            &[&start, &span],
-        )
-        .await?;
-        tx.execute("delete from stat where at > $1 and at < $1 + $2::int8", &[&start, &span]).await?;
-        more = true;
-    }
-    let (oldest, most) = (keep::oldest(now).0, i64::from(limit));
-    let mut gone = tx
-        .execute(
-            "delete from stat where (at, cell, measure) in
-               (select at, cell, measure from stat where at < $1 order by at limit $2)",
-            &[&oldest, &most],
-        )
-        .await?;
-    if gone < u64::from(limit) {
-        gone += tx
-            .execute(
-                "delete from stat_cell where id in (select id from stat_cell where last_at < $1 order by id limit $2)",
-                &[&oldest, &most],
-            )
-            .await?;
-        gone += tx.execute("delete from error_group where last_seen < $1 and reclassified is null", &[&oldest]).await?;
-        tx.execute("delete from account_use where period collate \"C\" < $1", &[&keep::oldest_month(now)]).await?;
-        forget_groups(&tx, most_groups).await?;
-    }
-    tx.commit().await?;
-    Ok(more || gone >= u64::from(limit))
-}
-
 #[async_trait]
 impl StatsStore for PostgresStore {
     async fn unfolded(&self, limit: u32) -> Result<Stretch, StoreError> {
-        unfolded(self, limit).await.map_err(StoreError::of_a_read)
+        self.read(async {
+            let mut client = self.reader().await?;
+            let from: String = client.query_one(sql::stats::PLACE.postgres, &[]).await?.get(0);
+            let start = up_to_date(self, &client, place(&from)?).await?;
+            let tx = snapshot(&mut client).await?;
+            let mut rows = rows_from(&tx, start, None).await?;
+            let mut more = rows.len() as i64 >= ROWS;
+            rows.retain(|row| row.position > start.row);
+            let mut items = 0;
+            let enough = rows.iter().position(|row| {
+                items += row.ids.len();
+                items >= limit as usize
+            });
+            if let Some(last) = enough {
+                more |= last + 1 < rows.len();
+                rows.truncate(last + 1);
+            }
+            let to =
+                rows.last().map_or_else(|| from.clone(), |row| FeedCursor::end_of_position(row.position).to_string());
+            let facts = facts(self, &tx, &rows).await?;
+            Ok(Stretch { from, to, facts, more })
+        })
+        .await
     }
 
     async fn fold(&self, stretch: &Stretch, fold: &Fold, now: Timestamp) -> Result<bool, StoreError> {
@@ -273,10 +205,57 @@ impl StatsStore for PostgresStore {
     }
 
     async fn sums(&self, namespace: &str, query: &SumsQuery) -> Result<Vec<SumLine>, StoreError> {
-        self.search(sums(self, namespace, query)).await.map_err(StoreError::of_a_read)
+        self.search(async {
+            let (sql, given) = query.statement('$', namespace);
+            let values: Vec<&(dyn ToSql + Sync)> = given
+                .iter()
+                .map(|given| -> &(dyn ToSql + Sync) {
+                    match given {
+                        Given::Text(text) => text,
+                        Given::Number(number) => number,
+                        Given::Id(id) => id,
+                    }
+                })
+                .collect();
+            let client = self.reader().await?;
+            let rows = client.query(&sql, &values).await?;
+            Ok(rows.iter().map(|row| query.line(row.get(0), row.get(1), row.get(2), row.get(3))).collect())
+        })
+        .await
     }
 
+    /// Whether there is more to do of it.
     async fn tidy_sums(&self, now: Timestamp, limit: u32, most_groups: u32) -> Result<bool, StoreError> {
-        tidy_sums(self, now, limit, most_groups).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        // Nobody adds meanwhile.
+        tx.execute("select 1 from stat_fold for update", &[]).await?;
+        let mut more = false;
+        for (before, span) in keep::steps(now) {
+            let sql = "select min(at) from stat where at < $1 and at % $2::int8 <> 0";
+            let first: Option<i64> = tx.query_one(sql, &[&before, &span]).await?.get(0);
+            let Some(first) = first else { continue };
+            let start = first.div_euclid(span) * span;
+            tx.execute(
+                "insert into stat as s (at, cell, measure, value)
+                 select $1::int8, cell, measure, sum(value)::int8 from stat where at > $1 and at < $1 + $2::int8
+                 group by cell, measure
+                 on conflict (at, cell, measure) do update set value = s.value + excluded.value",
+                &[&start, &span],
+            )
+            .await?;
+            tx.execute("delete from stat where at > $1 and at < $1 + $2::int8", &[&start, &span]).await?;
+            more = true;
+        }
+        let (oldest, most) = (keep::oldest(now).0, i64::from(limit));
+        let mut gone = tx.execute(sql::stats::DELETE_OLD.postgres, &[&oldest, &most]).await?;
+        if gone < u64::from(limit) {
+            gone += tx.execute(sql::stats::DELETE_OLD_CELLS.postgres, &[&oldest, &most]).await?;
+            gone += tx.execute(sql::stats::DELETE_OLD_GROUPS.postgres, &[&oldest]).await?;
+            tx.execute("delete from account_use where period collate \"C\" < $1", &[&keep::oldest_month(now)]).await?;
+            forget_groups(&tx, most_groups).await?;
+        }
+        tx.commit().await?;
+        Ok(more || gone >= u64::from(limit))
     }
 }

@@ -12,15 +12,12 @@ use uuid::Uuid;
 
 use super::apply::{append, write_feed};
 use super::columns::{BodyRow, CreateColumns, Params, PlainColumns};
-use super::learn;
-use super::rules;
-use super::{PostgresStore, accounts};
+use super::{PostgresStore, accounts, learn, rules};
 use crate::accounts::Unfunded;
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, OpenRow, corrupt, labels_to_json};
 use crate::rules::names_to_json;
-use crate::*;
-use crate::{ListQuery, StoreError};
+use crate::{ListQuery, StoreError, sql, *};
 
 /// Everything about a new open row that is the same for every new task.
 const NEW_COLUMNS: &str =
@@ -376,12 +373,7 @@ pub async fn spawn(
     }
     if let Some(execution) = spawn.tasks.iter().find_map(|new| new.task.execution) {
         let joined = spawn.tasks.iter().filter(|new| new.task.execution == Some(execution)).count();
-        let statement = tx
-            .prepare_cached(
-                "update execution set tasks_below = tasks_below + $2
-                 where id = (select root from execution where id = $1)",
-            )
-            .await?;
+        let statement = tx.prepare_cached(sql::executions::COUNT_BELOW.postgres).await?;
         tx.execute(&statement, &[&execution.0, &i64::try_from(joined).unwrap_or(0)]).await?;
     }
     insert_edges(tx, &spawn.edges).await
@@ -474,12 +466,7 @@ async fn take_idempotency_keys(
         if taken == 1 {
             continue;
         }
-        let row = tx
-            .query_one(
-                "select digest, answer from idempotency where namespace = $1 and scope = $2 and key = $3",
-                &[&namespace, &key.scope, &key.key],
-            )
-            .await?;
+        let row = tx.query_one(sql::control::KEY_ANSWER.postgres, &[&namespace, &key.scope, &key.key]).await?;
         answers[index] = Some(if row.get::<_, &[u8]>(0) != key.digest {
             Submitted::Mismatch
         } else {
@@ -546,13 +533,7 @@ async fn take_key(
         if taken == 1 {
             return Ok(None);
         }
-        let holder = tx
-            .query_opt(
-                "select d.task_id, o.state from dedupe d join task_open o on o.id = d.task_id
-                 where d.namespace = $1 and d.key = $2",
-                &[&namespace, &key],
-            )
-            .await?;
+        let holder = tx.query_opt(sql::tasks::OPEN_WITH_KEY.postgres, &[&namespace, &key]).await?;
         // Gone in between: its task ended, so the key is free now.
         if let Some(row) = holder {
             let state: i16 = row.get(1);

@@ -12,10 +12,9 @@ use super::submit::namespace_id;
 use super::writer::Tx;
 use super::{SqliteStore, audit};
 use crate::accounts::{Account, AccountChange, Closed, Moves, Unfunded, cost_of, terms_from_json, terms_to_json};
-use crate::{AccountStore, NewTask, StoreError};
+use crate::{AccountStore, NewTask, StoreError, sql};
 
-const WHAT: &str = "select a.name, a.held, a.reserved, a.spent, a.terms, a.created_at, a.updated_at
-     from account a join namespace n on n.id = a.namespace where n.name = ?1";
+const WHAT: &str = sql::resources::ACCOUNTS.sqlite;
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Result<Account, StoreError>> {
     let (name, terms): (String, String) = (row.get(0)?, row.get(4)?);
@@ -103,8 +102,7 @@ pub fn short(connection: &Connection, moves: &Moves) -> Result<Option<Unfunded>,
     if moves.is_empty() {
         return Ok(None);
     }
-    let mut statement =
-        connection.prepare_cached("select held - reserved from account where namespace = ?1 and name = ?2")?;
+    let mut statement = connection.prepare_cached(sql::resources::CREDITS_LEFT.sqlite)?;
     for (namespace, name, sum) in moves.iter().filter(|(_, _, sum)| sum.reserve > 0) {
         let available: i64 = statement.query_row((namespace, name), |row| row.get(0)).optional()?.unwrap_or_default();
         if available < sum.reserve {

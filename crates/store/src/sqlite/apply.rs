@@ -17,15 +17,14 @@ use super::statements::{
     Alike, INSERT_DONE, INSERT_HISTORY, UPDATE_OPEN, insert_done, insert_done_with, insert_history,
     insert_history_with, insert_open, update_open, update_open_with,
 };
-use super::submit::{self, keep_key, namespace_id, take_key};
+use super::submit::{keep_key, namespace_id, take_key};
 use super::writer::Tx;
-use super::{accounts, audit, operations, payloads};
-use crate::StoreError;
+use super::{accounts, audit, operations, payloads, submit};
 use crate::accounts::Moves;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
-use crate::{Applied, Idempotency, Loop, Submission, Used};
+use crate::{Applied, Idempotency, Loop, StoreError, Submission, Used, sql};
 
 /// Verdicts with everything worked out that does not need the writer: it is the one thread that all wait for.
 pub enum Prepared {
@@ -178,8 +177,7 @@ pub fn spawn_if_done(tx: &mut Tx<'_>, applied: Applied, spawn: &Submission) -> R
 }
 
 pub fn used(connection: &Connection, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
-    let sql = "select digest from idempotency
-               where namespace = (select id from namespace where name = ?1) and scope = ?2 and key = ?3";
+    let sql = sql::control::KEY_DIGEST.sqlite;
     let found: Option<Vec<u8>> =
         connection.prepare_cached(sql)?.query_row((namespace, &key.scope, &key.key), |row| row.get(0)).optional()?;
     Ok(found.map(|digest| Used::by(&digest, key)))
@@ -398,7 +396,7 @@ fn write_parent(connection: &Connection, after: &Execution) -> rusqlite::Result<
     let (task, run) = after.parent.unzip();
     let task = task.map(|task| *task.0.as_bytes());
     connection
-        .prepare_cached("update execution set parent_task = ?2, parent_run = ?3 where id = ?1")?
+        .prepare_cached(sql::executions::SET_PARENT.sqlite)?
         .execute((after.id.0.as_bytes().as_slice(), task, run))
         .map(|_| ())
 }

@@ -9,15 +9,13 @@ use uuid::Uuid;
 
 use super::feed::unpack;
 use super::setup;
-use super::statements::{Reader, read_done, read_fixed, read_history, read_open};
-use crate::StoreError;
+use super::statements::Reader;
 use crate::check::{
-    self, AnswerPlace, Born, CheckProgress, CheckReport, EdgeRow, ExecutionRow, FeedPage, LaneRow, Look, MOST_TOLD,
+    AnswerPlace, Born, CheckProgress, CheckReport, EdgeRow, ExecutionRow, FeedPage, LaneRow, Look, MOST_TOLD,
     MemberRow, PolicyRow, sql,
 };
-use crate::row::{
-    DONE_COLUMNS, DoneRow, FIXED_COLUMNS, FixedRow, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, columns,
-};
+use crate::row::{DoneRow, FixedRow, HistoryRow, OpenRow, columns};
+use crate::{StoreError, check};
 
 /// Reads the whole file on the caller's thread.
 pub async fn check(path: &Path, progress: &mut (dyn FnMut(CheckProgress) + Send)) -> Result<CheckReport, StoreError> {
@@ -107,18 +105,18 @@ impl Look for Snapshot {
     }
 
     async fn meta(&mut self, key: &str) -> Result<Option<String>, StoreError> {
-        Ok(self.rows("select value from meta where key = $1", &[&key], |row| row.get(0))?.pop())
+        Ok(self.rows(crate::sql::control::META.sqlite, &[&key], |row| row.get(0))?.pop())
     }
 
     async fn open_tasks(&mut self, after: Uuid, limit: u32) -> Result<Vec<(OpenRow, Born)>, StoreError> {
         let sql = format!(
             "select {}, t.submitted_at, t.start_at from task_open o join task t on t.id = o.id
              where o.id > $1 order by o.id limit $2",
-            columns("o", &OPEN_COLUMNS)
+            columns("o", OpenRow::COLUMNS)
         );
         self.rows(&sql, &[&after.as_bytes().as_slice(), &limit], |row| {
             let mut from = Reader { row, next: 0 };
-            Ok((read_open(&mut from)?, Born { submitted_at: from.get()?, start_at: from.get()? }))
+            Ok((OpenRow::read(&mut from)?, Born { submitted_at: from.get()?, start_at: from.get()? }))
         })
     }
 
@@ -126,22 +124,22 @@ impl Look for Snapshot {
         let sql = format!(
             "select {}, {}, t.submitted_at, t.start_at from task_done d join task t on t.id = d.id
              where d.id > $1 order by d.id limit $2",
-            columns("d", &DONE_COLUMNS),
-            columns("t", &FIXED_COLUMNS)
+            columns("d", DoneRow::COLUMNS),
+            columns("t", FixedRow::COLUMNS)
         );
         self.rows(&sql, &[&after.as_bytes().as_slice(), &limit], |row| {
             let mut from = Reader { row, next: 0 };
-            let (done, fixed) = (read_done(&mut from)?, read_fixed(&mut from)?);
+            let (done, fixed) = (DoneRow::read(&mut from)?, FixedRow::read(&mut from)?);
             Ok((done, fixed, Born { submitted_at: from.get()?, start_at: from.get()? }))
         })
     }
 
     async fn histories(&mut self, subjects: &[Uuid]) -> Result<Vec<HistoryRow>, StoreError> {
         let sql =
-            format!("select {} from history h where h.subject = $1 order by h.seq", columns("h", &HISTORY_COLUMNS));
+            format!("select {} from history h where h.subject = $1 order by h.seq", columns("h", HistoryRow::COLUMNS));
         let mut found = Vec::new();
         for subject in subjects {
-            let read = |row: &Row<'_>| read_history(&mut Reader { row, next: 0 });
+            let read = |row: &Row<'_>| HistoryRow::read(&mut Reader { row, next: 0 });
             found.extend(self.rows(&sql, &[&subject.as_bytes().as_slice()], read)?);
         }
         Ok(found)

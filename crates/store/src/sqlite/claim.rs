@@ -10,13 +10,12 @@ use uuid::Uuid;
 
 use super::apply::{append, load_execution, write_execution};
 use super::control::is_paused;
-use super::statements::{Alike, Reader, read_open, stored_open, update_open};
+use super::statements::{Alike, Reader, stored_open, update_open};
 use super::writer::Tx;
-use crate::StoreError;
 use crate::dictionary::Walk;
 use crate::ready::{MANY, ReadyWalk};
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, columns, corrupt, labels_from_json, unwritten_bits};
-use crate::{ClaimRequest, Claimed, Loop, Stored};
+use crate::row::{Fixed, OpenRow, columns, corrupt, labels_from_json, unwritten_bits};
+use crate::{ClaimRequest, Claimed, Loop, StoreError, Stored};
 
 /// Highest priority, then the oldest, then by id (model I-17).
 pub type Place = (i16, i64, Uuid);
@@ -310,7 +309,7 @@ pub fn next_in_lane(
 }
 
 static SELECT_CLAIMED: LazyLock<Alike> = LazyLock::new(|| {
-    let open = columns("o", &OPEN_COLUMNS);
+    let open = columns("o", OpenRow::COLUMNS);
     Alike::new(&format!("select {open}, {BODY} from task_open o join task t on t.id = o.id where o.id in"), 0)
 });
 
@@ -319,7 +318,7 @@ fn find_chosen(tx: &Tx<'_>, chosen: &[Uuid]) -> Result<Vec<(OpenRow, Claimed)>, 
     let mut found = HashMap::with_capacity(chosen.len());
     SELECT_CLAIMED.query(tx.connection, chosen, |row| {
         let mut from = Reader { row, next: 0 };
-        let open = read_open(&mut from)?;
+        let open = OpenRow::read(&mut from)?;
         let stored = stored_open(tx.connection, open.clone(), tx.dictionary)?;
         found.insert(open.id, (open, read_claimed(&mut from, stored)?));
         Ok(())

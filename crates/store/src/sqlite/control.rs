@@ -8,12 +8,11 @@ use super::writer::Tx;
 use super::{SqliteStore, apply, audit};
 use crate::audit::pause_facts;
 use crate::row::corrupt;
-use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used};
+use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used, sql};
 
 pub fn pauses(connection: &Connection) -> Result<Vec<(Loop, Pause)>, StoreError> {
     let mut pauses = Vec::new();
-    let mut statement =
-        connection.prepare_cached("select name, until, note, actor, at from loop_pause order by name")?;
+    let mut statement = connection.prepare_cached(sql::control::PAUSES.sqlite)?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         let name: String = row.get(0)?;
@@ -25,18 +24,16 @@ pub fn pauses(connection: &Connection) -> Result<Vec<(Loop, Pause)>, StoreError>
 }
 
 pub fn meta(connection: &Connection, key: &str) -> Result<Option<String>, StoreError> {
-    Ok(connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?)
+    Ok(connection.query_row(sql::control::META.sqlite, [key], |row| row.get(0)).optional()?)
 }
 
 pub fn is_paused(connection: &Connection, name: Loop, now: Timestamp) -> rusqlite::Result<bool> {
-    connection
-        .prepare_cached("select exists (select 1 from loop_pause where name = ?1 and until > ?2)")?
-        .query_row((name.word(), now.0), |row| row.get(0))
+    connection.prepare_cached(sql::control::IS_PAUSED.sqlite)?.query_row((name.word(), now.0), |row| row.get(0))
 }
 
 pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, audit: Option<&Audit>) -> Result<(), StoreError> {
     if audit.is_some() {
-        let sql = "select until, note, actor from loop_pause where name = ?1";
+        let sql = sql::control::PAUSE.sqlite;
         let facts = |row: &rusqlite::Row<'_>| {
             let (note, by): (Option<String>, Option<String>) = (row.get(1)?, row.get(2)?);
             Ok(pause_facts(row.get(0)?, note.as_deref(), by.as_deref()))
@@ -45,7 +42,7 @@ pub fn set_pause(tx: &mut Tx<'_>, name: Loop, pause: Option<&Pause>, audit: Opti
         audit::note(tx.connection, audit, old)?;
     }
     match pause {
-        None => tx.connection.execute("delete from loop_pause where name = ?1", [name.word()])?,
+        None => tx.connection.execute(sql::control::DELETE_PAUSE.sqlite, [name.word()])?,
         Some(pause) => tx.connection.execute(
             "insert or replace into loop_pause (name, until, note, actor, at) values (?1, ?2, ?3, ?4, ?5)",
             (name.word(), pause.until.0, &pause.note, &pause.by, pause.at.0),
@@ -66,17 +63,16 @@ pub fn put_meta(
             tx.connection.execute("insert or replace into meta (key, value) values (?1, ?2)", (key, value))?
         }
         PutIf::Absent => {
-            let sql = "insert into meta (key, value) values (?1, ?2) on conflict do nothing";
+            let sql = sql::control::ADD_META.sqlite;
             tx.connection.execute(sql, (key, value))?
         }
         PutIf::Is(known) => {
-            let sql = "update meta set value = ?2 where key = ?1 and value = ?3";
+            let sql = sql::control::CHANGE_META.sqlite;
             tx.connection.execute(sql, (key, value, known))?
         }
     };
     audit::note(tx.connection, audit.filter(|_| written > 0), None)?;
-    let stands =
-        tx.connection.query_row("select value from meta where key = ?1", [key], |row| row.get(0)).optional()?;
+    let stands = tx.connection.query_row(sql::control::META.sqlite, [key], |row| row.get(0)).optional()?;
     stands.ok_or_else(|| corrupt("a fact that was just written"))
 }
 

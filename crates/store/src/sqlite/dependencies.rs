@@ -8,10 +8,9 @@ use super::submit::namespace_id;
 use super::writer::Tx;
 use super::{SqliteStore, audit, claim};
 use crate::dependencies::{Dependency, DependencyRow};
-use crate::{DependencyStore, StoreError};
+use crate::{DependencyStore, StoreError, sql};
 
-const WHAT: &str = "select n.name, d.name, d.version, d.settings, d.standing, d.created_at, d.updated_at
-     from dependency d join namespace n on n.id = d.namespace";
+const WHAT: &str = sql::resources::DEPENDENCIES.sqlite;
 
 fn read(row: &Row<'_>) -> rusqlite::Result<DependencyRow> {
     Ok(DependencyRow {
@@ -45,12 +44,6 @@ pub fn due(connection: &Connection, now: Timestamp, limit: u32) -> Result<Vec<De
     let sql = format!("{WHAT} where d.due <= ?1 order by d.due, d.namespace, d.name limit ?2");
     let mut statement = connection.prepare_cached(&sql)?;
     statement.query_map((now.0, limit), read)?.map(|row| row?.read()).collect()
-}
-
-pub fn next(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let sql = "select min(due) from dependency where due > ?1";
-    let due: Option<i64> = connection.prepare_cached(sql)?.query_row([after.0], |row| row.get(0))?;
-    Ok(due.map(Timestamp))
 }
 
 /// Whether the version that it names is still the one there is.

@@ -7,7 +7,7 @@ use super::writer::Tx;
 use super::{SqliteStore, audit, submit};
 use crate::row::labels_to_json;
 use crate::rules::{RuleTables, Whose};
-use crate::{Description, StoreError, TaskQueries, rules};
+use crate::{Description, StoreError, TaskQueries, rules, sql};
 
 pub async fn describe(
     store: &SqliteStore,
@@ -59,7 +59,7 @@ fn write(
         let sql =
             "update task_open set prio = ?2, version = version + 1, updated_at = max(?3, updated_at) where id = ?1";
         connection.prepare_cached(sql)?.execute((key, -priority, now.0))?;
-        connection.prepare_cached("update task set priority = ?2 where id = ?1")?.execute((key, priority))?;
+        connection.prepare_cached(sql::tasks::SET_PRIORITY.sqlite)?.execute((key, priority))?;
     }
     if change.retry.is_some() {
         let sql = "update task_open set policy = ?2, rule_counts = null, version = version + 1, updated_at = max(?3, updated_at)

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::submit::namespace_id;
 use super::writer::Tx;
 use super::{SqliteStore, audit};
-use crate::{Document, DocumentStore, Shelf, StoreError};
+use crate::{Document, DocumentStore, Shelf, StoreError, sql};
 
 /// A shelf, to be taken along.
 pub struct Place {
@@ -21,9 +21,7 @@ impl Place {
     }
 }
 
-const WHAT: &str =
-    "select d.name, d.version, d.body, d.at, n.name from document d join namespace n on n.id = d.namespace
-     where n.name = ?1 and d.shelf = ?2";
+const WHAT: &str = sql::resources::DOCUMENTS.sqlite;
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Document> {
     let (name, version, body, at, namespace) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);

@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use comeback_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension};
 
-use super::statements::{Reader, read_open, stored_open};
-use super::{SqliteStore, dependencies};
+use super::SqliteStore;
+use super::statements::{Reader, stored_open};
 use crate::dictionary::Dictionary;
-use crate::row::{OPEN_COLUMNS, columns};
-use crate::{Due, DueBefore, DueQueries, NextDue, StoreError, Stored};
+use crate::row::{OpenRow, columns};
+use crate::{Due, DueBefore, DueQueries, NextDue, StoreError, Stored, sql};
 
 /// Which rows a time has come for, in the order of their indexes.
 const fn due_condition(what: Due) -> &'static str {
@@ -31,10 +31,10 @@ pub fn due(
     limit: u32,
 ) -> Result<Vec<Stored>, StoreError> {
     let condition = due_condition(what);
-    let sql = format!("select {} from task_open o where {condition} limit ?2", columns("o", &OPEN_COLUMNS));
+    let sql = format!("select {} from task_open o where {condition} limit ?2", columns("o", OpenRow::COLUMNS));
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
-        .query_map((now.0, limit), |row| read_open(&mut Reader { row, next: 0 }))?
+        .query_map((now.0, limit), |row| OpenRow::read(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
     rows.into_iter().map(|row| stored_open(connection, row, dictionary)).collect()
 }
@@ -80,6 +80,12 @@ pub fn due_before(connection: &Connection, until: Timestamp) -> Result<DueBefore
     Ok(DueBefore::read(counts))
 }
 
+fn next_dependency(connection: &Connection, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = sql::resources::NEXT_DEPENDENCY.sqlite;
+    let due: Option<i64> = connection.prepare_cached(sql)?.query_row([after.0], |row| row.get(0))?;
+    Ok(due.map(Timestamp))
+}
+
 #[async_trait]
 impl DueQueries for SqliteStore {
     async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
@@ -99,7 +105,7 @@ impl DueQueries for SqliteStore {
     }
 
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-        self.read(move |connection, _| dependencies::next(connection, after)).await
+        self.read(move |connection, _| next_dependency(connection, after)).await
     }
 }
 

@@ -9,22 +9,20 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, audit};
 use crate::stats::{GroupQuery, GroupRow};
-use crate::{ErrorGroupStore, StoreError};
+use crate::{ErrorGroupStore, StoreError, sql};
 
 /// Those beyond so many, by when they were seen last. What people reclassified stays.
 pub fn forget_groups(connection: &Connection, most: u32) -> Result<(), StoreError> {
-    let mut statement = connection.prepare_cached("select distinct namespace from error_group")?;
+    let mut statement = connection.prepare_cached(sql::error_groups::NAMESPACES.sqlite)?;
     let namespaces: Vec<i32> = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     for namespace in namespaces {
-        let sql = "select last_seen, fingerprint from error_group where namespace = ?1
-                   order by last_seen desc, fingerprint desc limit 1 offset ?2";
+        let sql = sql::error_groups::NTH_NEWEST.sqlite;
         let cut: Option<(i64, i64)> = connection
             .prepare_cached(sql)?
             .query_row((namespace, most), |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()?;
         if let Some((last_seen, fingerprint)) = cut {
-            let sql = "delete from error_group where namespace = ?1 and (last_seen, fingerprint) <= (?2, ?3)
-                         and reclassified is null";
+            let sql = sql::error_groups::DELETE_UP_TO.sqlite;
             connection.prepare_cached(sql)?.execute((namespace, last_seen, fingerprint))?;
         }
     }
@@ -108,8 +106,7 @@ pub fn put_group(
 }
 
 pub fn reclassified(connection: &Connection) -> Result<HashMap<String, HashMap<i64, Class>>, StoreError> {
-    let sql = "select n.name, g.fingerprint, g.reclassified from error_group g join namespace n on n.id = g.namespace
-               where g.reclassified is not null";
+    let sql = sql::error_groups::RECLASSIFIED.sqlite;
     let mut found: HashMap<String, HashMap<i64, Class>> = HashMap::new();
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query(())?;

@@ -9,12 +9,12 @@ use rusqlite::{Connection, OptionalExtension, ToSql};
 use uuid::Uuid;
 
 use super::SqliteStore;
-use super::statements::{Reader, load_one, read_open, stored_open};
+use super::statements::{Reader, load_one, stored_open};
 use crate::dictionary::{Dictionary, by_namespace};
-use crate::row::{OPEN_COLUMNS, columns, corrupt, labels_from_json};
+use crate::row::{OpenRow, columns, corrupt, labels_from_json};
 use crate::{
     CallEnd, ExecutionPart, ExecutionQueries, ExecutionQuery, ExecutionView, Firing, Graph, GraphTask, Origin,
-    OwnedSteps, StepView, StepsOf, StoreError, Stored, TaskEdges, Tree,
+    OwnedSteps, StepView, StepsOf, StoreError, Stored, TaskEdges, Tree, sql,
 };
 
 pub fn steps(
@@ -74,10 +74,7 @@ pub fn steps(
 
 pub fn tree(connection: &Connection, execution: ExecutionId) -> Result<Option<Tree>, StoreError> {
     let row = connection
-        .prepare_cached(
-            "select r.id, e.depth, r.total + r.tasks_below, r.state in (0, 1, 2) from execution e
-             join execution r on r.id = coalesce(e.root, e.id) where e.id = ?1",
-        )?
+        .prepare_cached(sql::executions::TREE.sqlite)?
         .query_row([execution.0.as_bytes().as_slice()], |row| {
             let mut from = Reader { row, next: 0 };
             let (root, depth) = (ExecutionId(from.uuid()?), from.get()?);
@@ -104,14 +101,14 @@ pub fn gates(connection: &Connection, dictionary: &Dictionary, per_namespace: u3
         connection.prepare_cached(&sql)?.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let sql = format!(
         "select {} from task_open o indexed by open_gate_lane where {GATED} and lane = ?1 order by id limit ?2",
-        columns("o", &OPEN_COLUMNS)
+        columns("o", OpenRow::COLUMNS)
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut gates = Vec::new();
     for turn in by_namespace(dictionary, &lanes, per_namespace) {
         let mut left = per_namespace;
         for lane in turn {
-            let read = |row: &rusqlite::Row<'_>| read_open(&mut Reader { row, next: 0 });
+            let read = |row: &rusqlite::Row<'_>| OpenRow::read(&mut Reader { row, next: 0 });
             let rows: Vec<_> = statement.query_map((lane, left), read)?.collect::<rusqlite::Result<_>>()?;
             left -= u32::try_from(rows.len()).unwrap_or(left).min(left);
             for row in rows {
@@ -131,7 +128,7 @@ static CALL_ENDS: LazyLock<String> = LazyLock::new(|| {
          join execution e on e.parent_task = o.id and e.parent_run = o.run
          where o.state in (3, 5) and o.lease_at is not null and o.lease_expires is null
            and o.lane in (select value from json_each(?2)) and e.state in (3, 4, 5) limit ?1",
-        columns("o", &OPEN_COLUMNS)
+        columns("o", OpenRow::COLUMNS)
     )
 });
 
@@ -146,7 +143,7 @@ pub fn call_ends(
         let mut rows = statement.query((per_namespace, serde_json::to_string(&lanes).unwrap_or_default()))?;
         while let Some(row) = rows.next()? {
             let mut from = Reader { row, next: 0 };
-            let task = stored_open(connection, read_open(&mut from)?, dictionary)?;
+            let task = stored_open(connection, OpenRow::read(&mut from)?, dictionary)?;
             let (execution, state) = (ExecutionId(from.uuid()?), from.get::<i16>()?);
             let state = ExecutionState::from_code(state).ok_or_else(|| corrupt(format!("execution state {state}")))?;
             ends.push(CallEnd { task, execution, state });
@@ -171,7 +168,7 @@ pub fn orphans(connection: &Connection, per_namespace: u32) -> Result<Vec<(Strin
            or exists (select 1 from execution r where r.id = e.root and r.state in (3, 4, 5))) limit ?1",
     )?;
     let namespaces: Vec<(i32, String)> = connection
-        .prepare_cached("select id, name from namespace")?
+        .prepare_cached(sql::control::NAMESPACES.sqlite)?
         .query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut orphans = Vec::new();
@@ -303,7 +300,7 @@ pub fn graph(
     let asked: Option<BTreeSet<Uuid>> = around.map(|around| around.iter().map(|task| task.0).collect());
     match around {
         None => {
-            let mut statement = connection.prepare_cached("select id from task where execution_id = ?1")?;
+            let mut statement = connection.prepare_cached(sql::executions::TASKS.sqlite)?;
             let mut rows = statement.query([id.0.as_bytes().as_slice()])?;
             while let Some(row) = rows.next()? {
                 ids.insert(Uuid::from_bytes(row.get(0)?));
@@ -335,7 +332,7 @@ pub fn edges(connection: &Connection, task: Uuid, outgoing: bool) -> Result<Vec<
     let sql = if outgoing {
         "select from_id, to_id, met_when, on_unmet from edge where from_id = ?1 order by to_id"
     } else {
-        "select from_id, to_id, met_when, on_unmet from edge where to_id = ?1 order by from_id"
+        sql::executions::NEEDS.sqlite
     };
     let rows: Vec<([u8; 16], [u8; 16], i16, i16)> = connection
         .prepare_cached(sql)?

@@ -5,12 +5,12 @@ use rusqlite::Connection;
 use uuid::Uuid;
 
 use super::queries::{HISTORY, first_record};
-use super::statements::{Reader, load_one, read_history};
+use super::statements::{Reader, load_one};
 use super::{SqliteStore, fence};
 use crate::dictionary::Dictionary;
 use crate::events::{MOST_EVENTS, Sources};
 use crate::page::FeedCursor;
-use crate::row::corrupt;
+use crate::row::{HistoryRow, corrupt};
 use crate::{EventLog, Feed, FeedEvent, StoreError};
 
 pub fn feed_end(connection: &Connection) -> Result<FeedCursor, StoreError> {
@@ -79,7 +79,7 @@ fn sources(
     let low = i64::from(first) - i64::from(MOST_EVENTS);
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
-        .query_map((subject.as_bytes().as_slice(), low, last), |row| read_history(&mut Reader { row, next: 0 }))?
+        .query_map((subject.as_bytes().as_slice(), low, last), |row| HistoryRow::read(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
     for row in rows {
         sources.add_record(row.into_record()?);

@@ -8,8 +8,8 @@ use std::time::UNIX_EPOCH;
 use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 
-use crate::StoreError;
 use crate::epoch::{COPIED, EPOCH, HOME, fresh};
+use crate::{StoreError, sql};
 
 /// What the lock file remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,12 +124,12 @@ fn fed(connection: &Connection) -> Result<u64, StoreError> {
 }
 
 fn meta(connection: &Connection, key: &str) -> Result<Option<String>, StoreError> {
-    let mut statement = connection.prepare_cached("select value from meta where key = ?1")?;
+    let mut statement = connection.prepare_cached(sql::control::META.sqlite)?;
     Ok(statement.query_row([key], |row| row.get(0)).optional()?)
 }
 
 fn put_meta(connection: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
-    let sql = "insert into meta (key, value) values (?1, ?2) on conflict (key) do update set value = excluded.value";
+    let sql = sql::control::PUT_META.sqlite;
     connection.execute(sql, (key, value))?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::writer::Tx;
 use super::{SqliteStore, setup, submit};
 use crate::forget::{PAGE, empty_lanes};
 use crate::rules::RULED_FROM;
-use crate::{Forgotten, LaneStore, StoreError, Submission};
+use crate::{Forgotten, LaneStore, StoreError, Submission, sql};
 
 /// The lanes of the next page that are empty, and where it ended.
 type Page = (Vec<i32>, [Option<i32>; 2]);
@@ -69,8 +69,7 @@ fn delete_lanes(tx: &Tx<'_>, lanes: &[i32]) -> Result<Vec<i32>, StoreError> {
 
 /// A new generation, without another rule: tasks stay where they are.
 fn raise(tx: &Tx<'_>) -> Result<i64, StoreError> {
-    let sql = "update rule_state set generation = generation + 1,
-                 settled = case when settled = generation then generation + 1 else settled end returning generation";
+    let sql = sql::rules::NEXT_GENERATION.sqlite;
     Ok(tx.connection.query_row(sql, (), |row| row.get(0))?)
 }
 
@@ -85,7 +84,7 @@ fn hold_to(tx: &Tx<'_>, generation: i64) {
 /// it back into use.
 pub async fn policies(store: &SqliteStore, beyond: u64) -> Result<u64, StoreError> {
     let count: i64 = store
-        .read(|connection, _| Ok(connection.query_row("select count(*) from policy", (), |row| row.get(0))?))
+        .read(|connection, _| Ok(connection.query_row(sql::lanes::COUNT_POLICIES.sqlite, (), |row| row.get(0))?))
         .await?;
     if count.cast_unsigned() <= beyond {
         return Ok(0);
@@ -114,16 +113,16 @@ pub async fn policies(store: &SqliteStore, beyond: u64) -> Result<u64, StoreErro
             gone += statement.execute([id])?;
         }
         // Whatever was out of use and is used after all stays as it is.
-        tx.connection.execute("update policy set retired = null where retired is not null", ())?;
+        tx.connection.execute(sql::lanes::KEEP_POLICIES.sqlite, ())?;
         Ok(gone as u64)
     };
     store.writer.run(delete).await
 }
 
 fn unused_policies(connection: &Connection) -> Result<BTreeSet<i32>, StoreError> {
-    let mut statement = connection.prepare("select distinct policy from task where policy is not null")?;
+    let mut statement = connection.prepare(sql::lanes::USED_POLICIES.sqlite)?;
     let used = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<i32>>>()?;
-    let mut statement = connection.prepare("select id from policy where id < (select max(id) from policy)")?;
+    let mut statement = connection.prepare(sql::lanes::POLICIES.sqlite)?;
     let all = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<BTreeSet<i32>>>()?;
     Ok(all.difference(&used).copied().collect())
 }

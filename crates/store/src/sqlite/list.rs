@@ -5,13 +5,12 @@ use rusqlite::{Connection, ToSql};
 use uuid::Uuid;
 
 use super::dependencies;
-use super::statements::{Reader, read_done, read_fixed, read_open, stored_done, stored_open};
+use super::statements::{Reader, stored_done, stored_open};
 use crate::dependencies::{MOST_CLOSED, closed_names};
 use crate::dictionary::Dictionary;
-use crate::query::{self, Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
-use crate::row::{DONE_COLUMNS, FIXED_COLUMNS, OPEN_COLUMNS, columns, labels_from_json};
-use crate::{ListQuery, StoreError};
-use crate::{Listed, Listing};
+use crate::query::{Bind, FEW, Found, Half, Plan, Question, Shortcut, Statement, Words};
+use crate::row::{DoneRow, FixedRow, OpenRow, columns, labels_from_json};
+use crate::{ListQuery, Listed, Listing, StoreError, query};
 
 struct SqliteWords;
 
@@ -143,8 +142,8 @@ fn half_list(
     statement: &Statement,
 ) -> Result<Vec<Found>, StoreError> {
     let own = match half {
-        Half::Open => columns("o", &OPEN_COLUMNS),
-        Half::Done => format!("{}, {}", columns("o", &DONE_COLUMNS), columns("t", &FIXED_COLUMNS)),
+        Half::Open => columns("o", OpenRow::COLUMNS),
+        Half::Done => format!("{}, {}", columns("o", DoneRow::COLUMNS), columns("t", FixedRow::COLUMNS)),
     };
     let sql = format!(
         "select {own}, p.sort_key, t.key, t.name, t.labels, t.external_id,
@@ -163,10 +162,10 @@ fn half_list(
     while let Some(row) = rows.next()? {
         let mut from = Reader { row, next: 0 };
         let stored = match half {
-            Half::Open => stored_open(connection, read_open(&mut from)?, dictionary)?,
+            Half::Open => stored_open(connection, OpenRow::read(&mut from)?, dictionary)?,
             Half::Done => {
-                let done = read_done(&mut from)?;
-                let fixed = read_fixed(&mut from)?;
+                let done = DoneRow::read(&mut from)?;
+                let fixed = FixedRow::read(&mut from)?;
                 stored_done(connection, done, &fixed, dictionary)?
             }
         };

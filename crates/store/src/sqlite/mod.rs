@@ -16,6 +16,7 @@ mod describe;
 mod documents;
 mod due;
 mod error_groups;
+mod errors;
 mod executions;
 mod feed;
 mod fence;
@@ -54,8 +55,10 @@ use crate::{Background, StoreError};
 pub use backup::{BackupProgress, backup};
 pub use check::check;
 
+/// How a SQLite store is opened.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
+    /// The file; none for a store in memory.
     pub path: Option<PathBuf>,
     /// Connections that the engine reads with.
     pub readers: usize,
@@ -66,6 +69,7 @@ pub struct SqliteOptions {
 }
 
 impl SqliteOptions {
+    /// A file, with the usual number of readers.
     pub fn file(path: impl AsRef<Path>) -> SqliteOptions {
         SqliteOptions { path: Some(path.as_ref().to_owned()), readers: 3, interactive_readers: 3, inline: false }
     }
@@ -76,6 +80,7 @@ impl SqliteOptions {
     }
 }
 
+/// A store in one SQLite file.
 pub struct SqliteStore {
     // The readers first: the last connection that is closed folds the log back, and a reader cannot.
     readers: Option<setup::Readers>,
@@ -96,6 +101,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
+    /// Locks the file, migrates it and starts the writer.
     pub fn open(options: &SqliteOptions) -> Result<SqliteStore, StoreError> {
         let lock = options.path.as_deref().map(setup::lock).transpose()?;
         let mut connection = setup::connect(options.path.as_deref())?;
@@ -169,19 +175,5 @@ impl SqliteStore {
         work: impl FnOnce(&Connection, &Dictionary) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.searches.run(self.read(work)).await
-    }
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        use rusqlite::ffi::ErrorCode;
-        match error.sqlite_error_code() {
-            Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
-                StoreError::Unavailable(error.to_string())
-            }
-            Some(ErrorCode::SystemIoFailure) => StoreError::Unknown(error.to_string()),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreError::Corrupt(error.to_string()),
-            _ => StoreError::Refused(error.to_string()),
-        }
     }
 }

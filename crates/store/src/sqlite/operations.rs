@@ -14,11 +14,9 @@ use super::writer::Tx;
 use super::{SqliteStore, audit};
 use crate::operations::{Marked, Operation, Started, ids_of, parts, parts_of, recounts, state_of, wanted, was_text};
 use crate::row::corrupt;
-use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used};
+use crate::{Applied, Idempotency, Loop, OperationStore, StoreError, Used, sql};
 
-const WHAT: &str =
-    "select o.id, n.name, o.version, o.state, o.total, o.due, o.body, o.standing, o.created_at, o.updated_at,
-       o.ended_at, o.done, o.undone from operation o join namespace n on n.id = o.namespace";
+const WHAT: &str = sql::operations::SELECT.sqlite;
 
 fn read(row: &Row<'_>) -> rusqlite::Result<(Operation, i16)> {
     let code: i16 = row.get(3)?;
@@ -79,7 +77,7 @@ pub fn start(
 ) -> Result<Started, StoreError> {
     let namespace = namespace_id(connection, &operation.namespace)?;
     if let Some(key) = key {
-        let sql = "select digest, answer from idempotency where namespace = ?1 and scope = ?2 and key = ?3";
+        let sql = sql::control::KEY_ANSWER.sqlite;
         let found: Option<(Vec<u8>, String)> = connection
             .prepare_cached(sql)?
             .query_row((namespace, &key.scope, &key.key), |row| Ok((row.get(0)?, row.get(1)?)))
@@ -126,23 +124,17 @@ pub fn put(
     {
         return Ok(Applied::Paused);
     }
-    let written = connection
-        .prepare_cached(
-            "update operation set version = version + 1, state = ?3, due = ?4, standing = ?5, updated_at = ?6, ended_at = ?7,
-               done = ?8, undone = ?9
-             where id = ?1 and version = ?2",
-        )?
-        .execute((
-            operation.id.as_bytes().as_slice(),
-            operation.version,
-            operation.state.code(),
-            operation.due.map(|at| at.0),
-            &operation.standing,
-            now.0,
-            operation.ended_at.map(|at| at.0),
-            operation.done,
-            operation.undone,
-        ))?;
+    let written = connection.prepare_cached(sql::operations::UPDATE.sqlite)?.execute((
+        operation.id.as_bytes().as_slice(),
+        operation.version,
+        operation.state.code(),
+        operation.due.map(|at| at.0),
+        &operation.standing,
+        now.0,
+        operation.ended_at.map(|at| at.0),
+        operation.done,
+        operation.undone,
+    ))?;
     if written == 0 {
         return Ok(Applied::Stale);
     }
@@ -155,7 +147,7 @@ pub fn put(
 
 pub fn ids(connection: &Connection, id: Uuid, from: u32, to: u32) -> Result<Vec<TaskId>, StoreError> {
     let (first, last) = parts_of(from, to);
-    let sql = "select ids from operation_part where operation = ?1 and part between ?2 and ?3 order by part";
+    let sql = sql::operations::IDS.sqlite;
     let mut statement = connection.prepare_cached(sql)?;
     let rows: Vec<Vec<u8>> = statement
         .query_map((id.as_bytes().as_slice(), first, last), |row| row.get(0))?
@@ -228,8 +220,8 @@ pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<b
         if left == 0 {
             return Ok(false);
         }
-        connection.prepare_cached("delete from operation_part where operation = ?1")?.execute([id.as_slice()])?;
-        connection.prepare_cached("delete from operation where id = ?1")?.execute([id.as_slice()])?;
+        connection.prepare_cached(sql::operations::DELETE_IDS.sqlite)?.execute([id.as_slice()])?;
+        connection.prepare_cached(sql::operations::DELETE.sqlite)?.execute([id.as_slice()])?;
     }
     Ok(ended.len() < limit as usize)
 }

@@ -4,7 +4,7 @@ use comeback_core::payload::{NewPayload, OldPayload};
 use comeback_core::{TaskId, Timestamp};
 use rusqlite::Connection;
 
-use crate::StoreError;
+use crate::{StoreError, sql};
 
 /// Whether somebody else has edited one of them since.
 pub fn moved_on(connection: &Connection, edits: &[NewPayload]) -> Result<bool, StoreError> {
@@ -21,18 +21,19 @@ pub fn moved_on(connection: &Connection, edits: &[NewPayload]) -> Result<bool, S
 
 pub fn write(connection: &Connection, edit: &NewPayload) -> Result<(), StoreError> {
     let id = edit.task.0.as_bytes().as_slice();
-    connection
-        .prepare_cached(
-            "insert into task_payload (task_id, version, payload, last_run, at, actor)
-             select id, ?2, payload, ?3, ?4, ?5 from task where id = ?1",
-        )?
-        .execute((id, edit.edited, edit.last_run, edit.at.0, &edit.by))?;
-    connection.prepare_cached("update task set payload = ?2 where id = ?1")?.execute((id, &*edit.payload))?;
+    connection.prepare_cached(sql::tasks::KEEP_PAYLOAD.sqlite)?.execute((
+        id,
+        edit.edited,
+        edit.last_run,
+        edit.at.0,
+        &edit.by,
+    ))?;
+    connection.prepare_cached(sql::tasks::SET_PAYLOAD.sqlite)?.execute((id, &*edit.payload))?;
     Ok(())
 }
 
 pub fn old(connection: &Connection, task: TaskId) -> Result<Vec<OldPayload>, StoreError> {
-    let sql = "select version, payload, last_run, at, actor from task_payload where task_id = ?1 order by version";
+    let sql = sql::tasks::OLD_PAYLOADS.sqlite;
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map([task.0.as_bytes().as_slice()], |row| {
         Ok(OldPayload {

@@ -5,9 +5,9 @@ use rusqlite::Connection;
 
 use super::apply::{append, load_execution, write_execution};
 use super::control::is_paused;
-use super::statements::{Reader, read_open, stored_open, update_open};
+use super::statements::{Reader, stored_open, update_open};
 use super::writer::Tx;
-use crate::row::{Fixed, OPEN_COLUMNS, OpenRow, READY, RETRY_DUE, columns, corrupt};
+use crate::row::{Fixed, OpenRow, READY, RETRY_DUE, columns, corrupt};
 use crate::{Loop, Promote, Promoted, StoreError};
 
 pub fn promote(tx: &mut Tx<'_>, what: Promote, now: Timestamp, limit: u32) -> Result<Promoted, StoreError> {
@@ -84,11 +84,11 @@ fn due_rows(
         "select {} from task_open o indexed by {index} where {state} and o.hold = 0 and o.due <= ?1
            and (o.expires_at is null or o.expires_at > ?1) and o.lane in (select value from json_each(?3))
          order by o.due, o.id limit ?2",
-        columns("o", &OPEN_COLUMNS)
+        columns("o", OpenRow::COLUMNS)
     );
     connection
         .prepare_cached(&sql)?
-        .query_map((now.0, limit, slow_lanes), |row| read_open(&mut Reader { row, next: 0 }))?
+        .query_map((now.0, limit, slow_lanes), |row| OpenRow::read(&mut Reader { row, next: 0 }))?
         .collect()
 }
 

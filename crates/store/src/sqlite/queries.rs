@@ -10,13 +10,13 @@ use rusqlite::{Connection, OptionalExtension};
 use uuid::Uuid;
 
 use super::executions::{edges, execution};
-use super::statements::{Reader, load_one, read_history};
+use super::statements::{Reader, load_one};
 use super::{SqliteStore, list, payloads};
 use crate::dictionary::Dictionary;
 use crate::events::MOST_EVENTS;
-use crate::row::{HISTORY_COLUMNS, columns, created_record, labels_from_json};
+use crate::row::{HistoryRow, columns, created_record, labels_from_json};
 use crate::rules::names_from_json;
-use crate::{Body, ListQuery, Listing, StoreError, Stored, Subject, TaskQueries, TaskView};
+use crate::{Body, ListQuery, Listing, StoreError, Stored, Subject, TaskQueries, TaskView, sql};
 
 pub fn load(
     connection: &Connection,
@@ -80,7 +80,7 @@ pub fn task(
     }))
 }
 
-pub static HISTORY: LazyLock<String> = LazyLock::new(|| columns("h", &HISTORY_COLUMNS));
+pub static HISTORY: LazyLock<String> = LazyLock::new(|| columns("h", HistoryRow::COLUMNS));
 
 fn last_record(connection: &Connection, subject: Uuid, condition: &str) -> Result<Option<Record>, StoreError> {
     let sql = format!(
@@ -89,7 +89,7 @@ fn last_record(connection: &Connection, subject: Uuid, condition: &str) -> Resul
     );
     let row = connection
         .prepare_cached(&sql)?
-        .query_row([subject.as_bytes().as_slice()], |row| read_history(&mut Reader { row, next: 0 }))
+        .query_row([subject.as_bytes().as_slice()], |row| HistoryRow::read(&mut Reader { row, next: 0 }))
         .optional()?;
     row.map(|row| row.into_record()).transpose()
 }
@@ -104,7 +104,7 @@ pub fn ended(connection: &Connection, leases: &[(TaskId, u32)]) -> Result<Vec<Op
     let mut found = Vec::with_capacity(leases.len());
     for (id, number) in leases {
         let row = statement
-            .query_row((id.0.as_bytes().as_slice(), number), |row| read_history(&mut Reader { row, next: 0 }))
+            .query_row((id.0.as_bytes().as_slice(), number), |row| HistoryRow::read(&mut Reader { row, next: 0 }))
             .optional()?;
         found.push(row.map(|row| row.into_record()).transpose()?);
     }
@@ -138,7 +138,7 @@ pub fn history(
     let low = i64::from(after) - i64::from(MOST_EVENTS);
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
-        .query_map((id.as_bytes().as_slice(), low, after, limit), |row| read_history(&mut Reader { row, next: 0 }))?
+        .query_map((id.as_bytes().as_slice(), low, after, limit), |row| HistoryRow::read(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
     for row in rows {
         records.push(row.into_record()?);
@@ -160,7 +160,7 @@ pub fn runs_before(connection: &Connection, id: TaskId, before: u32, limit: u32)
     );
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
-        .query_map((id.0.as_bytes().as_slice(), before, limit), |row| read_history(&mut Reader { row, next: 0 }))?
+        .query_map((id.0.as_bytes().as_slice(), before, limit), |row| HistoryRow::read(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
     rows.into_iter().map(|row| row.into_record()).collect()
 }
@@ -168,7 +168,7 @@ pub fn runs_before(connection: &Connection, id: TaskId, before: u32, limit: u32)
 /// The creation of a lone task, which its body tells; a task of an execution has it in the shared log.
 pub fn first_record(connection: &Connection, id: Uuid) -> Result<Option<Record>, StoreError> {
     let found: Option<(i64, Option<i64>)> = connection
-        .prepare_cached("select submitted_at, start_at from task where id = ?1 and execution_id is null")?
+        .prepare_cached(sql::tasks::FIRST_TIMES.sqlite)?
         .query_row([id.as_bytes().as_slice()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(found.map(|(submitted_at, start_at)| created_record(id, submitted_at, start_at)))

@@ -8,17 +8,13 @@ use super::writer::Tx;
 use super::{SqliteStore, operations};
 use crate::check::PRUNED_BEFORE;
 use crate::row::{oldest_id, whole_ones};
-use crate::{Pruned, Retention, StoreError};
+use crate::{Pruned, Retention, StoreError, sql};
 
 /// Whole executions, and lone tasks, that ended long enough ago; with each go its body, its history and its edges.
 pub fn prunable(connection: &Connection, before: Timestamp) -> Result<u64, StoreError> {
     let oldest = oldest_id(before);
     let count: i64 = connection
-        .prepare_cached(
-            "select (select count(*) from task_done where id < ?2 and execution_id is null and ended_at < ?1) +
-               (select coalesce(sum(total), 0) from execution
-                where id < ?2 and state in (3, 4, 5) and ended_at < ?1 and open = 0)",
-        )?
+        .prepare_cached(sql::retention::COUNT_OLD.sqlite)?
         .query_row((before.0, oldest.as_bytes().as_slice()), |row| row.get(0))?;
     Ok(count.cast_unsigned())
 }
@@ -50,7 +46,7 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<Pruned, S
     for execution in &executions {
         let tasks: Vec<[u8; 16]> = tx
             .connection
-            .prepare_cached("select id from task where execution_id = ?1")?
+            .prepare_cached(sql::executions::TASKS.sqlite)?
             .query_map([execution.as_slice()], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for id in &tasks {
@@ -68,13 +64,7 @@ pub fn prune(tx: &mut Tx<'_>, before: Timestamp, limit: u32) -> Result<Pruned, S
                (select id from (select id, at from feed order by id limit ?2) where at < ?1)",
         )?
         .execute((before.0, limit))?;
-    let keys = tx
-        .connection
-        .prepare_cached(
-            "delete from idempotency where (namespace, scope, key) in
-               (select namespace, scope, key from idempotency where at < ?1 order by at limit ?2)",
-        )?
-        .execute((before.0, limit))?;
+    let keys = tx.connection.prepare_cached(sql::control::DELETE_OLD_KEYS.sqlite)?.execute((before.0, limit))?;
     more |= !operations::prune(tx.connection, before, limit)?;
     if pruned > 0 || told > 0 {
         tx.connection.execute(

@@ -19,16 +19,14 @@ use crate::dependencies::Dependency;
 use crate::dictionary::{Dictionary, Walk};
 use crate::ready::{MANY, MOST_LOOKED_AT, ReadyWalk};
 use crate::rules::{Belongs, RULED_FROM, RuleBook, RuleState, RuleTables, Whose, names_to_json, rule_to_json, settle};
-use crate::{ClaimRequest, RuleStore, Settled, StoreError, dependencies as guards, rules};
+use crate::{ClaimRequest, RuleStore, Settled, StoreError, dependencies as guards, rules, sql};
 
 /// Tasks of one lane that a claim looks at.
 const MOST_OF_A_LANE: u32 = 1_000;
 
 pub fn load(connection: &Connection) -> Result<RuleBook, StoreError> {
-    let generation = connection.query_row("select generation from rule_state", (), |row| row.get(0))?;
-    let mut statement = connection.prepare_cached(
-        "select n.name, r.body from rule r join namespace n on n.id = r.namespace order by r.namespace, r.name",
-    )?;
+    let generation = connection.query_row(sql::rules::GENERATION.sqlite, (), |row| row.get(0))?;
+    let mut statement = connection.prepare_cached(sql::rules::ALL.sqlite)?;
     let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
     RuleBook::read(generation, rows.collect::<rusqlite::Result<Vec<(String, String)>>>()?)
 }
@@ -261,7 +259,7 @@ pub async fn carry(store: &SqliteStore, execution: Uuid, kind: &str, names: &[St
         .run(move |tx| {
             let mut lanes = tx
                 .connection
-                .prepare_cached("select distinct lane from task_open where execution_id = ?1")?
+                .prepare_cached(sql::tasks::LANES_OF_EXECUTION.sqlite)?
                 .query_map([execution.as_bytes().as_slice()], |row| row.get(0))?
                 .collect::<rusqlite::Result<Vec<i32>>>()?;
             lanes.retain(|id| tx.dictionary.lane(*id).is_some_and(|lane| lane.kind == kind));
@@ -303,7 +301,7 @@ impl RuleTables for SqliteStore {
 
     async fn rule_state(&self) -> Result<RuleState, StoreError> {
         self.read(|connection, _| {
-            let sql = "select generation, settled, swept from rule_state";
+            let sql = sql::rules::STATE.sqlite;
             Ok(connection.query_row(sql, (), |row| {
                 let swept: Option<[u8; 16]> = row.get(2)?;
                 Ok(RuleState { generation: row.get(0)?, settled: row.get(1)?, swept: swept.map(Uuid::from_bytes) })

@@ -6,10 +6,9 @@ use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::submit::namespace_id;
 use super::{SqliteStore, audit};
-use crate::{SealedSecret, SecretStore, StoreError};
+use crate::{SealedSecret, SecretStore, StoreError, sql};
 
-const SELECT: &str = "select n.name, s.name, s.version, s.key_id, s.sealed, s.created_at, s.updated_at, s.updated_by
-     from secret s join namespace n on n.id = s.namespace";
+const SELECT: &str = sql::resources::SECRETS.sqlite;
 
 fn read(row: &Row<'_>) -> rusqlite::Result<SealedSecret> {
     Ok(SealedSecret {
@@ -60,7 +59,7 @@ pub fn put(
         .optional()?;
     if known.is_none() {
         let count: i64 = connection
-            .prepare_cached("select count(*) from secret where namespace = ?1")?
+            .prepare_cached(sql::resources::COUNT_SECRETS.sqlite)?
             .query_row([namespace], |row| row.get(0))?;
         if count.cast_unsigned() >= most {
             return Err(QuotaExceeded { quota: Quota::Secrets, namespace: secret.namespace.clone(), most }.into());
@@ -81,12 +80,13 @@ pub fn put(
 }
 
 pub fn reseal(connection: &Connection, secret: &SealedSecret) -> Result<bool, StoreError> {
-    let written = connection
-        .prepare_cached(
-            "update secret set version = version + 1, key_id = ?4, sealed = ?5
-             where namespace = (select id from namespace where name = ?1) and name = ?2 and version = ?3",
-        )?
-        .execute((&secret.namespace, &secret.name, secret.version, &secret.key_id, &secret.sealed))?;
+    let written = connection.prepare_cached(sql::resources::RESEAL_SECRET.sqlite)?.execute((
+        &secret.namespace,
+        &secret.name,
+        secret.version,
+        &secret.key_id,
+        &secret.sealed,
+    ))?;
     Ok(written == 1)
 }
 

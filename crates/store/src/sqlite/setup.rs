@@ -20,7 +20,7 @@ use crate::dictionary::Dictionary;
 use crate::interactive::Scope;
 use crate::row::corrupt;
 use crate::schema::SchemaState;
-use crate::{Background, Running, StoreError, panic_point};
+use crate::{Background, Running, StoreError, panic_point, sql};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -167,7 +167,7 @@ fn schema_version(connection: &Connection) -> Result<i32, StoreError> {
 pub fn load_dictionary(connection: &Connection, dictionary: &Dictionary) -> Result<(), StoreError> {
     let book = super::rules::load(connection)?;
     let mut namespaces: HashMap<i32, String> = HashMap::new();
-    let mut statement = connection.prepare("select id, name from namespace")?;
+    let mut statement = connection.prepare(sql::control::NAMESPACES.sqlite)?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         namespaces.insert(row.get(0)?, row.get(1)?);

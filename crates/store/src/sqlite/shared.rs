@@ -5,21 +5,21 @@ use comeback_core::{Audit, Quota, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::{SqliteStore, audit};
-use crate::StoreError;
 use crate::shared::*;
+use crate::{StoreError, sql};
 
 /// The next number of a list.
 fn next_change(connection: &Connection, list: SharedList, removes: bool) -> rusqlite::Result<i64> {
     let sql = match removes {
-        true => "update shared_change set number = number + 1, removed = number + 1 where name = ?1 returning number",
-        false => "update shared_change set number = number + 1 where name = ?1 returning number",
+        true => sql::shared::NEXT_REMOVAL.sqlite,
+        false => sql::shared::NEXT_CHANGE.sqlite,
     };
     connection.prepare_cached(sql)?.query_row([list.name()], |row| row.get(0))
 }
 
 fn numbers(connection: &Connection) -> Result<ChangeNumbers, StoreError> {
     let mut numbers = ChangeNumbers::default();
-    let mut statement = connection.prepare_cached("select name, number, removed from shared_change")?;
+    let mut statement = connection.prepare_cached(sql::shared::CHANGES.sqlite)?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
         numbers.set(&row.get::<_, String>(0)?, ChangeNumber { last: row.get(1)?, removed: row.get(2)? });
@@ -27,8 +27,7 @@ fn numbers(connection: &Connection) -> Result<ChangeNumbers, StoreError> {
     Ok(numbers)
 }
 
-const KEY: &str =
-    "select id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by from api_key";
+const KEY: &str = sql::shared::KEYS.sqlite;
 
 fn key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
     let at = |column: usize| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.map(Timestamp));
@@ -54,8 +53,7 @@ fn insert_key(
     most: u64,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let sql = "select count(*), count(*) filter (where revoked_at is null and (expires_at is null or expires_at > ?2))
-               from api_key where namespace = ?1";
+    let sql = sql::shared::COUNT_KEYS.sqlite;
     let count = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, i64>(1)?.cast_unsigned()));
     let (all, active) = connection.prepare_cached(sql)?.query_row((&key.namespace, now.0), count)?;
     if active >= most_active {
@@ -63,37 +61,31 @@ fn insert_key(
     }
     let surplus = (all + 1).saturating_sub(most_active);
     if surplus > 0 {
-        connection
-            .prepare_cached(
-                "delete from api_key where id in (select id from api_key where namespace = ?1
-                   and (revoked_at is not null or expires_at <= ?2) order by created_at, id limit ?3)",
-            )?
-            .execute((&key.namespace, now.0, i64::try_from(surplus).unwrap_or(i64::MAX)))?;
+        connection.prepare_cached(sql::shared::DELETE_OLD_KEYS.sqlite)?.execute((
+            &key.namespace,
+            now.0,
+            i64::try_from(surplus).unwrap_or(i64::MAX),
+        ))?;
     }
     let change = next_change(connection, SharedList::Keys, surplus > 0)?;
-    connection
-        .prepare_cached(
-            "insert into api_key (id, namespace, name, role, hash, terms, created_at, expires_at, revoked_at, replaced_by, place, change)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?11)",
-        )?
-        .execute((
-            &key.id,
-            &key.namespace,
-            &key.name,
-            &key.role,
-            &key.hash,
-            &key.terms,
-            key.created_at.0,
-            key.expires_at.map(|at| at.0),
-            key.revoked_at.map(|at| at.0),
-            &key.replaced_by,
-            change,
-        ))?;
+    connection.prepare_cached(sql::shared::ADD_KEY.sqlite)?.execute((
+        &key.id,
+        &key.namespace,
+        &key.name,
+        &key.role,
+        &key.hash,
+        &key.terms,
+        key.created_at.0,
+        key.expires_at.map(|at| at.0),
+        key.revoked_at.map(|at| at.0),
+        &key.replaced_by,
+        change,
+    ))?;
     Ok(())
 }
 
 fn has_key(connection: &Connection, id: &str) -> rusqlite::Result<bool> {
-    connection.prepare_cached("select exists (select 1 from api_key where id = ?1)")?.query_row([id], |row| row.get(0))
+    connection.prepare_cached(sql::shared::HAS_KEY.sqlite)?.query_row([id], |row| row.get(0))
 }
 
 fn create_key(
@@ -107,8 +99,7 @@ fn create_key(
         return Ok(KeyPut::Exists);
     }
     if let Some(name) = &key.name {
-        let sql = "select exists (select 1 from api_key where name = ?1 and (namespace = ?2 and revoked_at is null
-                     and (expires_at is null or expires_at > ?3) and replaced_by is null or namespace = ?4 and ?2 <> ?4))";
+        let sql = sql::shared::IS_NAME_TAKEN.sqlite;
         let mut statement = connection.prepare_cached(sql)?;
         if statement.query_row((name, &key.namespace, now.0, ALL_NAMESPACES), |row| row.get(0))? {
             return Ok(KeyPut::NameTaken);
@@ -169,7 +160,7 @@ fn put_policy(
     let KindPolicy { namespace, kind, body, dialect } = policy;
     let old = policies(connection, namespace, std::slice::from_ref(kind))?.pop();
     if old.is_none() {
-        let sql = "select count(*) from kind_policy where namespace = ?1";
+        let sql = sql::shared::COUNT_POLICIES.sqlite;
         let count: i64 = connection.prepare_cached(sql)?.query_row([namespace], |row| row.get(0))?;
         if count.cast_unsigned() >= most {
             return Err(exceeded(Quota::NamedPolicies, namespace, most));
@@ -191,7 +182,7 @@ fn delete_policy(
     audit: Option<&Audit>,
 ) -> Result<bool, StoreError> {
     let Some(old) = policies(connection, namespace, &[kind.to_owned()])?.pop() else { return Ok(false) };
-    connection.execute("delete from kind_policy where namespace = ?1 and kind = ?2", (namespace, kind))?;
+    connection.execute(sql::shared::DELETE_POLICY.sqlite, (namespace, kind))?;
     next_change(connection, SharedList::Policies, true)?;
     audit::note(connection, audit, Some(policy_facts(&old)))?;
     Ok(true)
@@ -207,7 +198,7 @@ fn drained(row: &Row<'_>) -> rusqlite::Result<DrainedWorker> {
     })
 }
 
-const DRAINED: &str = "select namespace, name, at, actor, note from drained_worker";
+const DRAINED: &str = sql::shared::DRAINED.sqlite;
 
 fn drain(
     connection: &Connection,
@@ -222,7 +213,7 @@ fn drain(
         return Ok(Drained::Already(known));
     }
     let count = || {
-        let sql = "select count(*) from drained_worker where namespace = ?1";
+        let sql = sql::shared::COUNT_DRAINED.sqlite;
         connection.prepare_cached(sql)?.query_row([namespace], |row| row.get::<_, i64>(0))
     };
     let mut removes = false;
@@ -238,11 +229,7 @@ fn drain(
         removes = true;
     }
     let change = next_change(connection, SharedList::DrainedWorkers, removes)?;
-    connection
-        .prepare_cached(
-            "insert into drained_worker (namespace, name, at, actor, note, change) values (?1, ?2, ?3, ?4, ?5, ?6)",
-        )?
-        .execute((namespace, name, at.0, by, note, change))?;
+    connection.prepare_cached(sql::shared::ADD_DRAINED.sqlite)?.execute((namespace, name, at.0, by, note, change))?;
     audit::note(connection, audit, None)?;
     Ok(Drained::Done)
 }
@@ -301,7 +288,7 @@ impl SharedStore for SqliteStore {
         self.writer
             .run(move |tx| {
                 let change = next_change(tx.connection, SharedList::Keys, false)?;
-                let sql = "update api_key set revoked_at = ?2, change = ?3 where id = ?1 and revoked_at is null";
+                let sql = sql::shared::REVOKE_KEY.sqlite;
                 let revoked = tx.connection.prepare_cached(sql)?.execute((&id, now.0, change))? > 0;
                 audit::note(tx.connection, audit.as_ref().filter(|_| revoked), None)?;
                 Ok(revoked)
@@ -311,7 +298,7 @@ impl SharedStore for SqliteStore {
 
     async fn kind_policy_names(&self, after: i64) -> Result<Vec<KindPolicyName>, StoreError> {
         self.read(move |connection, _| {
-            let sql = "select namespace, kind, change from kind_policy where change > ?1";
+            let sql = sql::shared::POLICY_NAMES.sqlite;
             let mut statement = connection.prepare_cached(sql)?;
             let read =
                 |row: &Row<'_>| Ok(KindPolicyName { namespace: row.get(0)?, kind: row.get(1)?, change: row.get(2)? });
@@ -358,7 +345,7 @@ impl SharedStore for SqliteStore {
         let (namespace, name, audit) = (namespace.to_owned(), name.to_owned(), audit.cloned());
         self.writer
             .run(move |tx| {
-                let sql = "delete from drained_worker where namespace = ?1 and name = ?2";
+                let sql = sql::shared::DELETE_DRAINED.sqlite;
                 let removed = tx.connection.prepare_cached(sql)?.execute((&namespace, &name))? > 0;
                 if removed {
                     next_change(tx.connection, SharedList::DrainedWorkers, true)?;
@@ -419,7 +406,7 @@ impl SharedStore for SqliteStore {
 
     async fn worker_counts(&self, after: Timestamp) -> Result<Vec<(String, u64)>, StoreError> {
         self.read(move |connection, _| {
-            let sql = "select namespace, count(*) from worker where seen_at > ?1 group by namespace";
+            let sql = sql::shared::COUNT_WORKERS.sqlite;
             let mut statement = connection.prepare_cached(sql)?;
             let read = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)?.cast_unsigned()));
             Ok(statement.query_map([after.0], read)?.collect::<Result<_, _>>()?)
@@ -437,7 +424,7 @@ impl SharedStore for SqliteStore {
         let it = instance.clone();
         self.writer
             .run(move |tx| {
-                tx.connection.prepare_cached("delete from instance where seen_at < ?1")?.execute([gone.0])?;
+                tx.connection.prepare_cached(sql::shared::DELETE_GONE_INSTANCES.sqlite)?.execute([gone.0])?;
                 let sql = "insert or replace into instance (id, version, started_at, seen_at) values (?1, ?2, ?3, ?4)";
                 let mut statement = tx.connection.prepare_cached(sql)?;
                 statement.execute((&it.id, &it.version, it.started_at.0, it.seen_at.0))?;

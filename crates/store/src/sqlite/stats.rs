@@ -13,20 +13,20 @@ use uuid::Uuid;
 use super::SqliteStore;
 use super::error_groups::{find_group, forget_groups, write_group};
 use super::feed::unpack;
-use super::statements::{Reader, read_history};
+use super::statements::Reader;
 use crate::audit::Given;
 use crate::dictionary::Dictionary;
 use crate::events::MOST_EVENTS;
 use crate::page::FeedCursor;
-use crate::row::corrupt;
+use crate::row::{HistoryRow, corrupt};
 use crate::stats::{LEAN_HISTORY, Owner, Stretch, SumLine, SumsQuery, fact, keep, place, trouble};
-use crate::{StatsStore, StoreError};
+use crate::{StatsStore, StoreError, sql};
 
 /// Rows of the feed that are looked at in one go, each of which is a transaction.
 const ROWS: u32 = 512;
 
 pub fn unfolded(connection: &Connection, dictionary: &Dictionary, limit: u32) -> Result<Stretch, StoreError> {
-    let from: String = connection.query_row("select place from stat_fold", (), |row| row.get(0))?;
+    let from: String = connection.query_row(sql::stats::PLACE.sqlite, (), |row| row.get(0))?;
     let rows: Vec<(u64, i32, Vec<u8>)> = connection
         .prepare_cached("select id, namespace, items from feed where id > ?1 order by id limit ?2")?
         .query_map((place(&from)?.row.cast_signed(), ROWS), |row| {
@@ -69,7 +69,7 @@ fn facts_of(
     let low = i64::from(first) - i64::from(MOST_EVENTS);
     let rows: Vec<_> = connection
         .prepare_cached(&TOLD)?
-        .query_map((subject.as_bytes().as_slice(), low, last), |row| read_history(&mut Reader { row, next: 0 }))?
+        .query_map((subject.as_bytes().as_slice(), low, last), |row| HistoryRow::read(&mut Reader { row, next: 0 }))?
         .collect::<rusqlite::Result<_>>()?;
     for row in rows {
         let record = row.into_record()?;
@@ -118,7 +118,7 @@ fn trouble_before(connection: &Connection, subject: Uuid, seq: u32) -> Result<Op
     );
     let last = connection
         .prepare_cached(&sql)?
-        .query_row((subject.as_bytes().as_slice(), seq), |row| read_history(&mut Reader { row, next: 0 }))?;
+        .query_row((subject.as_bytes().as_slice(), seq), |row| HistoryRow::read(&mut Reader { row, next: 0 }))?;
     Ok(trouble(since, last.into_record()?))
 }
 
@@ -129,7 +129,7 @@ fn add(
     fold: &Fold,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let sql = "update stat_fold set place = ?2, at = ?3 where place = ?1";
+    let sql = sql::stats::MOVE_ON.sqlite;
     if connection.prepare_cached(sql)?.execute((from, to, now.0))? == 0 {
         return Ok(false);
     }
@@ -207,21 +207,10 @@ pub fn tidy_sums(connection: &Connection, now: Timestamp, limit: u32, most_group
         more = true;
     }
     let oldest = keep::oldest(now).0;
-    let mut gone = connection
-        .prepare_cached(
-            "delete from stat where (at, cell, measure) in
-               (select at, cell, measure from stat where at < ?1 order by at limit ?2)",
-        )?
-        .execute((oldest, limit))?;
+    let mut gone = connection.prepare_cached(sql::stats::DELETE_OLD.sqlite)?.execute((oldest, limit))?;
     if gone < limit as usize {
-        gone += connection
-            .prepare_cached(
-                "delete from stat_cell where id in (select id from stat_cell where last_at < ?1 order by id limit ?2)",
-            )?
-            .execute((oldest, limit))?;
-        gone += connection
-            .prepare_cached("delete from error_group where last_seen < ?1 and reclassified is null")?
-            .execute([oldest])?;
+        gone += connection.prepare_cached(sql::stats::DELETE_OLD_CELLS.sqlite)?.execute((oldest, limit))?;
+        gone += connection.prepare_cached(sql::stats::DELETE_OLD_GROUPS.sqlite)?.execute([oldest])?;
         connection.execute("delete from account_use where period < ?1", [keep::oldest_month(now)])?;
         forget_groups(connection, most_groups)?;
     }

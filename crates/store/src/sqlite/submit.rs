@@ -15,8 +15,7 @@ use crate::dictionary::{Learning, LimitsText, News, PolicyText};
 use crate::events::{Answer, SharedLog};
 use crate::row::{Fixed, HistoryRow, OpenRow, corrupt, labels_to_json};
 use crate::rules::{RULED_FROM, names_to_json};
-use crate::*;
-use crate::{ListQuery, StoreError};
+use crate::{ListQuery, StoreError, sql, *};
 
 /// Lanes that get their numbers in one command, so that others have their turn in between.
 const LANES_AT_ONCE: usize = 500;
@@ -92,10 +91,7 @@ fn number_policies(
     for (namespace, count) in counts.into_iter().filter(|_| checked) {
         let used: i64 = tx
             .connection
-            .prepare_cached(
-                "select count(*) from policy where namespace = (select id from namespace where name = ?1)
-                   and retired is null",
-            )?
+            .prepare_cached(sql::lanes::COUNT_LIVE_POLICIES.sqlite)?
             .query_row([namespace], |row| row.get(0))?;
         tx.dictionary.check_policies(namespace, used.cast_unsigned() + count)?;
     }
@@ -148,7 +144,7 @@ fn ruled_lane_id(connection: &Connection, unruled: i32, lane: &Lane) -> rusqlite
 }
 
 pub fn namespace_id(connection: &Connection, name: &str) -> rusqlite::Result<i32> {
-    connection.prepare_cached("insert into namespace (name) values (?1) on conflict do nothing")?.execute([name])?;
+    connection.prepare_cached(sql::control::ADD_NAMESPACE.sqlite)?.execute([name])?;
     connection.prepare_cached("select id from namespace where name = ?1")?.query_row([name], |row| row.get(0))
 }
 
@@ -286,10 +282,7 @@ pub fn spawn(tx: &mut Tx<'_>, spawn: &Submission) -> Result<(), StoreError> {
     if let Some(execution) = spawn.tasks.iter().find_map(|new| new.task.execution) {
         let joined = spawn.tasks.iter().filter(|new| new.task.execution == Some(execution)).count();
         tx.connection
-            .prepare_cached(
-                "update execution set tasks_below = tasks_below + ?2
-                 where id = (select root from execution where id = ?1)",
-            )?
+            .prepare_cached(sql::executions::COUNT_BELOW.sqlite)?
             .execute((execution.0.as_bytes().as_slice(), i64::try_from(joined).unwrap_or(0)))?;
     }
     insert_edges(tx.connection, &spawn.edges)?;
@@ -323,7 +316,7 @@ pub fn keep_key(
 
 fn earlier_answer(connection: &Connection, namespace: i32, key: &Idempotency) -> Result<Option<Submitted>, StoreError> {
     let found: Option<(Vec<u8>, String)> = connection
-        .prepare_cached("select digest, answer from idempotency where namespace = ?1 and scope = ?2 and key = ?3")?
+        .prepare_cached(sql::control::KEY_ANSWER.sqlite)?
         .query_row((namespace, &key.scope, &key.key), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     Ok(match found {
@@ -338,10 +331,7 @@ fn earlier_answer(connection: &Connection, namespace: i32, key: &Idempotency) ->
 
 fn open_duplicate(connection: &Connection, namespace: i32, key: &str) -> Result<Option<(TaskId, State)>, StoreError> {
     let found: Option<([u8; 16], i16)> = connection
-        .prepare_cached(
-            "select d.task_id, o.state from dedupe d join task_open o on o.id = d.task_id
-             where d.namespace = ?1 and d.key = ?2",
-        )?
+        .prepare_cached(sql::tasks::OPEN_WITH_KEY.sqlite)?
         .query_row((namespace, key), |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     match found {

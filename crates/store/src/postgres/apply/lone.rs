@@ -7,11 +7,10 @@ use comeback_core::{AttemptOutcome, Commit, EventKind, Record, State, Task, Time
 use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
-use crate::Applied;
-use crate::StoreError;
 use crate::postgres::PostgresStore;
-use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns, Params, RetryColumns, SuccessColumns};
-use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HISTORY_COLUMNS, HistoryRow, OPEN_COLUMNS, OpenRow, corrupt};
+use crate::postgres::columns::{Params, RetryColumns, SuccessColumns};
+use crate::row::{DoneColumns, DoneRow, Fixed, HistoryColumns, HistoryRow, OpenColumns, OpenRow, corrupt};
+use crate::{Applied, StoreError};
 
 /// One verdict with all that any of the statements needs of it.
 pub struct Verdict<'a> {
@@ -275,7 +274,7 @@ fn prefixed(prefix: &str, names: &[&str]) -> String {
 
 /// Any end: the whole row is written.
 pub static END: LazyLock<String> = LazyLock::new(|| {
-    let done: Vec<&str> = DONE_COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
+    let done: Vec<&str> = DoneRow::COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
     let (history_at, extra_at) = (1 + DoneColumns::WIDTH, 1 + DoneColumns::WIDTH + HistoryColumns::WIDTH);
     format!(
         "with i as materialized (
@@ -293,8 +292,8 @@ pub static END: LazyLock<String> = LazyLock::new(|| {
         DoneColumns::names(""),
         HistoryColumns::names("h_"),
         done = done.join(", "),
-        history = HISTORY_COLUMNS.join(", "),
-        h_history = prefixed("h_", &HISTORY_COLUMNS),
+        history = HistoryRow::COLUMNS.join(", "),
+        h_history = prefixed("h_", HistoryRow::COLUMNS),
         feed = feed("d", extra_at + 5),
     )
 });
@@ -302,7 +301,7 @@ pub static END: LazyLock<String> = LazyLock::new(|| {
 /// The columns of an open row that a verdict writes: all but what identifies it and what only the store knows.
 pub static MOVED: LazyLock<String> = LazyLock::new(|| {
     let kept = ["id", "lane", "execution_id", "policy", "submitted_at", "hard_deadline", "dedupe"];
-    let moved = OPEN_COLUMNS.iter().filter(|name| !kept.contains(name));
+    let moved = OpenRow::COLUMNS.iter().filter(|name| !kept.contains(name));
     moved.map(|name| format!("{name} = i.{name}")).collect::<Vec<_>>().join(", ")
 });
 
@@ -322,8 +321,8 @@ pub static MOVE: LazyLock<String> = LazyLock::new(|| {
         OpenColumns::names(""),
         HistoryColumns::names("h_"),
         *MOVED,
-        history = HISTORY_COLUMNS.join(", "),
-        h_history = prefixed("h_", &HISTORY_COLUMNS),
+        history = HistoryRow::COLUMNS.join(", "),
+        h_history = prefixed("h_", HistoryRow::COLUMNS),
         feed = feed("u", extra_at + 5),
     )
 });

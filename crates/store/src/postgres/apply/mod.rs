@@ -9,13 +9,12 @@ use std::collections::BTreeSet;
 use comeback_core::account::Move;
 use comeback_core::{Commit, Timestamp};
 use deadpool_postgres::{GenericClient, Transaction};
+use lone::Lone;
 use uuid::Uuid;
 
 use super::control::pause_lock;
 use super::{PostgresStore, accounts, audit, operations, payloads};
-use crate::StoreError;
-use crate::{Applied, Behalf, Idempotency, Loop, Submission, Used};
-use lone::Lone;
+use crate::{Applied, Behalf, Idempotency, Loop, StoreError, Submission, Used, sql};
 
 pub use lone::Verdict;
 #[cfg(test)]
@@ -184,7 +183,7 @@ async fn take_key(
     key: &Idempotency,
     now: Timestamp,
 ) -> Result<Option<Applied>, StoreError> {
-    tx.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
+    tx.execute(sql::control::ADD_NAMESPACE.postgres, &[&namespace]).await?;
     let taken = tx
         .execute(
             "insert into idempotency (namespace, scope, key, digest, answer, at)
@@ -283,8 +282,7 @@ pub async fn find_key(
     namespace: &str,
     key: &Idempotency,
 ) -> Result<Option<Used>, StoreError> {
-    let sql = "select digest from idempotency
-               where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
+    let sql = sql::control::KEY_DIGEST.postgres;
     let found = client.query_opt(sql, &[&namespace, &key.scope, &key.key]).await?;
     Ok(found.map(|row| Used::by(row.get(0), key)))
 }

@@ -9,13 +9,11 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::lone::MOVED;
-use crate::Applied;
-use crate::StoreError;
 use crate::events::SharedLog;
 use crate::postgres::PostgresStore;
-use crate::postgres::columns::{DoneColumns, HistoryColumns, OpenColumns};
 use crate::postgres::rules::lanes_of_reopened;
-use crate::row::{DONE_COLUMNS, DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
+use crate::row::{DoneColumns, DoneRow, Fixed, HistoryColumns, HistoryRow, OpenColumns, OpenRow, corrupt};
+use crate::{Applied, StoreError, sql};
 
 /// Commits that touch several rows, or rows of tasks that were over.
 pub async fn apply(
@@ -237,7 +235,7 @@ pub async fn update_open(tx: &Transaction<'_>, rows: &[(OpenRow, u32)]) -> Resul
 
 async fn end_open(tx: &Transaction<'_>, rows: &[(DoneRow, u32)]) -> Result<(), StoreError> {
     static END_LOCKED: LazyLock<String> = LazyLock::new(|| {
-        let done: Vec<&str> = DONE_COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
+        let done: Vec<&str> = DoneRow::COLUMNS.iter().copied().filter(|name| *name != "policy").collect();
         format!(
             "with i as materialized (select * from unnest({}) as i({})),
              d as (delete from task_open o using i where o.id = i.id
@@ -334,7 +332,7 @@ async fn reopen_all(
 /// T28: finished tasks whose log grew; or which were opened again and came to another end at once.
 async fn end_again(tx: &Transaction<'_>, rows: &[DoneRow]) -> Result<(), StoreError> {
     static END_AGAIN: LazyLock<String> = LazyLock::new(|| {
-        let changed = DONE_COLUMNS.iter().filter(|name| !["id", "policy"].contains(name));
+        let changed = DoneRow::COLUMNS.iter().filter(|name| !["id", "policy"].contains(name));
         let changed: Vec<String> = changed.map(|name| format!("{name} = i.{name}")).collect();
         format!(
             "update task_done o set {} from unnest({}) as i({}) where o.id = i.id",
@@ -355,7 +353,7 @@ async fn end_again(tx: &Transaction<'_>, rows: &[DoneRow]) -> Result<(), StoreEr
 
 /// What stands for it changes seldom, and an index is over it.
 async fn write_parent(tx: &Transaction<'_>, after: &Execution) -> Result<(), StoreError> {
-    let statement = tx.prepare_cached("update execution set parent_task = $2, parent_run = $3 where id = $1").await?;
+    let statement = tx.prepare_cached(sql::executions::SET_PARENT.postgres).await?;
     let (task, run) = after.parent.map(|(task, run)| (task.0, run.cast_signed())).unzip();
     tx.execute(&statement, &[&after.id.0, &task, &run]).await?;
     Ok(())
