@@ -109,7 +109,7 @@ pub fn connect(path: Option<&Path>) -> Result<Connection, StoreError> {
          pragma foreign_keys = on;
          pragma temp_store = memory;
          pragma mmap_size = 0;
-         pragma cache_size = -65536;
+         pragma cache_size = -32768;
          pragma wal_autocheckpoint = 0;
          pragma journal_size_limit = 67108864;
          pragma cell_size_check = on;",
@@ -130,7 +130,7 @@ pub fn connect_to_read(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
-    connection.execute_batch("pragma cache_size = -4096; pragma temp_store = memory;")?;
+    connection.execute_batch("pragma cache_size = -2048; pragma temp_store = memory;")?;
     Ok(connection)
 }
 
