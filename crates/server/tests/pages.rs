@@ -110,3 +110,59 @@ async fn a_first_run_has_its_time_by_either_name() {
     })
     .await;
 }
+
+/// F7: quotes and backslashes of a parameter were removed, so that `kind=a"b` found `ab`.
+#[tokio::test]
+async fn a_parameter_of_a_list_is_taken_as_it_is() {
+    everywhere(async |world| {
+        let kinds = ["a\"b", "ab", "a\\b", "a b", "a,b", "a", "b"];
+        for kind in kinds {
+            let labels = json!({"of kind": kind});
+            world.post("/api/v1/tasks", json!({"kind": kind, "labels": labels})).await;
+        }
+        let found = async |address: &str| {
+            let page = world.get(&format!("/api/v1/tasks?{address}")).await;
+            let mut kinds: Vec<String> =
+                page["items"].as_array().expect("items").iter().map(|it| text(&it["kind"]).to_owned()).collect();
+            kinds.sort();
+            kinds
+        };
+        for (address, expected) in [
+            ("kind=a%22b", &["a\"b"][..]),
+            ("kind=a%5Cb", &["a\\b"]),
+            ("kind=a%20b", &["a b"]),
+            ("kind=a,b", &["a", "b"]),
+            ("kind=ab*", &["ab"]),
+            ("label.of%20kind=a%22b", &["a\"b"]),
+            ("q=kind:ab&state=pending", &["ab"]),
+        ] {
+            assert_eq!(found(address).await, expected, "{address}");
+        }
+        let problem = world.ask(Method::GET, "/api/v1/tasks?state=tired", None).await.json();
+        assert_eq!(problem["errors"][0]["path"], "state", "{problem}");
+    })
+    .await;
+}
+
+/// Linked or not, the same or not: two tasks of a request have two keys.
+#[tokio::test]
+async fn two_tasks_of_a_request_may_not_have_the_same_key() {
+    everywhere(async |world| {
+        let task = |key: &str, kind: &str| json!({"key": key, "kind": kind});
+        for last in ["x", "other"] {
+            for execution in [Value::Null, json!({"name": "e"})] {
+                let tasks = [task("a", "x"), task("b", "x"), task("a", last)];
+                let mut body = json!({"tasks": tasks});
+                if !execution.is_null() {
+                    body["execution"] = execution;
+                }
+                let (status, problem) = world.refused(Method::POST, "/api/v1/tasks", body).await;
+                let fault = &problem["errors"][0];
+                assert_eq!((status.as_u16(), &fault["path"]), (400, &json!("tasks[2].key")), "{problem}");
+                assert!(text(&fault["message"]).ends_with("tasks[0]"), "both places are named: {problem}");
+            }
+        }
+        assert_eq!(world.get("/api/v1/tasks").await["items"], json!([]), "nothing is written");
+    })
+    .await;
+}
