@@ -564,7 +564,7 @@ pub struct ListQuery {
 }
 
 /// Why a store could not do what it was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done; trying again may help.
     #[error("the database is not available: {0}")]
