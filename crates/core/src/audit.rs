@@ -2,10 +2,13 @@
 //!
 //! Submits, leases and reports are no acts: their history is the task's own.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::execution::Execution;
+use crate::idempotency::ActKey;
 use crate::task::Task;
 use crate::time::Timestamp;
 use crate::transition::Act;
@@ -122,6 +125,10 @@ pub struct Audit {
     /// As it was. Where nobody could say so without a race, the store says it.
     pub before: Option<Value>,
     pub after: Option<Value>,
+    /// The key that is used up by the write that this line comes with. It is no part of the line.
+    pub once: Option<Arc<ActKey>>,
+    /// Stored with the key, for who sends the same request again.
+    pub answer: Option<Value>,
 }
 
 impl Audit {
@@ -139,11 +146,18 @@ impl Audit {
             request: act.request.clone(),
             before: None,
             after: None,
+            once: act.once.clone(),
+            answer: None,
         }
     }
 
     pub fn within(self, namespace: &str) -> Audit {
         Audit { namespace: Some(namespace.to_owned()), ..self }
+    }
+
+    /// What a repetition of the request is answered with.
+    pub fn answered(self, answer: Value) -> Audit {
+        Audit { answer: Some(answer), ..self }
     }
 
     pub fn changed(self, before: Option<Value>, after: Option<Value>) -> Audit {

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::failure::{Class, Failure, Trigger};
 use crate::id::ExecutionId;
+use crate::idempotency::ActKey;
 use crate::operation::Was;
 use crate::reason::{Decision, Reason, Verdict};
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
@@ -291,6 +292,8 @@ pub struct Act {
     pub request: Option<String>,
     /// The bulk operation that it is a part of.
     pub operation: Option<Uuid>,
+    /// The idempotency key of the request.
+    pub once: Option<Arc<ActKey>>,
 }
 
 impl Act {

@@ -115,6 +115,9 @@ pub trait Store: SharedStore {
     /// Whether a key was used, and what for.
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError>;
 
+    /// The answer that was stored with a key by [`Audit::answered`]; none where the key is unknown or has no such answer.
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError>;
+
     /// Extends leases that are still held, and with them the inactivity limit of the run.
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError>;
 
@@ -588,4 +591,7 @@ pub enum StoreError {
     /// Nothing was done: the namespace has all it may have of something.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),
+    /// Nothing was done: the idempotency key of the act was used before.
+    #[error("the idempotency key was used before")]
+    KeyUsed(Used),
 }

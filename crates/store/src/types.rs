@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use comeback_core::filter::Filter;
+pub use comeback_core::{ActKey, Idempotency};
 use comeback_core::{
     Edge, Event, Execution, ExecutionId, Executor, Lane, Millis, NamePatterns, Policy, Record, State, Task, TaskId,
     Timestamp,
@@ -171,16 +172,6 @@ impl Firing {
     pub(crate) fn from_row(by: Option<i16>, schedule: Option<String>, at: Option<i64>) -> Option<Firing> {
         Some(Firing { schedule: schedule?, at: Timestamp(at?), by: FiredBy::from_code(by?) })
     }
-}
-
-/// Who asks for the same thing again gets the same answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    /// Keys of different routes do not meet.
-    pub scope: String,
-    pub key: String,
-    /// Of the request: the same key with another request is a mistake.
-    pub digest: [u8; 32],
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -170,6 +170,10 @@ impl<H: Hand> Store for Between<H> {
         self.reads(self.truth.used(namespace, key)).await
     }
 
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError> {
+        self.reads(self.truth.kept_answer(namespace, key)).await
+    }
+
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         self.writes(self.hand.heartbeat(&*self.truth, beats, now), |answers| !answers.is_empty()).await
     }

@@ -228,6 +228,10 @@ impl Store for PostgresStore {
         read::used(self, namespace, key).await.map_err(StoreError::of_a_read)
     }
 
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError> {
+        read::kept_answer(self, namespace, key).await.map_err(StoreError::of_a_read)
+    }
+
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         tend::heartbeat(self, beats, now).await
     }
@@ -711,8 +715,10 @@ impl Store for PostgresStore {
     }
 
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
-        let client = self.writer().await?;
-        audit::write(&client, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        audit::write(&tx, audit).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {

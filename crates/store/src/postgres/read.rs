@@ -13,6 +13,7 @@ use super::apply::{find_key, read_execution};
 use super::learn;
 use super::rows::{Reader, read_done, read_fixed, read_history, read_open};
 use crate::StoreError;
+use crate::audit::act_answer;
 use crate::events::MOST_EVENTS;
 use crate::row::{
     DONE_COLUMNS, FIXED_COLUMNS, HISTORY_COLUMNS, OPEN_COLUMNS, columns, corrupt, created_record, labels_from_json,
@@ -413,6 +414,17 @@ pub async fn pauses(store: &PostgresStore) -> Result<Vec<(Loop, Pause)>, StoreEr
 
 pub async fn used(store: &PostgresStore, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
     find_key(&*store.reader().await?, namespace, key).await
+}
+
+pub async fn kept_answer(
+    store: &PostgresStore,
+    namespace: &str,
+    key: &Idempotency,
+) -> Result<Option<serde_json::Value>, StoreError> {
+    let sql = "select answer from idempotency
+               where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
+    let found = store.reader().await?.query_opt(sql, &[&namespace, &key.scope, &key.key]).await?;
+    Ok(found.and_then(|row| act_answer(row.get(0))))
 }
 
 pub async fn meta(store: &PostgresStore, key: &str) -> Result<Option<String>, StoreError> {

@@ -302,6 +302,11 @@ impl Store for SqliteStore {
         self.read(move |connection, _| apply::used(connection, &namespace, &key)).await
     }
 
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError> {
+        let (namespace, key) = (namespace.to_owned(), key.clone());
+        self.read(move |connection, _| apply::kept_answer(connection, &namespace, &key)).await
+    }
+
     async fn heartbeat(&self, beats: &[Beat], now: Timestamp) -> Result<Vec<BeatAnswer>, StoreError> {
         let beats = beats.to_vec();
         crate::panic_point!("sqlite-heartbeat");
