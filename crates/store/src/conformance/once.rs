@@ -63,8 +63,9 @@ cases! { "once";
         assert!(!w.store.put_document(shelf, "a", 7, "text", Some(&entry), w.now()).await.unwrap());
         assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), None);
         assert!(w.store.put_document(shelf, "a", 0, "text", Some(&entry), w.now()).await.unwrap());
-        let next = w.store.put_document(shelf, "a", 1, "other", Some(&Audit { id: Uuid::from_u128(2), ..entry }), w.now());
-        assert!(matches!(next.await, Err(StoreError::KeyUsed(Used::ForThis))));
+        let next = Audit { id: Uuid::from_u128(2), ..entry };
+        let next = w.store.put_document(shelf, "a", 1, "other", Some(&next), w.now()).await;
+        assert!(matches!(next, Err(StoreError::KeyUsed(Used::ForThis))));
         assert_eq!(w.store.versions(shelf, "a", 9).await.unwrap().len(), 1);
     }
 

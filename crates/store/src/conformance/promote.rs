@@ -182,7 +182,7 @@ cases! { "promote";
             deadline: Some(t0 + Millis(90_000)),
             gate: None,
             schedule: None,
-            ..Act::default()
+            operation: None,
             alert: None,
         });
         assert_eq!(next.earliest(), Some(t0 + Millis(30_000)));
