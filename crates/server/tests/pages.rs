@@ -75,6 +75,7 @@ async fn two_tasks_of_one_request_have_two_keys() {
             let fault = &problem["errors"][0];
             assert_eq!((status.as_u16(), &fault["path"]), (400, &json!("tasks[2].key")), "{problem}");
             assert!(text(&fault["message"]).contains("`a`"), "{problem}");
+            assert!(text(&fault["message"]).ends_with("tasks[0]"), "both places are named: {problem}");
         }
         assert_eq!(world.get("/api/v1/tasks").await["items"], json!([]), "nothing was made");
         let twice = json!({"tasks": [{"kind": "k", "dedupe_key": "d"}, {"kind": "k", "dedupe_key": "d"}]});
@@ -140,29 +141,6 @@ async fn a_parameter_of_a_list_is_taken_as_it_is() {
         }
         let problem = world.ask(Method::GET, "/api/v1/tasks?state=tired", None).await.json();
         assert_eq!(problem["errors"][0]["path"], "state", "{problem}");
-    })
-    .await;
-}
-
-/// Linked or not, the same or not: two tasks of a request have two keys.
-#[tokio::test]
-async fn two_tasks_of_a_request_may_not_have_the_same_key() {
-    everywhere(async |world| {
-        let task = |key: &str, kind: &str| json!({"key": key, "kind": kind});
-        for last in ["x", "other"] {
-            for execution in [Value::Null, json!({"name": "e"})] {
-                let tasks = [task("a", "x"), task("b", "x"), task("a", last)];
-                let mut body = json!({"tasks": tasks});
-                if !execution.is_null() {
-                    body["execution"] = execution;
-                }
-                let (status, problem) = world.refused(Method::POST, "/api/v1/tasks", body).await;
-                let fault = &problem["errors"][0];
-                assert_eq!((status.as_u16(), &fault["path"]), (400, &json!("tasks[2].key")), "{problem}");
-                assert!(text(&fault["message"]).ends_with("tasks[0]"), "both places are named: {problem}");
-            }
-        }
-        assert_eq!(world.get("/api/v1/tasks").await["items"], json!([]), "nothing is written");
     })
     .await;
 }
