@@ -12,7 +12,7 @@ pub use comeback_retry::decide;
 pub use comeback_retry::{backoff, failure, fingerprint, guard, policy, reason, window};
 pub use comeback_retry::{budget, dependency};
 pub use comeback_retry::{dialect, expression, id, invalid, mask, time};
-pub use comeback_retry::{event, task, transition};
+pub use comeback_retry::{event, idempotency, task, transition};
 pub use comeback_retry::{explain, forecast, lint};
 
 pub mod flow;
@@ -38,6 +38,7 @@ pub use execution::{Execution, ExecutionState};
 pub use failure::{Class, Failure, RetryAfter, Trigger};
 pub use graph::{Commit, Edge, ExecutionWrite, OnUnmet, When, Working, Write};
 pub use id::{ExecutionId, TaskId};
+pub use idempotency::{ActKey, Idempotency};
 pub use invalid::{Fault, Invalid};
 pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use quota::{Quota, QuotaExceeded, Quotas};

@@ -55,7 +55,7 @@ pub use comeback_store as store;
 pub use comeback_store::background;
 pub use commands::backtest::{Cohort, MOST_LIVES, Tested, USUAL_LIVES};
 pub use commands::bulk::{Bulk, OperationView, Preview, Which};
-pub use commands::change::Deed;
+pub use commands::change::{Deed, DoneBefore};
 pub use commands::cleanup::Cleanup;
 pub use commands::dependencies::{DependencyView, Turn};
 pub use commands::describe::Describe;

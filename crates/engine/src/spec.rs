@@ -1,5 +1,6 @@
 //! What a caller asks for, checked. A field whose behaviour is not built yet is refused by name, never ignored.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -261,11 +262,13 @@ impl Submit {
     fn by_key(&self, faults: &mut Invalid) -> HashMap<&str, usize> {
         let mut by_key = HashMap::new();
         for (i, spec) in self.tasks.iter().enumerate() {
-            if let Some(key) = &spec.key
-                && by_key.insert(key.as_str(), i).is_some()
-            {
-                let at = format!("{}key", path(i, self.tasks.len()));
-                faults.push(at, format!("`{key}` is the key of an earlier task"));
+            let Some(key) = &spec.key else { continue };
+            match by_key.entry(key.as_str()) {
+                Entry::Vacant(free) => drop(free.insert(i)),
+                Entry::Occupied(first) => {
+                    let at = format!("{}key", path(i, self.tasks.len()));
+                    faults.push(at, format!("`{key}` is the key of an earlier task: tasks[{}]", first.get()));
+                }
             }
         }
         by_key
@@ -675,7 +678,9 @@ mod tests {
         assert!(fails(&chain(&[("x", "a")], &["a"])).contains("`x` is no task of this request"));
         assert!(fails(&chain(&[("a", "a")], &["a"])).contains("a task cannot need itself"));
         assert!(fails(&chain(&[("a", "b")], &["a", "b", "a"])).contains("`a` is the key of an earlier task"));
-        assert!(fails(&chain(&[], &["a", "b", "a"])).contains("tasks[2].key: `a` is the key of an earlier task"));
+        assert!(
+            fails(&chain(&[], &["a", "b", "a"])).contains("tasks[2].key: `a` is the key of an earlier task: tasks[0]")
+        );
         let circle = fails(&chain(&[("a", "b"), ("b", "c"), ("c", "a"), ("a", "d")], &["a", "b", "c", "d"]));
         assert!(
             circle.contains("a → b → c → a") || circle.contains("b → c → a → b") || circle.contains("c → a → b → c"),

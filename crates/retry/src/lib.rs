@@ -19,7 +19,7 @@ pub mod window;
 pub use explain::{forecast, lint};
 pub use guard::{budget, dependency};
 pub use lang::{dialect, expression, id, invalid, mask, time};
-pub use task::{event, transition};
+pub use task::{event, idempotency, transition};
 
 use lang::words;
 
@@ -27,6 +27,7 @@ pub use decide::{End, Outcome, Snapshot, Speaker, decide};
 pub use event::{AttemptOutcome, Event, EventKind, Record};
 pub use failure::{Class, Failure, RetryAfter, Trigger};
 pub use id::{ExecutionId, TaskId};
+pub use idempotency::{ActKey, Idempotency};
 pub use invalid::{Fault, Invalid};
 pub use policy::{Dialect, Jitter, Policy, PolicyLimits};
 pub use reason::{Decision, Reason, Verdict};

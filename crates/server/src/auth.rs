@@ -114,7 +114,14 @@ impl Caller {
     /// Who to write down for an act: what the caller says, else its key.
     pub fn act(&self, by: Option<String>, note: Option<String>) -> Act {
         let by = by.or_else(|| self.key.clone());
-        Act { by, note, key: self.key.clone(), key_id: self.id.clone(), request: self.request.clone(), operation: None }
+        Act {
+            by,
+            note,
+            key: self.key.clone(),
+            key_id: self.id.clone(),
+            request: self.request.clone(),
+            ..Act::default()
+        }
     }
 
     /// What its key is limited to, where it is limited to queues or kinds.

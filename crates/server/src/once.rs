@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use axum::extract::{FromRequestParts, MatchedPath};
 use axum::http::request::Parts;
-use comeback_core::{Invalid, Quota, Quotas};
+use comeback_core::transition::Act;
+use comeback_core::{ActKey, Invalid, Quota, Quotas};
 use comeback_engine::store::{Idempotency, Running, panic_point};
 use parking_lot::Mutex;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::App;
@@ -54,16 +56,25 @@ impl Once {
         Ok(Some(key))
     }
 
-    /// For acts that are not about a task: a request under the same key waits for the first, and then has nothing to do. An act that
-    /// was begun is done and remembered whether or not its caller waits for the answer; it keeps its caller's place until then.
-    pub async fn guard<T: Send + 'static>(
+    /// Does an act that is not about a task once. `act` is given who acts with the key of the request: the store writes the key in the
+    /// transaction of the act, so that neither another instance nor a crash makes a second one of it. An act of several writes does each
+    /// under a part of the key ([`Act::part`]) and brings the key with the last. `again` answers a repetition, by the answer that was
+    /// stored with the key or by things as they are now. A request under the same key waits for the first. An act that was begun is done
+    /// whether or not its caller waits for the answer; it keeps its caller's place until then.
+    pub async fn guard<T, Done, Repeated>(
         self,
         app: &Arc<App>,
         namespace: &str,
         body: &[u8],
-        act: impl Future<Output = Result<T, Problem>> + Send + 'static,
-        again: impl Future<Output = Result<T, Problem>> + Send + 'static,
-    ) -> Result<T, Problem> {
+        by: Act,
+        act: impl FnOnce(Act) -> Done + Send + 'static,
+        again: impl FnOnce(Option<Value>) -> Repeated + Send + 'static,
+    ) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        Done: Future<Output = Result<T, Problem>> + Send,
+        Repeated: Future<Output = Result<T, Problem>> + Send,
+    {
         let admitted = gate::admitted();
         let (key, app, namespace) = (self.of(app, body)?, app.clone(), namespace.to_owned());
         let place = match &key {
@@ -72,16 +83,27 @@ impl Once {
         };
         let whole = async move {
             let _held = (admitted, place);
-            let Some(key) = key else { return act.await };
+            let Some(key) = key else { return act(by).await };
             let lock = app.keyed_acts.lock_of(&namespace, &key);
             let _one_at_a_time = lock.mutex.lock().await;
-            if app.engine.is_done(&namespace, &key).await? {
-                return again.await;
+            if let Some(done) = app.engine.done_before(&namespace, &key).await? {
+                return again(done.answer).await;
             }
-            let answer = act.await?;
+            let once = Some(Arc::new(ActKey { namespace: namespace.clone(), key: key.clone() }));
+            let answer = act(Act { once, ..by }).await;
             panic_point!("server-keyed-act");
-            app.engine.remember_done(&namespace, &key).await?;
-            Ok(answer)
+            match answer {
+                Ok(answer) => {
+                    // An act that found nothing to write has not used its key yet.
+                    app.engine.remember_done(&namespace, &key).await?;
+                    Ok(answer)
+                }
+                // Another instance was quicker, or it was done and something failed after it.
+                Err(problem) => match app.engine.done_before(&namespace, &key).await? {
+                    Some(done) => again(done.answer).await,
+                    None => Err(problem),
+                },
+            }
         };
         Running::spawn(whole).await.map_err(|_| Problem::unavailable("the act broke off"))?
     }
@@ -90,11 +112,11 @@ impl Once {
 /// Acts under an idempotency key that are in progress: one at a time of each key, and so many of each namespace.
 pub struct KeyedActs {
     places: Arc<Hall>,
-    locks: Arc<Mutex<HashMap<ActKey, Arc<tokio::sync::Mutex<()>>>>>,
+    locks: Arc<Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
 /// Namespace, scope and key.
-type ActKey = (String, String, String);
+type LockName = (String, String, String);
 
 /// Acts at once, and those that may wait for how long.
 const ROOM: Room = Room { places: 512, queue: 2_048, patience: Duration::from_secs(5) };
@@ -114,8 +136,8 @@ impl KeyedActs {
 
 /// The lock of one key, forgotten with the last that uses it.
 struct ActLock {
-    locks: Arc<Mutex<HashMap<ActKey, Arc<tokio::sync::Mutex<()>>>>>,
-    name: ActKey,
+    locks: Arc<Mutex<HashMap<LockName, Arc<tokio::sync::Mutex<()>>>>>,
+    name: LockName,
     mutex: Arc<tokio::sync::Mutex<()>>,
 }
 

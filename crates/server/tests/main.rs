@@ -2,6 +2,8 @@
 
 mod audit;
 mod bad_inputs;
+#[path = "../../engine/tests/common/between.rs"]
+mod between;
 mod compat;
 mod contract;
 mod instances;

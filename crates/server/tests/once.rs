@@ -1,15 +1,20 @@
 //! `Idempotency-Key` on every request that acts: the same again changes nothing, another body is refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
-use comeback_engine::store::{SqliteOptions, SqliteStore};
+use comeback_engine::store::{AuditQuery, SqliteOptions, SqliteStore, StoreError};
 use comeback_engine::{Engine, EngineConfig, SystemClock, VirtualClock};
 use comeback_server::auth::{self, NewKey, Role};
-use comeback_server::{App, AppOptions};
+use comeback_server::{App, AppOptions, GateOptions};
 use serde_json::{Value, json};
 use tower::ServiceExt;
+
+use crate::between::{Between, Hand};
+use crate::place::{self, Place};
 
 struct Door {
     app: Arc<App>,
@@ -153,6 +158,137 @@ async fn a_key_with_an_id_of_the_version_before_is_not_made_twice() {
     assert!(matches!(made, auth::Made::Key(..)));
     let again = door.app.keys.create_as(store, id, new(), terms(), 9, &act, now).await.expect("an answer");
     assert!(matches!(again, auth::Made::Exists(it) if it.len() == 12));
+}
+
+/// Loses the answer of one of the next writes; the write itself happens.
+#[derive(Default)]
+struct LosesAnswers(AtomicU64);
+
+#[async_trait]
+impl Hand for LosesAnswers {
+    async fn before(&self, _: bool) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    async fn after(&self, _: u64, changed: bool) -> Result<(), StoreError> {
+        let left = self.0.load(Ordering::SeqCst);
+        if changed && left > 0 {
+            self.0.store(left - 1, Ordering::SeqCst);
+        }
+        if changed && left == 1 { Err(StoreError::Unavailable("the answer was lost".into())) } else { Ok(()) }
+    }
+}
+
+/// Acts of every shape, and how many lines of the audit each leaves.
+const ACTS: [(&str, &str, usize); 10] = [
+    ("/schedules/often/trigger", "{}", 1),
+    ("/schedules/often/pause", r#"{"note": "n"}"#, 1),
+    ("/schedules/often/resume", r#"{"note": "n"}"#, 1),
+    ("/subscriptions/ops/test", "{}", 1),
+    ("/subscriptions/ops/rotate", "{}", 1),
+    ("/subscriptions/ops/redeliver", r#"{"within": "1h"}"#, 1),
+    ("/clock/advance", r#"{"by": "1h"}"#, 1),
+    ("/admin/retry-scheduler/pause", r#"{"types": ["STUCK_JOBS", "TIMEOUTS"]}"#, 2),
+    ("/admin/cleanup", r#"{"older_than": "30d"}"#, 1),
+    ("/admin/tasks/process-failed", "{}", 1),
+];
+
+/// What those acts are about.
+async fn furnish(door: &Door) {
+    let schedule = json!({"name": "often", "every": "1000h", "task": {"kind": "made"}});
+    assert_eq!(door.send("POST", "/schedules", None, &schedule).await.0, StatusCode::CREATED);
+    let subscription = json!({"id": "ops", "url": "https://example.test/a", "types": ["alert.*"]});
+    assert_eq!(door.send("POST", "/subscriptions", None, &subscription).await.0, StatusCode::CREATED);
+}
+
+async fn audit_lines(door: &Door) -> usize {
+    let query = AuditQuery { limit: 10_000, ..AuditQuery::default() };
+    door.app.engine.audit(&query).await.expect("acts").len()
+}
+
+/// How many steps a request made, and a secret, are in the first answer only; what its loops did, each instance says for itself.
+fn told_again(mut answer: Value) -> Value {
+    answer["steps"] = Value::Null;
+    answer["secret"] = Value::Null;
+    for item in answer.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+        for own in ["looked_at", "moved_total", "failed_total"] {
+            item[own] = Value::Null;
+        }
+    }
+    answer
+}
+
+/// F2: an act whose answer was lost anywhere on the way is finished by its repetition, which may come to another instance.
+#[tokio::test]
+async fn an_act_that_broke_off_is_finished_and_not_done_again() {
+    for place in Place::all().await {
+        let hand = Arc::new(LosesAnswers::default());
+        let store = Between { truth: place.app.engine.store().clone(), hand: hand.clone() };
+        let breaks_off = Door { app: place::app(Arc::new(store), GateOptions::default()).await };
+        let other = Door { app: place.app.clone() };
+        furnish(&other).await;
+        for (path, body, lines) in ACTS {
+            let body: Value = serde_json::from_str(body).expect("JSON");
+            for lost in 1..=4 {
+                let (at, before) = (format!("{} {path} {lost}", place.word), audit_lines(&other).await);
+                hand.0.store(lost, Ordering::SeqCst);
+                let first = breaks_off.send("POST", path, Some(&at), &body).await;
+                hand.0.store(0, Ordering::SeqCst);
+                let second = other.send("POST", path, Some(&at), &body).await;
+                assert!(second.0.is_success(), "{at}: {second:?}");
+                assert_eq!(audit_lines(&other).await - before, lines, "{at}");
+                let third = breaks_off.send("POST", path, Some(&at), &body).await;
+                assert_eq!((third.0, told_again(third.1)), (second.0, told_again(second.1.clone())), "{at}");
+                if first.0.is_success() {
+                    assert_eq!((first.0, told_again(first.1)), (second.0, told_again(second.1)), "{at}");
+                }
+                assert_eq!(audit_lines(&other).await - before, lines, "{at}");
+            }
+        }
+        drop((breaks_off, other));
+        place.leave().await;
+    }
+}
+
+/// F2: the key is taken in the transaction of the act, whichever instance comes first.
+#[tokio::test]
+async fn an_act_is_done_once_by_two_instances_at_the_same_moment() {
+    for place in Place::all().await {
+        let one = Door { app: place.app.clone() };
+        let two = Door { app: place::app(place.app.engine.store().clone(), GateOptions::default()).await };
+        furnish(&one).await;
+        for (path, body, lines) in ACTS {
+            let body: Value = serde_json::from_str(body).expect("JSON");
+            for n in 0..4 {
+                let (at, before) = (format!("{} {path} {n}", place.word), audit_lines(&one).await);
+                let (first, second) =
+                    tokio::join!(one.send("POST", path, Some(&at), &body), two.send("POST", path, Some(&at), &body));
+                assert!(first.0.is_success(), "{at}: {first:?}");
+                assert_eq!((first.0, told_again(first.1)), (second.0, told_again(second.1)), "{at}");
+                assert_eq!(audit_lines(&one).await - before, lines, "{at}");
+            }
+        }
+        drop((one, two));
+        place.leave().await;
+    }
+}
+
+/// F2: the answer is stored with the key, so that a repetition is told what came of itself and not of a later request.
+#[tokio::test]
+async fn a_repetition_is_answered_by_what_its_own_request_made() {
+    for place in Place::all().await {
+        let door = Door { app: place.app.clone() };
+        furnish(&door).await;
+        for path in ["/schedules/often/trigger", "/subscriptions/ops/test"] {
+            let first = door.send("POST", path, Some("first"), &json!({})).await;
+            let later = door.send("POST", path, Some("later"), &json!({})).await;
+            assert_eq!((first.0, later.0), (StatusCode::CREATED, StatusCode::CREATED), "{} {path}", place.word);
+            assert_ne!(first.1, later.1, "{path}");
+            assert_eq!(door.send("POST", path, Some("first"), &json!({})).await, first, "{} {path}", place.word);
+        }
+        drop(door);
+        place.leave().await;
+    }
 }
 
 /// What was begun is done and remembered although nobody waits for the answer.

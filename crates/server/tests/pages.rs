@@ -75,6 +75,7 @@ async fn two_tasks_of_one_request_have_two_keys() {
             let fault = &problem["errors"][0];
             assert_eq!((status.as_u16(), &fault["path"]), (400, &json!("tasks[2].key")), "{problem}");
             assert!(text(&fault["message"]).contains("`a`"), "{problem}");
+            assert!(text(&fault["message"]).ends_with("tasks[0]"), "both places are named: {problem}");
         }
         assert_eq!(world.get("/api/v1/tasks").await["items"], json!([]), "nothing was made");
         let twice = json!({"tasks": [{"kind": "k", "dedupe_key": "d"}, {"kind": "k", "dedupe_key": "d"}]});
@@ -107,6 +108,39 @@ async fn a_first_run_has_its_time_by_either_name() {
             let (status, problem) = world.refused(Method::POST, "/api/v1/tasks", task).await;
             assert_eq!((status.as_u16(), &problem["errors"][0]["path"]), (400, &json!("run_at")), "{problem}");
         }
+    })
+    .await;
+}
+
+/// F7: quotes and backslashes of a parameter were removed, so that `kind=a"b` found `ab`.
+#[tokio::test]
+async fn a_parameter_of_a_list_is_taken_as_it_is() {
+    everywhere(async |world| {
+        let kinds = ["a\"b", "ab", "a\\b", "a b", "a,b", "a", "b"];
+        for kind in kinds {
+            let labels = json!({"of kind": kind});
+            world.post("/api/v1/tasks", json!({"kind": kind, "labels": labels})).await;
+        }
+        let found = async |address: &str| {
+            let page = world.get(&format!("/api/v1/tasks?{address}")).await;
+            let mut kinds: Vec<String> =
+                page["items"].as_array().expect("items").iter().map(|it| text(&it["kind"]).to_owned()).collect();
+            kinds.sort();
+            kinds
+        };
+        for (address, expected) in [
+            ("kind=a%22b", &["a\"b"][..]),
+            ("kind=a%5Cb", &["a\\b"]),
+            ("kind=a%20b", &["a b"]),
+            ("kind=a,b", &["a", "b"]),
+            ("kind=ab*", &["ab"]),
+            ("label.of%20kind=a%22b", &["a\"b"]),
+            ("q=kind:ab&state=pending", &["ab"]),
+        ] {
+            assert_eq!(found(address).await, expected, "{address}");
+        }
+        let problem = world.ask(Method::GET, "/api/v1/tasks?state=tired", None).await.json();
+        assert_eq!(problem["errors"][0]["path"], "state", "{problem}");
     })
     .await;
 }

@@ -131,6 +131,8 @@ impl AuditRow {
             request: self.request,
             before: value(self.before)?,
             after: value(self.after)?,
+            once: None,
+            answer: None,
         })
     }
 }
@@ -138,6 +140,19 @@ impl AuditRow {
 /// JSON as text, for a row.
 pub fn text(value: Option<&Value>) -> Option<String> {
     value.map(Value::to_string)
+}
+
+/// The member of a kept answer that holds what an act answers with.
+const ACT: &str = "act";
+
+/// The answer of an act as it is kept with its key.
+pub fn answer_text(audit: &Audit) -> String {
+    audit.answer.as_ref().map_or_else(String::new, |answer| serde_json::json!({ACT: answer}).to_string())
+}
+
+/// The answer of an act, if that is what is kept.
+pub fn act_answer(text: &str) -> Option<Value> {
+    serde_json::from_str::<Value>(text).ok()?.as_object_mut()?.remove(ACT)
 }
 
 /// The value before, where the caller could not know it.

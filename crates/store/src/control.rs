@@ -34,6 +34,10 @@ pub trait ControlStore: Send + Sync {
 
     /// Whether a key was used, and what for.
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError>;
+
+    /// The answer that was stored with a key by [`Audit::answered`](comeback_core::Audit::answered); `None` if the key is unknown or
+    /// has no such answer.
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError>;
 }
 
 /// When a fact may be written.

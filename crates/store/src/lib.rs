@@ -54,6 +54,7 @@ pub use accounts::{Account, AccountChange, AccountStore, Closed, Unfunded};
 pub use audit::{AuditQuery, AuditStore};
 pub use background::{Background, Finished, Heartbeat, Registered, Running, Stalled};
 pub use check::{CheckProgress, CheckReport, Finding, Part};
+pub use comeback_core::{ActKey, Idempotency};
 pub use control::*;
 pub use counts::*;
 pub use dependencies::{Dependency, DependencyStore};
@@ -139,7 +140,7 @@ impl<T> Store for T where
 }
 
 /// Why a store could not do what it was asked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The write was not done; trying again may help.
     #[error("the database is not available: {0}")]
@@ -163,4 +164,7 @@ pub enum StoreError {
     /// The write was not done: the namespace is at a quota.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),
+    /// The write was not done: the idempotency key of the act was used before.
+    #[error("the idempotency key was used before")]
+    KeyUsed(Used),
 }

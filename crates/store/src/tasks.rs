@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use comeback_core::filter::Filter;
 use comeback_core::{
-    Audit, Commit, Edge, Execution, ExecutionId, Executor, Lane, Millis, NamePatterns, Policy, State, Task, TaskId,
-    Timestamp,
+    Audit, Commit, Edge, Execution, ExecutionId, Executor, Idempotency, Lane, Millis, NamePatterns, Policy, State,
+    Task, TaskId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -249,17 +249,6 @@ impl Firing {
     pub(crate) fn from_row(by: Option<i16>, schedule: Option<String>, at: Option<i64>) -> Option<Firing> {
         Some(Firing { schedule: schedule?, at: Timestamp(at?), by: FiredBy::from_code(by?) })
     }
-}
-
-/// An idempotency key: the same request is answered with the first answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Idempotency {
-    /// Keys of different routes do not meet.
-    pub scope: String,
-    /// The key that the caller chose.
-    pub key: String,
-    /// Of the request: the same key with another request is a mistake.
-    pub digest: [u8; 32],
 }
 
 /// The answer to a submission.

@@ -131,8 +131,11 @@ impl Client {
 
     /// The same, as a worker reads it.
     pub async fn leases<T: Serialize + ?Sized>(&self, request: &T) -> Result<Vec<Lease>, Error> {
-        let leased: Leases = self.post_for("/api/v1/leases", request).await?;
-        Ok(leased.leases)
+        Ok(self.ask_for_leases(request).await?.leases)
+    }
+
+    pub(crate) async fn ask_for_leases<T: Serialize + ?Sized>(&self, request: &T) -> Result<Leases, Error> {
+        self.post_for("/api/v1/leases", request).await
     }
 
     pub async fn heartbeat(&self, leases: &[String], extend_secs: u64) -> Result<Value, Error> {

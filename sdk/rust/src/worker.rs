@@ -52,6 +52,9 @@ pub struct Lease {
 #[derive(Deserialize)]
 pub(crate) struct Leases {
     pub leases: Vec<Lease>,
+    /// The worker is drained: it is given nothing until somebody takes that back.
+    #[serde(default)]
+    pub draining: bool,
 }
 
 /// How a run ended, as the server wants to hear it.
@@ -89,6 +92,7 @@ pub struct Worker {
     concurrency: usize,
     lease: Duration,
     signs_of_life: bool,
+    stops_when_drained: bool,
     handlers: HashMap<String, Handler>,
 }
 
@@ -101,6 +105,7 @@ impl Worker {
             concurrency: 10,
             lease: Duration::from_secs(60),
             signs_of_life: true,
+            stops_when_drained: false,
             handlers: HashMap::new(),
         }
     }
@@ -128,6 +133,13 @@ impl Worker {
         self
     }
 
+    /// Stops when the server says that this worker is drained, as if `stop` had come. Otherwise it goes on asking, and works again
+    /// when the drain is taken back.
+    pub fn stop_when_drained(mut self) -> Worker {
+        self.stops_when_drained = true;
+        self
+    }
+
     pub fn handle<F, R>(mut self, kind: impl Into<String>, handler: F) -> Worker
     where
         F: Fn(Task) -> R + Send + Sync + 'static,
@@ -137,7 +149,8 @@ impl Worker {
         self
     }
 
-    /// Works until `stop`; then leases no more, finishes what runs, reports it, and returns.
+    /// Works until `stop`; then leases no more, finishes what runs, reports it, and returns. A lease of a kind without a handler is
+    /// given back.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
         if self.handlers.is_empty() {
             return Err(Error::Usage("a worker needs a handler for at least one kind".into()));
@@ -150,6 +163,7 @@ impl Worker {
         let reporter = tokio::spawn(reports::tell_all(worker.client.clone(), pending, held.clone()));
         let keeper = tokio::spawn(keep_alive(worker.clone(), held.clone(), is_done));
         tokio::pin!(stop);
+        let mut drained = false;
         loop {
             let permits = tokio::select! {
                 () = &mut stop => break,
@@ -163,9 +177,9 @@ impl Worker {
             });
             let leased = tokio::select! {
                 () = &mut stop => break,
-                leased = worker.client.leases(&request) => leased,
+                leased = worker.client.ask_for_leases(&request) => leased,
             };
-            let leased = match leased {
+            let Leases { leases, draining } = match leased {
                 Ok(leased) => leased,
                 Err(error) => {
                     tracing::warn!(%error, "no work could be asked for; asking again");
@@ -175,9 +189,20 @@ impl Worker {
                     }
                 }
             };
-            for Lease { token, task, .. } in leased {
+            if draining != drained {
+                drained = draining;
+                tracing::info!(worker = worker.name, draining, "drain of this worker changed");
+            }
+            if draining && leases.is_empty() && worker.stops_when_drained {
+                break;
+            }
+            for Lease { token, task, .. } in leases {
+                let Some(handler) = worker.handlers.get(&task.kind).cloned() else {
+                    tracing::warn!(task = task.id, kind = task.kind, "no handler for this kind; releasing the lease");
+                    let _ = reports.send(json!({"lease": token, "outcome": "released"})).await;
+                    continue;
+                };
                 let permit = room.clone().acquire_owned().await.map_err(|_| Error::Usage("closed".into()))?;
-                let Some(handler) = worker.handlers.get(&task.kind).cloned() else { continue };
                 let (reports, held_by_task, name) = (reports.clone(), held.clone(), token.clone());
                 let run = tokio::spawn(async move { handler(task).await });
                 held.keep(token, run.abort_handle());

@@ -4352,7 +4352,7 @@ export interface components {
             at?: components["schemas"]["Instant"] | null;
             /** @description Another name of `at`. */
             run_at?: components["schemas"]["Instant"] | null;
-            /** @description Not available in this version. */
+            /** @description The system it calls, by the name of a dependency: its runs are held while that one is out, in maintenance or over its budget. */
             dependency?: string | null;
             /** @description Who pays for it, by the name of an account. */
             account?: string | null;

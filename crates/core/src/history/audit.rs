@@ -2,10 +2,13 @@
 //!
 //! Submits, leases and reports are no acts: their history is the task's own.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::execution::Execution;
+use crate::idempotency::ActKey;
 use crate::task::Task;
 use crate::time::Timestamp;
 use crate::transition::Act;
@@ -126,6 +129,10 @@ pub struct Audit {
     pub before: Option<Value>,
     /// The state afterwards.
     pub after: Option<Value>,
+    /// The key that is used up by the write that this line comes with. It is no part of the line.
+    pub once: Option<Arc<ActKey>>,
+    /// Stored with the key, for who sends the same request again.
+    pub answer: Option<Value>,
 }
 
 impl Audit {
@@ -144,12 +151,19 @@ impl Audit {
             request: act.request.clone(),
             before: None,
             after: None,
+            once: act.once.clone(),
+            answer: None,
         }
     }
 
     /// The same entry in a namespace.
     pub fn within(self, namespace: &str) -> Audit {
         Audit { namespace: Some(namespace.to_owned()), ..self }
+    }
+
+    /// Adds the answer that a repetition of the request gets.
+    pub fn answered(self, answer: Value) -> Audit {
+        Audit { answer: Some(answer), ..self }
     }
 
     /// The same entry with the state before and after.

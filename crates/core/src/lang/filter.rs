@@ -220,6 +220,23 @@ impl Filter {
         Ok(Filter { terms })
     }
 
+    /// One more term, of a field and a value that is taken as it is: quotes and backslashes stand for themselves. A value of letters,
+    /// digits and `-_.,*:` may be a list with commas or end with a star; any other is one text.
+    pub fn and_field(self, field: &str, value: &str, now: Timestamp) -> Result<Filter, FilterError> {
+        if value.len() > MAX_LENGTH {
+            return Err(fault(MAX_LENGTH, format!("a value may have {MAX_LENGTH} bytes at most")));
+        }
+        if self.terms.len() >= MAX_TERMS {
+            return Err(fault(0, format!("a filter may have {MAX_TERMS} terms at most")));
+        }
+        let quoted = !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.,*:".contains(&byte));
+        let pieces: Vec<&str> = if quoted { vec![value] } else { value.split(',').collect() };
+        let values = pieces.into_iter().map(|piece| Value { position: 0, text: piece.to_owned(), quoted }).collect();
+        let token = Token { position: 0, negated: false, field: Some(field.to_owned()), values };
+        let Term { test, .. } = term(&token, now)?;
+        Ok(self.and(test))
+    }
+
     /// The same filter with one more term.
     pub fn and(mut self, test: Test) -> Filter {
         self.terms.push(Term { negated: false, test });
@@ -461,6 +478,28 @@ mod tests {
     fn text(field: TextField, any: &[(&str, bool)]) -> Test {
         let any = any.iter().map(|(text, prefix)| Pattern { text: (*text).to_owned(), prefix: *prefix }).collect();
         Test::Text { field, any }
+    }
+
+    #[test]
+    fn a_value_of_a_field_is_taken_as_it_is() {
+        let of = |field: &str, value: &str| {
+            let mut filter = Filter::default().and_field(field, value, NOW)?;
+            Ok::<Test, FilterError>(filter.terms.remove(0).test)
+        };
+        for literal in ["a\"b", "a\\b", "\"\"", "a b, c*", "-x y", "é*"] {
+            assert_eq!(of("kind", literal), Ok(text(TextField::Kind, &[(literal, false)])), "{literal}");
+        }
+        for same in ["a,b.*", "x:y", "-a", "a-b_c"] {
+            assert_eq!(of("kind", same), Ok(one(&format!("kind:{same}"))), "{same}");
+        }
+        assert_eq!(of("label.a b", "c"), Ok(text(TextField::Label("a b".into()), &[("c", false)])));
+        assert_eq!(of("state", "dead,failed"), Ok(one("state:dead,failed")));
+        assert_eq!(of("due", "<1h"), Ok(one("due:<1h")));
+        assert!(
+            of("kind", "a,,b").is_err() && of("state", "tired").is_err() && of("kind", &"k".repeat(5_000)).is_err()
+        );
+        let many = |count: usize| (0..count).try_fold(Filter::default(), |all, _| all.and_field("kind", "k", NOW));
+        assert!(many(MAX_TERMS).is_ok() && many(MAX_TERMS + 1).is_err());
     }
 
     #[test]

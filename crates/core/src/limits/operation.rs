@@ -214,7 +214,7 @@ impl Plan {
     /// The actor of each change.
     pub fn act(&self, operation: Uuid) -> Act {
         let (by, note, key, request) = (self.by.clone(), self.note.clone(), self.key.clone(), self.request.clone());
-        Act { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation) }
+        Act { by, note, key, key_id: self.key_id.clone(), request, operation: Some(operation), once: None }
     }
 }
 

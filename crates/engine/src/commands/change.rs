@@ -3,6 +3,7 @@
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
 use comeback_store::{Idempotency, StoreError, Stored, Used};
+use serde_json::Value;
 
 use crate::road::{Behind, Changed, Met, Verb, Wish};
 use crate::{CommandError, Engine};
@@ -18,6 +19,13 @@ impl From<Act> for Deed {
     fn from(act: Act) -> Deed {
         Deed { act, once: None }
     }
+}
+
+/// An act that was done before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DoneBefore {
+    /// Its answer, where one was stored with its key; otherwise things as they are now answer for it.
+    pub answer: Option<Value>,
 }
 
 impl Engine {
@@ -80,6 +88,14 @@ impl Engine {
             Some(Used::ForThis) => Ok(true),
             Some(Used::ForAnother) => Err(CommandError::IdempotencyMismatch),
         }
+    }
+
+    /// The answer of an act that was done before under this key, if it was.
+    pub async fn done_before(&self, namespace: &str, key: &Idempotency) -> Result<Option<DoneBefore>, CommandError> {
+        if !self.is_done(namespace, key).await? {
+            return Ok(None);
+        }
+        Ok(Some(DoneBefore { answer: self.core.store.kept_answer(namespace, key).await? }))
     }
 
     /// Remembers that something outside of tasks was done under a key.

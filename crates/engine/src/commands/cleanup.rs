@@ -47,7 +47,7 @@ impl Engine {
             done.more = pruned.more;
         }
         let facts = json!({"before": before.to_rfc3339(), "tasks": done.tasks, "more": done.more});
-        self.note(&self.entry(Did::Cleanup, "tasks", act).changed(None, Some(facts))).await?;
+        self.note(&self.entry(Did::Cleanup, "tasks", act).changed(None, Some(facts.clone())).answered(facts)).await?;
         Ok(done)
     }
 

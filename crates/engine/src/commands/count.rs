@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use comeback_core::{Executor, Invalid, Speaker, TaskId};
 use comeback_store::{Count, StoreError};
 
-use super::again;
 use crate::{CommandError, Core, Engine, Query};
 
 impl Engine {
@@ -47,7 +46,7 @@ impl Core {
         }
         let counts: Vec<Count> = by_task.into_values().collect();
         match self.tallies.asked(Query::Count, self.store.count(&counts, self.clock.now())).await {
-            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 let counted: BTreeSet<TaskId> =
                     counts.iter().zip(answers).filter(|(_, counted)| *counted).map(|(count, _)| count.task).collect();

@@ -9,7 +9,7 @@ use comeback_core::{Executor, Invalid, Millis, NamePatterns, TaskId, Timestamp};
 use comeback_store::{ClaimRequest, Claimed, StoreError};
 use tokio::time::Instant;
 
-use super::{BULK, again};
+use super::BULK;
 use crate::{CommandError, Core, Engine, Query};
 
 /// How often somebody who waits is asked whether to keep waiting.
@@ -235,7 +235,7 @@ impl Core {
 
     pub(crate) async fn claim_batch(&self, batch: &[ClaimRequest]) -> Vec<Result<Vec<Claimed>, StoreError>> {
         match self.tallies.asked(Query::Claim, self.store.claim(batch, self.clock.now())).await {
-            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 self.tallies.claimed(answers.iter().flatten());
                 self.config.watching.started(answers.iter().flatten());

@@ -83,22 +83,11 @@ impl Core {
     async fn fulfil_batch(&self, batch: Vec<Vec<Wish>>) -> Vec<Result<Vec<Met>, StoreError>> {
         let sizes: Vec<usize> = batch.iter().map(Vec::len).collect();
         match self.fulfil(batch.into_iter().flatten().collect(), Behind::Caller).await {
-            Err(error) => sizes.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => sizes.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 let mut answers = answers.into_iter();
                 sizes.iter().map(|size| Ok(answers.by_ref().take(*size).collect())).collect()
             }
         }
-    }
-}
-
-/// The same error for everybody whose question was in the batch.
-pub(crate) fn again(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Unavailable(what) => StoreError::Unavailable(what.clone()),
-        StoreError::Unknown(what) => StoreError::Unknown(what.clone()),
-        StoreError::Corrupt(what) => StoreError::Corrupt(what.clone()),
-        StoreError::QuotaExceeded(exceeded) => StoreError::QuotaExceeded(exceeded.clone()),
-        other => StoreError::Refused(other.to_string()),
     }
 }

@@ -104,7 +104,8 @@ impl Engine {
             let standing = Standing { last_manual_run: Some(shot.run.clone()), ..standing };
             let row = Follower { standing: text(&standing), ..row };
             let entry = self.entry(Did::ScheduleTrigger, name, act).within(namespace);
-            let entry = entry.changed(None, serde_json::to_value(&shot.run).ok());
+            let run = serde_json::to_value(&shot.run).unwrap_or_default();
+            let entry = entry.changed(None, Some(run.clone())).answered(run);
             if core.store.put_follower(&row, Some(&shot.start), None, Some(&entry), now).await? == Applied::Done {
                 core.tell_fired(&shot.start);
                 return Ok(shot.run);

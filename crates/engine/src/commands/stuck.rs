@@ -128,9 +128,13 @@ impl Core {
                 Repair::Stay(reason) => done.push(PutRight::of(&stored, Action::MarkedFailed, reason.word())),
                 Repair::Retry if dry_run => done.push(PutRight::of(&stored, Action::Retried, "retry")),
                 Repair::Retry => {
-                    let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
+                    let act = act.part(&stored.task.id.to_string());
+                    let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act };
                     let wish = Wish { task: stored.task.id, verb, seen: Some(stored.clone()), remembered: false };
-                    let met = self.fulfil(vec![wish], behind).await?;
+                    let met = match self.fulfil(vec![wish], behind).await {
+                        Err(StoreError::KeyUsed(used)) => vec![Met::Used(used)],
+                        met => met?,
+                    };
                     done.extend(met.first().map(|met| put_right(&stored, met)));
                 }
             }

@@ -3,7 +3,7 @@
 use comeback_core::{ExecutionId, State};
 use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
 
-use super::{BULK, again};
+use super::BULK;
 use crate::{CommandError, Core, Engine, Query, Submit};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,7 @@ impl Core {
                 }
                 answers
             }
-            Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
+            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 comeback_store::panic_point!("submit-after-store");
                 self.tell_submitted(batch);

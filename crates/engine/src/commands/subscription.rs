@@ -38,6 +38,14 @@ pub struct Redelivered {
     pub more: bool,
 }
 
+impl Redelivered {
+    /// The answer of the request, which is also kept with its idempotency key.
+    pub fn to_json(&self) -> Value {
+        let tasks: Vec<String> = self.tasks.iter().map(ToString::to_string).collect();
+        json!({"tasks": tasks, "more": self.more})
+    }
+}
+
 impl Engine {
     /// A new subscription hears of what happens from now on. The answer holds its secret, which is told nowhere else.
     pub async fn create_subscription(
@@ -207,7 +215,7 @@ impl Engine {
                 }
                 let entry = self.entry(Did::SubscriptionRedeliver, id, act).within(namespace);
                 let told = json!({"since": since.to_rfc3339(), "deliveries": again.tasks.len()});
-                self.note(&entry.changed(None, Some(told))).await?;
+                self.note(&entry.changed(None, Some(told)).answered(again.to_json())).await?;
                 Ok(again)
             }
         }
@@ -263,7 +271,8 @@ impl Engine {
     }
 
     async fn retry_delivery(&self, namespace: &str, task: TaskId, act: &Act) -> Result<(), CommandError> {
-        let deed = Deed { act: act.clone(), ..Deed::default() };
+        let once = act.part(&task.to_string()).once.map(|once| once.key.clone());
+        let deed = Deed { act: act.without_key(), once };
         self.retry(namespace, task, ManualRetry { deed, ..ManualRetry::default() }).await.map(drop)
     }
 
@@ -290,6 +299,7 @@ impl Engine {
             start.tasks.push(delivery);
             let entry = self.entry(did, id, act).within(namespace);
             let entry = entry.changed(None, Some(json!({"event": message.0, "task_id": task.to_string()})));
+            let entry = entry.answered(Redelivered { tasks: vec![task], more: false }.to_json());
             let standing = Standing { made: standing.made + 1, ..standing };
             let row = Follower { standing: text(&standing), ..row };
             if core.store.put_follower(&row, Some(&start), None, Some(&entry), now).await? == Applied::Done {

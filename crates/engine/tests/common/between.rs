@@ -461,6 +461,7 @@ forward! {
             pauses() -> Vec<(Loop, Pause)>;
             meta(key: &str) -> Option<String>;
             used(namespace: &str, key: &Idempotency) -> Option<Used>;
+            kept_answer(namespace: &str, key: &Idempotency) -> Option<serde_json::Value>;
         }
         writes {
             put_meta(key: &str, value: &str, when: PutIf<'_>, audit: Option<&Audit>) -> String, |_| true;

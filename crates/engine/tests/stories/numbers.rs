@@ -7,7 +7,7 @@ use comeback_core::error_group::{Deed, Standing};
 use comeback_core::stats::{Dimension, Measure, Sums};
 use comeback_core::transition::Act;
 use comeback_core::{Class, Failure, Millis, State, TaskId, Timestamp, Trigger};
-use comeback_engine::store::{GroupQuery, Loop, SumsQuery};
+use comeback_engine::store::{ActKey, GroupQuery, Idempotency, Loop, SumsQuery};
 use comeback_engine::{Action, Clock, CommandError, Engine, EngineConfig, ManualRetry, ReportEnd};
 use serde_json::json;
 
@@ -190,6 +190,34 @@ stories! {
         let done = engine.process_failed("default", 100, false, &ana()).await.unwrap();
         assert_eq!(done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), [(id, Action::Retried)]);
         assert_eq!(state(&engine, id).await, State::Pending);
+    }
+
+    /// F2: a request that broke off is finished by its repetition, which retries nothing that was retried already.
+    fn failed_work_is_put_right_once_under_a_key(place) {
+        let engine = place.engine().await;
+        let id = submit(&engine, spec("pay", json!({"strategy": "fixed", "delay": "10s", "max_retries": 5}))).await;
+        let not_found = Failure { status: Some(404), ..Failure::new(Trigger::Error, "no such order") };
+        let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
+        let reclassify = async |class: Option<Class>| {
+            until(|| async { engine.error_group("default", group).await.is_ok() }).await;
+            engine.change_error_group("default", group, &Deed::Reclassify(class), &ana()).await.unwrap();
+        };
+        let put_right = async |key: &str| {
+            let key = Idempotency { scope: "POST /process-failed".into(), key: key.into(), digest: [1; 32] };
+            let once = Some(Arc::new(ActKey { namespace: "default".into(), key }));
+            let done = engine.process_failed("default", 100, false, &Act { once, ..ana() }).await.unwrap();
+            done.iter().map(|it| it.action).collect::<Vec<_>>()
+        };
+        for expected in [Action::Retried, Action::Skipped] {
+            report(&engine, &lease_one(&engine).await, ReportEnd::Failed(not_found.clone())).await.unwrap();
+            assert_eq!(state(&engine, id).await, State::Failed);
+            reclassify(Some(Class::Retryable)).await;
+            assert_eq!(put_right("k").await, [expected]);
+            reclassify(None).await;
+        }
+        assert_eq!(state(&engine, id).await, State::Failed);
+        reclassify(Some(Class::Retryable)).await;
+        assert_eq!(put_right("another").await, [Action::Retried]);
     }
 
     fn lost_work_is_put_right_by_hand_while_the_loop_is_paused(place) {

@@ -20,7 +20,7 @@ fn ana() -> Act {
         key: Some("ops".into()),
         key_id: Some("0123".into()),
         request: Some("r-1".into()),
-        operation: None,
+        ..Act::default()
     }
 }
 

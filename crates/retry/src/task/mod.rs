@@ -1,6 +1,7 @@
 //! A task as it is now: its state, its counters, its lease and its times. Nothing here changes it; `transition` does.
 
 pub mod event;
+pub mod idempotency;
 pub mod limit;
 pub mod transition;
 pub mod undo;

@@ -11,6 +11,7 @@ use crate::event::{AttemptOutcome, EventKind, Record};
 use crate::failure::{Class, Failure, Trigger};
 use crate::id::ExecutionId;
 use crate::reason::{Decision, Reason, Verdict};
+use crate::task::idempotency::ActKey;
 use crate::task::undo::Was;
 use crate::task::{Counters, Executor, Lease, State, Tally, Task, Unwritten};
 use crate::time::{Millis, Timestamp};
@@ -359,6 +360,8 @@ pub struct Act {
     pub request: Option<String>,
     /// The bulk operation that it is a part of.
     pub operation: Option<Uuid>,
+    /// The idempotency key of the request.
+    pub once: Option<Arc<ActKey>>,
 }
 
 impl Act {

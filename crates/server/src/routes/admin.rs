@@ -7,9 +7,10 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::{get, post};
 use bytes::Bytes;
+use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis};
-use comeback_engine::store::{Due, Loop, Stored};
-use comeback_engine::{Action, PutRight, lost_by};
+use comeback_engine::store::{Due, Loop, StoreError, Stored, Used};
+use comeback_engine::{Action, CommandError, PutRight, lost_by};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -236,19 +237,19 @@ async fn process_failed(
         answer["dry_run"] = dry_run.into();
         answer
     };
-    let act = async move {
+    let act = move |by: Act| async move {
         let done = here.engine.process_failed(&namespace, limit, dry_run, &by).await?;
         let answer = answer(&done);
         if !dry_run {
             let mut told = answer.clone();
             told["tasks"] = Value::Null;
             let entry = here.engine.entry(Did::FailedProcess, Loop::Repair.word(), &by).within(&namespace);
-            here.engine.note(&entry.changed(None, Some(told))).await?;
+            here.engine.note(&entry.changed(None, Some(told)).answered(answer.clone())).await?;
         }
         Ok(Json(answer))
     };
-    let again = async move { Ok(Json(answer(&[]))) };
-    once.guard(&app, &caller.namespace, &body, act, again).await
+    let done = move |kept: Option<Value>| async move { Ok(Json(kept.unwrap_or_else(|| answer(&[])))) };
+    once.guard(&app, &caller.namespace, &body, by, act, done).await
 }
 
 /// An object without fields.
@@ -353,14 +354,14 @@ async fn pause_all(
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
         for name in names {
             let span = duration.map(|Span(span)| span);
-            here.engine.pause_loop(name, span, by.clone()).await?;
+            unless_done(here.engine.pause_loop(name, span, by.part(name.word())).await.map(drop))?;
         }
         shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, act, async move { shown_loops(&again).await }).await
+    once.guard(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
 }
 
 async fn resume_all(
@@ -372,13 +373,21 @@ async fn resume_all(
     body: &Bytes,
 ) -> Result<Json<Value>, Problem> {
     let (here, by, again) = (app.clone(), caller.act(None, note), app.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
         for name in names {
-            here.engine.resume_loop(name, by.clone()).await?;
+            unless_done(here.engine.resume_loop(name, by.part(name.word())).await)?;
         }
         shown_loops(&here).await
     };
-    once.guard(app, &caller.namespace, body, act, async move { shown_loops(&again).await }).await
+    once.guard(app, &caller.namespace, body, by, act, move |_| async move { shown_loops(&again).await }).await
+}
+
+/// One of several loops: a request that broke off has done it already.
+fn unless_done(done: Result<(), CommandError>) -> Result<(), CommandError> {
+    match done {
+        Err(CommandError::Store(StoreError::KeyUsed(Used::ForThis))) => Ok(()),
+        done => done,
+    }
 }
 
 /// The types of work of the dialect `job`, and the loops that do them.
@@ -514,22 +523,24 @@ async fn process_stuck(
 ) -> Result<Json<Value>, Problem> {
     let NothingIn {} = wire::read(&body)?;
     let (here, by, namespace) = (app.clone(), caller.act(None, None), caller.namespace.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
         let (mut done, more) = here.engine.process_stuck(MOST_STUCK).await?;
         let mut told = put_right(&done);
         told["more"] = more.into();
         told["tasks"] = Value::Null;
-        let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by);
-        here.engine.note(&entry.changed(None, Some(told.clone()))).await?;
+        let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by).changed(None, Some(told.clone()));
         // Everybody's are processed, and only one's own are named.
         done.retain(|it| it.namespace == namespace);
         told["tasks"] = put_right(&done)["tasks"].take();
+        here.engine.note(&entry.answered(told.clone())).await?;
         Ok(Json(told))
     };
-    let again = async {
-        let mut told = put_right(&[]);
-        told["more"] = false.into();
-        Ok(Json(told))
+    let done = |kept: Option<Value>| async {
+        Ok(Json(kept.unwrap_or_else(|| {
+            let mut told = put_right(&[]);
+            told["more"] = false.into();
+            told
+        })))
     };
-    once.guard(&app, &caller.namespace, &body, act, again).await
+    once.guard(&app, &caller.namespace, &body, by, act, done).await
 }

@@ -7,6 +7,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::post;
 use bytes::Bytes;
+use comeback_core::transition::Act;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -63,18 +64,25 @@ async fn cleanup(
     let CleanupIn { older_than: Span(age), dry_run, note } = wire::read(&body)?;
     let by = caller.act(None, note);
     app.engine.config().limits.check_act(&by)?;
-    let shown = move |it: comeback_engine::Cleanup| {
-        Json(json!({"before": it.before.to_rfc3339(), "tasks": it.tasks, "more": it.more, "dry_run": dry_run}))
+    let shown = move |it: comeback_engine::Cleanup| json!({"before": it.before.to_rfc3339(), "tasks": it.tasks, "more": it.more});
+    let told = move |mut answer: Value| {
+        answer["dry_run"] = dry_run.into();
+        Json(answer)
     };
     let (here, again) = (app.clone(), app.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
         let done = match dry_run {
             true => here.engine.preview_cleanup(age).await?,
             false => here.engine.cleanup(age, &by).await?,
         };
-        Ok(shown(done))
+        Ok(told(shown(done)))
     };
-    // It was done: what is left is nothing, or what has grown old since.
-    let left = async move { Ok(shown(again.engine.preview_cleanup(age).await?)) };
-    once.guard(&app, &caller.namespace, &body, act, left).await
+    // A dry run has left nothing but what there is now.
+    let done = move |kept: Option<Value>| async move {
+        Ok(told(match kept {
+            Some(kept) => kept,
+            None => shown(again.engine.preview_cleanup(age).await?),
+        }))
+    };
+    once.guard(&app, &caller.namespace, &body, by, act, done).await
 }

@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis, Timestamp};
-use comeback_engine::Clock;
 use comeback_engine::store::{PutIf, Store, StoreError};
+use comeback_engine::{Clock, VirtualClock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -92,17 +92,28 @@ async fn advance(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let given: AdvanceIn = wire::read(&body)?;
-    let here = app.clone();
-    let again = async move { Ok(Json(json!({"now": here.engine.now().to_rfc3339(), "steps": 0}))) };
-    once.guard(&app, &caller.namespace, &body, move_on(app.clone(), given, caller.act(None, None)), again).await
+    let (here, again) = (app.clone(), app.clone());
+    let act = move |by: Act| async move {
+        let target = set_target(&here, given, &by).await?;
+        move_to(&here, target).await
+    };
+    // An advance that broke off goes on to where it was going; one that has arrived makes no more steps.
+    let go_on = move |kept: Option<Value>| async move {
+        let target = kept.and_then(|kept| Timestamp::parse_rfc3339(kept["target"].as_str()?).ok());
+        move_to(&again, target.unwrap_or_else(|| again.engine.now())).await
+    };
+    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, go_on).await
 }
 
-async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value>, Problem> {
-    let Some(clock) = &app.clock else {
-        let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
-        return Err(Invalid::one("clock", detail).into());
-    };
-    follow(&app).await?;
+fn clock_of(app: &App) -> Result<&VirtualClock, Problem> {
+    let detail = "this server runs on real time; start it with `--clock virtual` to move time by hand";
+    app.clock.as_deref().ok_or_else(|| Invalid::one("clock", detail).into())
+}
+
+/// Decides where time is moved to, and writes that down with the key of the request before anything moves.
+async fn set_target(app: &App, given: AdvanceIn, act: &Act) -> Result<Timestamp, Problem> {
+    let clock = clock_of(app)?;
+    follow(app).await?;
     let now = clock.now();
     let target = match (given.by, given.to.as_deref()) {
         (Some(Span(by)), None) if by <= FURTHEST => now + by,
@@ -117,6 +128,16 @@ async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value
         }
         _ => return Err(Invalid::one("by", "give either `by` or `to`").into()),
     };
+    let entry = app.engine.entry(Did::ClockAdvance, "clock", act);
+    let entry = entry.changed(Some(json!({"now": now.to_rfc3339()})), Some(json!({"now": target.to_rfc3339()})));
+    app.engine.note(&entry.answered(json!({"target": target.to_rfc3339()}))).await?;
+    Ok(target)
+}
+
+/// Moves time there, and stops at every instant on the way at which something is due. Time that is there already stays.
+async fn move_to(app: &App, target: Timestamp) -> Result<Json<Value>, Problem> {
+    let clock = clock_of(app)?;
+    follow(app).await?;
     let mut steps = 0_u64;
     app.engine.tick().await?;
     app.executors_settled().await;
@@ -131,11 +152,7 @@ async fn move_on(app: Arc<App>, given: AdvanceIn, act: Act) -> Result<Json<Value
     clock.set(target);
     app.engine.tick().await?;
     app.executors_settled().await;
-    let answer = json!({"now": clock.now().to_rfc3339(), "steps": steps});
-    let entry = app.engine.entry(Did::ClockAdvance, "clock", &act);
-    let before = json!({"now": now.to_rfc3339()});
-    app.engine.note(&entry.changed(Some(before), Some(answer.clone()))).await?;
-    Ok(Json(answer))
+    Ok(Json(json!({"now": clock.now().to_rfc3339(), "steps": steps})))
 }
 
 /// Before anything is done at an instant: whoever is killed on the way begins there and not before it. It never goes back,

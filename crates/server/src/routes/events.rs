@@ -463,9 +463,9 @@ async fn tell(
     let id = id.or_else(|| once.key().map(str::to_owned));
     let told = OutsideEvent { id, kind, data, happened_at: timestamp.map(|wire::Instant(at)| at) };
     let act = heard(app.clone(), caller.namespace.clone(), told.clone());
-    // Told again under the same key, it is the same event: it is answered by what it started.
+    // Told again under the same key, it is the same event: what it starts has keys that follow from its id, and it is answered by that.
     let again = heard(app.clone(), caller.namespace.clone(), told);
-    once.guard(&app, &caller.namespace, &body, act, again).await
+    once.guard(&app, &caller.namespace, &body, caller.act(None, None), |_| act, |_| again).await
 }
 
 async fn heard(app: Arc<App>, namespace: String, told: OutsideEvent) -> Result<Json<Value>, Problem> {

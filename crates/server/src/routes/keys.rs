@@ -194,8 +194,9 @@ async fn create(
     let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), namespace.as_str(), key)))?;
     let terms = read_terms(&app, role, &mut given)?;
     let again = shown_again(app.clone(), id.clone(), namespace.clone());
-    let act = make(app.clone(), given, role, namespace, terms, id, caller.act(None, None));
-    once.guard(&app, &caller.namespace, &body, act, again).await
+    let here = app.clone();
+    let act = move |by: Act| make(here, given, role, namespace, terms, id, by);
+    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
 }
 
 /// The key that the same request made, without its secret.
@@ -270,15 +271,15 @@ async fn rotate(
     let namespace = app.keys.namespace_of(&old).unwrap_or_default();
     let id = auth::key_id(once.key().map(|key| (caller.namespace.as_str(), old.as_str(), key)))?;
     let again = shown_again(app.clone(), id.clone(), namespace);
-    let (here, whose, act) = (app.clone(), caller.clone(), caller.act(None, None));
-    let act = async move {
+    let (here, whose) = (app.clone(), caller.clone());
+    let act = move |by: Act| async move {
         let (store, now) = (&**here.engine.store(), here.engine.now());
         let most = here.engine.config().quotas.get(Quota::Keys);
         let may = |key: &auth::Key| whose.governs(key);
-        let made = here.keys.rotate(store, id, &old, overlap, valid_for, may, most, &act, now).await?;
+        let made = here.keys.rotate(store, id, &old, overlap, valid_for, may, most, &by, now).await?;
         answered(made.ok_or_else(|| Problem::not_found("key"))?, now)
     };
-    once.guard(&app, &caller.namespace, &body, act, again).await
+    once.guard(&app, &caller.namespace, &body, caller.act(None, None), act, |_| again).await
 }
 
 async fn revoke(

@@ -247,9 +247,10 @@ macro_rules! turns {
             let by = caller.act(given.requested_by, given.note);
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other) = (caller.namespace.clone(), caller.namespace.clone());
-            let act = async move { Ok(Json(shape::whole(&here.engine.$command(&namespace, id, &by).await?))) };
-            let as_it_is = async move { Ok(Json(shape::whole(&again.engine.operation(&other, id).await?))) };
-            once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+            let act =
+                move |by: Act| async move { Ok(Json(shape::whole(&here.engine.$command(&namespace, id, &by).await?))) };
+            let as_it_is = move |_| async move { Ok(Json(shape::whole(&again.engine.operation(&other, id).await?))) };
+            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }

@@ -8,6 +8,8 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
+use comeback_core::transition::Act;
+use comeback_engine::schedules::Run;
 use serde_json::{Value, json};
 
 use super::admin::NothingIn;
@@ -116,12 +118,13 @@ async fn create(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
     let by = caller.act(None, None);
-    let act = async move {
+    let act = move |by: Act| async move {
         let view = here.engine.create_schedule(&namespace, &name, spec, &by).await?;
         Ok(Json(shape::shown(&view)))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await });
-    Ok((StatusCode::CREATED, answer.await?).into_response())
+    let as_it_is = move |_| async move { view(&again, &other, &called).await };
+    let answer = once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await?;
+    Ok((StatusCode::CREATED, answer).into_response())
 }
 
 async fn replace(
@@ -165,9 +168,10 @@ macro_rules! acts {
             let by = caller.act(None, given.note);
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
-            let act = async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
-            let as_it_is = async move { view(&again, &other, &called).await };
-            once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+            let act =
+                move |by: Act| async move { Ok(Json(shape::shown(&here.engine.$command(&namespace, &name, by).await?))) };
+            let as_it_is = move |_| async move { view(&again, &other, &called).await };
+            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }
@@ -186,12 +190,18 @@ async fn trigger(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), name.clone());
     let by = caller.act(None, None);
-    let act = async move { Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name, &by).await?))) };
-    let the_last = async move {
-        let view = again.engine.schedule(&other, &called).await?;
-        let run = view.standing.last_manual_run.as_ref().map(shape::run);
-        run.map(Json).ok_or_else(|| Problem::not_found("run of this schedule"))
+    let act = move |by: Act| async move {
+        Ok(Json(shape::run(&here.engine.trigger_schedule(&namespace, &name, &by).await?)))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, act, the_last).await?;
+    let made = move |kept: Option<Value>| async move {
+        let kept = kept.and_then(|kept| serde_json::from_value::<Run>(kept).ok());
+        // Keys of the version before have no answer.
+        let run = match kept {
+            Some(run) => Some(run),
+            None => again.engine.schedule(&other, &called).await?.standing.last_manual_run,
+        };
+        run.as_ref().map(shape::run).map(Json).ok_or_else(|| Problem::not_found("run of this schedule"))
+    };
+    let answer = once.guard(&app, &caller.namespace, &body, by, act, made).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }

@@ -8,9 +8,10 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_engine::Again;
+use comeback_core::transition::Act;
 use comeback_engine::secrets::SecretText;
 use comeback_engine::store::ListCursor;
+use comeback_engine::{Again, Redelivered};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -164,12 +165,13 @@ async fn create(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = async move {
+    let act = move |by: Act| async move {
         let (view, secret) = here.engine.create_subscription(&namespace, &id, spec, secret, &by).await?;
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await });
-    Ok((StatusCode::CREATED, answer.await?).into_response())
+    let as_it_is = move |_| async move { view(&again, &other, &called).await };
+    let answer = once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await?;
+    Ok((StatusCode::CREATED, answer).into_response())
 }
 
 async fn replace(
@@ -214,11 +216,12 @@ async fn rotate(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = async move {
+    let act = move |by: Act| async move {
         let (view, secret) = here.engine.rotate_subscription(&namespace, &id, secret, &by).await?;
         Ok(Json(shape::shown(&view, Some(&secret))))
     };
-    once.guard(&app, &caller.namespace, &body, act, async move { view(&again, &other, &called).await }).await
+    let as_it_is = move |_| async move { view(&again, &other, &called).await };
+    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
 async fn test(
@@ -232,16 +235,19 @@ async fn test(
     let (here, again) = (app.clone(), app.clone());
     let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), id.clone());
     let by = caller.act(None, None);
-    let act = async move {
+    let act = move |by: Act| async move {
         let task = here.engine.test_subscription(&namespace, &id, &by).await?;
         Ok(Json(json!({"task_id": task.to_string()})))
     };
-    let the_last = async move {
+    let made = move |kept: Option<Value>| async move {
+        if let Some(task) = kept.as_ref().and_then(|kept| kept["tasks"][0].as_str()) {
+            return Ok(Json(json!({"task_id": task})));
+        }
         let found = again.engine.deliveries_of(&other, &called, 1, None).await?;
         let task = found.items.first().map(|it| it.stored.task.id.to_string());
         task.map(|task| Json(json!({"task_id": task}))).ok_or_else(|| Problem::not_found("delivery"))
     };
-    let answer = once.guard(&app, &caller.namespace, &body, act, the_last).await?;
+    let answer = once.guard(&app, &caller.namespace, &body, by, act, made).await?;
     Ok((StatusCode::CREATED, answer).into_response())
 }
 
@@ -265,14 +271,10 @@ async fn redeliver(
     let here = app.clone();
     let namespace = caller.namespace.clone();
     let by = caller.act(None, None);
-    let act = async move {
-        let again = here.engine.redeliver(&namespace, &id, what, &by).await?;
-        let tasks: Vec<String> = again.tasks.iter().map(ToString::to_string).collect();
-        Ok(Json(json!({"tasks": tasks, "more": again.more})))
-    };
-    // What was asked for under this key is done, and once is enough.
-    let nothing_more = async { Ok(Json(json!({"tasks": [], "more": false}))) };
-    once.guard(&app, &caller.namespace, &body, act, nothing_more).await
+    let act =
+        move |by: Act| async move { Ok(Json(here.engine.redeliver(&namespace, &id, what, &by).await?.to_json())) };
+    let made = |kept: Option<Value>| async { Ok(Json(kept.unwrap_or_else(|| Redelivered::default().to_json()))) };
+    once.guard(&app, &caller.namespace, &body, by, act, made).await
 }
 
 async fn deliveries(

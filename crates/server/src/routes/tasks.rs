@@ -290,14 +290,10 @@ async fn list(
     Ok(Json(Page { items, next_cursor: shape::next_cursor(listing.next) }))
 }
 
-/// The grammar of `q`, and a parameter for what is asked most.
+/// The grammar of `q`, and a parameter for what is asked most. The value of a parameter is taken as it is.
 pub fn read_filter(query: &Query, now: Timestamp) -> Result<Filter, Problem> {
-    let mut text = query.text("q").unwrap_or_default().to_owned();
-    let quoted = |value: &str| {
-        let plain = value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.,*:".contains(&byte));
-        if plain { value.to_owned() } else { format!("\"{}\"", value.replace('"', "")) }
-    };
-    let terms = [
+    let mut filter = filter_from("q", query.text("q").unwrap_or_default(), now)?;
+    let named = [
         ("state", "state"),
         ("kind", "kind"),
         ("queue", "queue"),
@@ -306,18 +302,13 @@ pub fn read_filter(query: &Query, now: Timestamp) -> Result<Filter, Problem> {
         ("error_class", "class"),
         ("fingerprint", "fingerprint"),
     ];
-    for (parameter, field) in terms {
-        if let Some(value) = query.text(parameter) {
-            text.push_str(&format!(" {field}:{}", quoted(value)));
-        }
+    let named = named.into_iter().filter_map(|(name, field)| Some((name, field, query.text(name)?.to_owned())));
+    let due = query.text("due_before").map(|value| ("due_before", "due", format!("<{value}")));
+    let labels = query.labels().map(|(label, value)| (label, label, value.to_owned()));
+    for (name, field, value) in named.chain(due).chain(labels) {
+        filter = filter.and_field(field, &value, now).map_err(|error| Invalid::one(name, error.message))?;
     }
-    if let Some(value) = query.text("due_before") {
-        text.push_str(&format!(" due:<{}", quoted(value)));
-    }
-    for (label, value) in query.labels() {
-        text.push_str(&format!(" {label}:{}", quoted(value)));
-    }
-    filter_from("q", text.trim(), now)
+    Ok(filter)
 }
 
 /// A filter, or where it is wrong.

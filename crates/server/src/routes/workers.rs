@@ -202,9 +202,9 @@ async fn drain_one(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
-    known(&app, &caller.namespace, &name).await?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
+        known(&here, &namespace, &worker).await?;
         let (store, now) = (&**here.engine.store(), here.engine.now());
         let entry = here.engine.entry(Did::WorkerDrain, &worker, &by).within(&namespace);
         let drain = DrainedWorker { namespace, name: worker.clone(), at: now, by: by.by, note: by.note };
@@ -219,7 +219,11 @@ async fn drain_one(
         Ok(Json(shown(&worker, Some(&drain), json!({}))))
     };
     let (there, namespace) = (app.clone(), caller.namespace.clone());
-    once.guard(&app, &caller.namespace, &body, act, async move { Ok(now_of(&there, &namespace, &name)) }).await
+    let as_it_is = move |_| async move {
+        there.drained.refresh(&**there.engine.store()).await?;
+        Ok(now_of(&there, &namespace, &name))
+    };
+    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
 async fn undrain(
@@ -230,9 +234,9 @@ async fn undrain(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let by = act_of(&app, &caller, &body)?;
-    known(&app, &caller.namespace, &name).await?;
     let (here, namespace, worker) = (app.clone(), caller.namespace.clone(), name.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
+        known(&here, &namespace, &worker).await?;
         let entry = here.engine.entry(Did::WorkerUndrain, &worker, &by).within(&namespace);
         let store = &**here.engine.store();
         store.undrain_worker(&namespace, &worker, Some(&entry)).await?;
@@ -240,7 +244,11 @@ async fn undrain(
         Ok(Json(shown(&worker, None, json!({}))))
     };
     let (there, namespace) = (app.clone(), caller.namespace.clone());
-    once.guard(&app, &caller.namespace, &body, act, async move { Ok(now_of(&there, &namespace, &name)) }).await
+    let as_it_is = move |_| async move {
+        there.drained.refresh(&**there.engine.store()).await?;
+        Ok(now_of(&there, &namespace, &name))
+    };
+    once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
 }
 
 /// Who does it and why; refused where that cannot be kept.

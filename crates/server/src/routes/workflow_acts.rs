@@ -7,6 +7,7 @@ use axum::http::Method;
 use axum::response::Json;
 use axum::routing::post;
 use bytes::Bytes;
+use comeback_core::transition::Act;
 use comeback_core::workflow::WorkflowAct;
 use comeback_core::{Did, Invalid};
 use serde::Deserialize;
@@ -97,13 +98,14 @@ macro_rules! acts {
             let by = caller.act(None, given.note);
             let (here, again) = (app.clone(), app.clone());
             let (namespace, other, called) = (caller.namespace.clone(), caller.namespace.clone(), path.clone());
-            let act = async move {
+            let act = move |by: Act| async move {
                 let standing = here.engine.change_workflow(&namespace, &path, WorkflowAct::$what, &by).await?;
                 Ok(Json(standing_shown(&standing)))
             };
-            let as_it_is =
-                async move { Ok(Json(standing_shown(&again.engine.workflow_standing(&other, &called).await?))) };
-            once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+            let as_it_is = move |_| async move {
+                Ok(Json(standing_shown(&again.engine.workflow_standing(&other, &called).await?)))
+            };
+            once.guard(&app, &caller.namespace, &body, by, act, as_it_is).await
         })+
     };
 }
@@ -127,14 +129,17 @@ async fn rollback(
     app.catalog.read(&app.engine, &caller.namespace, &old.body).await?;
     let (here, again, whose) = (app.clone(), app.clone(), caller.clone());
     let (namespace, called) = (caller.namespace.clone(), path.clone());
-    let act = async move {
+    let act = move |by: Act| async move {
         let entry = here.engine.entry(Did::WorkflowRollback, &path, &by).within(&namespace);
         let (version, created) = put_text(&here, &old.body, entry).await?;
         Ok(Json(put_shown(&path, version, created, &[])))
     };
-    let as_it_is = async move {
-        let newest = find(&again, &whose, &called, None).await?;
-        Ok(Json(put_shown(&called, newest.version, false, &[])))
+    let made = move |kept: Option<Value>| async move {
+        let version = kept.and_then(|kept| u32::try_from(kept["version"].as_u64()?).ok());
+        Ok(Json(match version {
+            Some(version) => put_shown(&called, version, true, &[]),
+            None => put_shown(&called, find(&again, &whose, &called, None).await?.version, false, &[]),
+        }))
     };
-    once.guard(&app, &caller.namespace, &body, act, as_it_is).await
+    once.guard(&app, &caller.namespace, &body, by, act, made).await
 }

@@ -138,7 +138,7 @@ pub async fn put_text(app: &App, text: &str, entry: Audit) -> Result<(u32, bool)
         if let Some(Value::Object(more)) = &entry.after {
             after.as_object_mut().into_iter().for_each(|it| it.extend(more.clone()));
         }
-        let entry = entry.clone().changed(version(known), Some(after));
+        let entry = entry.clone().changed(version(known), Some(after)).answered(json!({"version": known + 1}));
         if store.put_document(shelf, path, known, text, Some(&entry), app.engine.now()).await? {
             return Ok((known + 1, true));
         }

@@ -201,7 +201,7 @@ pub struct TaskIn {
     /// Another name of `at`.
     #[serde(default)]
     run_at: Option<Instant>,
-    /// Not available in this version.
+    /// The system it calls, by the name of a dependency: its runs are held while that one is out, in maintenance or over its budget.
     #[serde(default)]
     dependency: Option<String>,
     /// Who pays for it, by the name of an account.

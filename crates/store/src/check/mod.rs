@@ -15,6 +15,7 @@ use comeback_core::Timestamp;
 use uuid::Uuid;
 
 use crate::StoreError;
+use crate::audit::act_answer;
 use crate::dictionary::{Dictionary, PolicyText};
 use crate::events::Answer;
 use crate::row::{DoneRow, FixedRow, HistoryRow, OpenRow, oldest_id};
@@ -393,6 +394,7 @@ impl Check<'_> {
                     _ if text.is_empty() => {}
                     // A bulk operation, which may be forgotten before its key.
                     _ if text.parse::<Uuid>().is_ok() => {}
+                    Err(_) if act_answer(&text).is_some() => {}
                     Err(error) => self.report.found("answer", None, format!("key `{key}` of {scope}: {error}")),
                     Ok(answer) => {
                         let ids = answer.tasks.iter().map(|task| task.id.0).chain(answer.execution.map(|id| id.0));

@@ -20,7 +20,7 @@ fn entry(w: &World, number: u128, did: Did, subject: &str) -> Audit {
         key: Some("ops".into()),
         key_id: Some("0123".into()),
         request: Some("r1".into()),
-        operation: None,
+        ..Act::default()
     };
     Audit::new(Uuid::from_u128(number), w.now(), did, subject, &act).within("default")
 }

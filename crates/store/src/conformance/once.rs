@@ -1,11 +1,15 @@
 //! What is done under a key is done once.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::sync::Arc;
+
 use super::cases;
 use super::world::World;
 use crate::*;
 use comeback_core::transition::{self, Act};
 use comeback_core::*;
+use serde_json::json;
+use uuid::Uuid;
 
 fn key(name: &str, digest: u8) -> Idempotency {
     Idempotency { scope: "POST /tasks/{id}/cancel".into(), key: name.into(), digest: [digest; 32] }
@@ -16,7 +20,54 @@ async fn cancel(w: &World, id: TaskId, key: &Idempotency) -> Applied {
     w.store.apply_once("default", key, Some(&change.into()), w.now()).await.unwrap()
 }
 
+/// A line of the audit under a key, and the answer that is kept with it.
+fn line(w: &World, number: u128, key: Idempotency, answer: serde_json::Value) -> Audit {
+    let once = Some(Arc::new(ActKey { namespace: "default".into(), key }));
+    let act = Act { once, ..Act::default() };
+    Audit::new(Uuid::from_u128(number), w.now(), Did::LoopPause, "reap", &act).answered(answer)
+}
+
+async fn lines(w: &World) -> usize {
+    w.store.audit(&AuditQuery { limit: 100, ..AuditQuery::default() }).await.unwrap().len()
+}
+
 cases! { "once";
+    fn an_act_uses_its_key_in_its_own_transaction(w) {
+        let answer = json!({"n": 1});
+        let pause = Pause { until: Timestamp::MAX, note: None, by: None, at: w.now() };
+        let first = line(&w, 1, key("k", 1), answer.clone());
+        w.store.set_pause(Loop::Reap, Some(pause), Some(&first), w.now()).await.unwrap();
+        assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), Some(Used::ForThis));
+        assert_eq!(w.store.kept_answer("default", &key("k", 1)).await.unwrap(), Some(answer.clone()));
+        assert_eq!(w.store.kept_answer("other", &key("k", 1)).await.unwrap(), None);
+        for (number, digest, used) in [(2, 1, Used::ForThis), (3, 2, Used::ForAnother)] {
+            let again = line(&w, number, key("k", digest), json!({"n": number}));
+            for refused in [
+                w.store.set_pause(Loop::Reap, None, Some(&again), w.now()).await,
+                w.store.put_audit(&again).await,
+            ] {
+                assert!(matches!(refused, Err(StoreError::KeyUsed(by)) if by == used), "{refused:?}");
+            }
+        }
+        assert_eq!(w.store.pauses().await.unwrap().len(), 1, "nothing was done again");
+        assert_eq!(lines(&w).await, 1);
+        assert_eq!(w.store.kept_answer("default", &key("k", 1)).await.unwrap(), Some(answer));
+        w.store.put_audit(&line(&w, 4, key("l", 1), json!([]))).await.unwrap();
+        assert_eq!((lines(&w).await, w.store.kept_answer("default", &key("l", 1)).await.unwrap()), (2, Some(json!([]))));
+    }
+
+    fn an_act_that_wrote_nothing_leaves_its_key_free(w) {
+        let shelf = Shelf { namespace: "default", shelf: "workflow" };
+        let entry = line(&w, 1, key("k", 1), json!({}));
+        assert!(!w.store.put_document(shelf, "a", 7, "text", Some(&entry), w.now()).await.unwrap());
+        assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), None);
+        assert!(w.store.put_document(shelf, "a", 0, "text", Some(&entry), w.now()).await.unwrap());
+        let next = Audit { id: Uuid::from_u128(2), ..entry };
+        let next = w.store.put_document(shelf, "a", 1, "other", Some(&next), w.now()).await;
+        assert!(matches!(next, Err(StoreError::KeyUsed(Used::ForThis))));
+        assert_eq!(w.store.versions(shelf, "a", 9).await.unwrap().len(), 1);
+    }
+
     fn a_key_is_used_with_what_it_stands_for(w) {
         let id = w.submit_many("a", 1).await[0];
         assert_eq!(w.store.used("default", &key("k", 1)).await.unwrap(), None);

@@ -6,10 +6,19 @@ use deadpool_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use super::PostgresStore;
-use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
+use super::apply::{find_key, take_key};
+use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, answer_text, found, text};
 use crate::{AuditStore, StoreError};
 
+/// Adds a line, and uses up the key of its act: an error where that is used already. Both are one transaction of the caller.
 pub async fn write(client: &impl GenericClient, audit: &Audit) -> Result<(), StoreError> {
+    if let Some(once) = &audit.once
+        && !take_key(client, &once.namespace, &once.key, &answer_text(audit), audit.at).await?
+    {
+        let used = find_key(client, &once.namespace, &once.key).await?;
+        let forgotten = || StoreError::Unavailable("the idempotency key was forgotten just now".into());
+        return Err(StoreError::KeyUsed(used.ok_or_else(forgotten)?));
+    }
     let sql = format!("insert into audit ({COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)");
     let statement = client.prepare_cached(&sql).await?;
     let (did, before, after) = (audit.did.code(), text(audit.before.as_ref()), text(audit.after.as_ref()));
@@ -46,8 +55,10 @@ pub async fn note(
 #[async_trait]
 impl AuditStore for PostgresStore {
     async fn put_audit(&self, audit: &Audit) -> Result<(), StoreError> {
-        let client = self.writer().await?;
-        write(&client, audit).await
+        let mut client = self.writer().await?;
+        let tx = client.transaction().await?;
+        write(&tx, audit).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<Audit>, StoreError> {

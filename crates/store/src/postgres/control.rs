@@ -8,7 +8,7 @@ use tokio_postgres::types::ToSql;
 
 use super::apply::find_key;
 use super::{PostgresStore, audit};
-use crate::audit::pause_facts;
+use crate::audit::{act_answer, pause_facts};
 use crate::row::corrupt;
 use crate::{ControlStore, Idempotency, Loop, Pause, PutIf, StoreError, Used, sql};
 
@@ -162,5 +162,15 @@ impl ControlStore for PostgresStore {
 
     async fn used(&self, namespace: &str, key: &Idempotency) -> Result<Option<Used>, StoreError> {
         self.read(async { find_key(&*self.reader().await?, namespace, key).await }).await
+    }
+
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError> {
+        let sql = "select answer from idempotency
+                   where namespace = (select id from namespace where name = $1) and scope = $2 and key = $3";
+        self.read(async {
+            let found = self.reader().await?.query_opt(sql, &[&namespace, &key.scope, &key.key]).await?;
+            Ok(found.and_then(|row| act_answer(row.get(0))))
+        })
+        .await
     }
 }

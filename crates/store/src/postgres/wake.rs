@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_postgres::AsyncMessage;
 
 use super::learn;
@@ -18,6 +19,8 @@ use crate::{Background, Finished, Heartbeat, panic_point};
 const CHANNEL: &str = "comeback_wake";
 /// Hints are gathered for this long.
 const GATHER: Duration = Duration::from_millis(50);
+/// A failure that goes on is logged this often.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// Without a connection for ten times as long, other instances are not heard.
 const PERIOD: Duration = Duration::from_secs(3);
 
@@ -82,8 +85,13 @@ async fn talk_and_listen(
     dictionary: Arc<Dictionary>,
     beat: Arc<Heartbeat>,
 ) -> Finished {
+    let mut failures = Failures::default();
     loop {
-        if let Ok((client, mut connection)) = setup::connect(&options).await {
+        let connected = setup::connect(&options).await;
+        if let Err(error) = &connected {
+            failures.add(error);
+        }
+        if let Ok((client, mut connection)) = connected {
             let (messages, mut heard) = tokio::sync::mpsc::channel(64);
             let driver = tokio::spawn(async move {
                 while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
@@ -97,7 +105,12 @@ async fn talk_and_listen(
                 Err(_) => 0,
             };
             let channel = format!("{CHANNEL}_{}", options.schema);
-            if client.batch_execute(&format!("listen {channel}")).await.is_ok() {
+            let listening = client.batch_execute(&format!("listen {channel}")).await;
+            if let Err(error) = &listening {
+                failures.add(error);
+            }
+            if listening.is_ok() {
+                failures.over();
                 loop {
                     panic_point!("postgres-listener");
                     // A connection that is dead is found by its keepalives.
@@ -137,5 +150,116 @@ async fn talk_and_listen(
             beat.turn();
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Logs that LISTEN fails: the first time, and then once a minute while it goes on.
+#[derive(Default)]
+struct Failures {
+    count: u64,
+    logged: Option<Instant>,
+    /// Since it worked last.
+    is_logged: bool,
+}
+
+impl Failures {
+    fn add(&mut self, error: &dyn std::fmt::Display) {
+        self.count += 1;
+        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_EVERY) {
+            (self.logged, self.is_logged) = (Some(Instant::now()), true);
+            tracing::warn!(%error, failures = self.count, "LISTEN failed; other instances are noticed by polling only");
+        }
+    }
+
+    fn over(&mut self) {
+        if self.is_logged {
+            tracing::info!(failures = self.count, "LISTEN works again");
+        }
+        (self.count, self.is_logged) = (0, false);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fmt::Debug;
+
+    use parking_lot::Mutex;
+    use tracing::field::{Field, Visit};
+    use tracing::{Event, Metadata, Subscriber, span};
+
+    use super::*;
+
+    /// The messages of what is logged.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Log {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            if field.name() == "message" {
+                self.0.lock().push(format!("{value:?}"));
+            }
+        }
+    }
+
+    impl Subscriber for Log {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("comeback_store::postgres::wake")
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    const FAILED: &str = "LISTEN failed; other instances are noticed by polling only";
+
+    #[test]
+    fn failures_that_go_on_are_logged_once_in_a_while() {
+        let log = Log::default();
+        let _guard = tracing::subscriber::set_default(log.clone());
+        let mut failures = Failures::default();
+        for _ in 0..1_000 {
+            failures.add(&"refused");
+        }
+        assert_eq!(*log.0.lock(), [FAILED]);
+        for _ in 0..1_000 {
+            failures.over();
+            failures.add(&"refused");
+        }
+        assert_eq!(*log.0.lock(), [FAILED, "LISTEN works again"], "also when it comes and goes");
+    }
+
+    /// F6: it was tried again each second without a word.
+    #[tokio::test]
+    async fn a_listener_that_cannot_connect_says_so() {
+        let log = Log::default();
+        let _guard = tracing::subscriber::set_default(log.clone());
+        // A port that nobody listens at.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let options = PostgresOptions::new(format!("postgres://nobody@127.0.0.1:{port}/nowhere"));
+        let readers = setup::pools(&options).await.unwrap().read;
+        let (background, dictionary) = (Background::default(), Arc::new(Dictionary::default()));
+        let listener = background.register("postgres/listener", PERIOD);
+        let (wakes, _) = watch::channel(0);
+        let beat = listener.heartbeat().clone();
+        let talks = talk_and_listen(options, Arc::default(), wakes, readers, dictionary, beat);
+        let logged = async {
+            while log.0.lock().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = talks => {}
+            () = logged => {}
+            () = tokio::time::sleep(Duration::from_secs(60)) => {}
+        }
+        assert_eq!(*log.0.lock(), [FAILED]);
     }
 }

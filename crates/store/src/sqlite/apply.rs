@@ -21,6 +21,7 @@ use super::submit::{keep_key, namespace_id, take_key};
 use super::writer::Tx;
 use super::{accounts, audit, operations, payloads, submit};
 use crate::accounts::Moves;
+use crate::audit::act_answer;
 use crate::dictionary::Dictionary;
 use crate::events::SharedLog;
 use crate::row::{DoneRow, Fixed, HistoryRow, OpenRow, corrupt};
@@ -181,6 +182,18 @@ pub fn used(connection: &Connection, namespace: &str, key: &Idempotency) -> Resu
     let found: Option<Vec<u8>> =
         connection.prepare_cached(sql)?.query_row((namespace, &key.scope, &key.key), |row| row.get(0)).optional()?;
     Ok(found.map(|digest| Used::by(&digest, key)))
+}
+
+pub fn kept_answer(
+    connection: &Connection,
+    namespace: &str,
+    key: &Idempotency,
+) -> Result<Option<serde_json::Value>, StoreError> {
+    let sql = "select answer from idempotency
+               where namespace = (select id from namespace where name = ?1) and scope = ?2 and key = ?3";
+    let found: Option<String> =
+        connection.prepare_cached(sql)?.query_row((namespace, &key.scope, &key.key), |row| row.get(0)).optional()?;
+    Ok(found.and_then(|text| act_answer(&text)))
 }
 
 /// Looked up once for all verdicts of a command.

@@ -6,11 +6,20 @@ use rusqlite::types::{ToSql, Value};
 use rusqlite::{Connection, params_from_iter};
 use uuid::Uuid;
 
-use super::SqliteStore;
-use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, found, text};
+use super::submit::{keep_key, namespace_id};
+use super::{SqliteStore, apply};
+use crate::audit::{AuditQuery, AuditRow, COLUMNS, Given, answer_text, found, text};
 use crate::{AuditStore, StoreError};
 
+/// Adds a line, and uses up the key of its act: an error where that is used already.
 pub fn write(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {
+    if let Some(once) = &audit.once {
+        if let Some(used) = apply::used(connection, &once.namespace, &once.key)? {
+            return Err(StoreError::KeyUsed(used));
+        }
+        let namespace = namespace_id(connection, &once.namespace)?;
+        keep_key(connection, namespace, &once.key, &answer_text(audit), audit.at)?;
+    }
     let sql = format!("insert into audit ({COLUMNS}) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)");
     let (before, after) = (text(audit.before.as_ref()), text(audit.after.as_ref()));
     let values: [&dyn ToSql; 12] = [

@@ -123,4 +123,9 @@ impl ControlStore for SqliteStore {
         let (namespace, key) = (namespace.to_owned(), key.clone());
         self.read(move |connection, _| apply::used(connection, &namespace, &key)).await
     }
+
+    async fn kept_answer(&self, namespace: &str, key: &Idempotency) -> Result<Option<serde_json::Value>, StoreError> {
+        let (namespace, key) = (namespace.to_owned(), key.clone());
+        self.read(move |connection, _| apply::kept_answer(connection, &namespace, &key)).await
+    }
 }

@@ -105,18 +105,11 @@ where
     fn answer(self: Box<Self>, commit: Result<(), &StoreError>) {
         let answer = match (commit, self.result) {
             (Ok(()), Some(result)) => result,
-            (Err(error), _) => Err(copy_of(error)),
+            (Err(error), _) => Err(error.clone()),
             (Ok(()), None) => Err(StoreError::Unavailable("the command never ran".into())),
         };
         // A caller that went away no longer cares; what was committed stays.
         let _ = self.reply.send(answer);
-    }
-}
-
-fn copy_of(error: &StoreError) -> StoreError {
-    match error {
-        StoreError::Unknown(what) => StoreError::Unknown(what.clone()),
-        other => StoreError::Unavailable(other.to_string()),
     }
 }
 
@@ -372,6 +365,18 @@ mod tests {
         let rows = writer.run(move |tx| Ok(tx.connection.query_row(half, (), count)?)).await;
         assert_eq!(rows.unwrap(), 0, "rolled back, and the writer goes on");
         assert_eq!(background.stalled(), []);
+    }
+
+    /// F10: the copy of an error that was made by hand told of a database that is not available.
+    #[tokio::test]
+    async fn a_commit_that_failed_is_told_as_what_it_is() {
+        for error in [StoreError::Corrupt("a page".into()), StoreError::Refused("a row".into())] {
+            let (reply, answer) = oneshot::channel();
+            let work = |_: &mut Tx<'_>| Ok(());
+            Box::new(Waiting { work, result: Some(Ok(())), reply }).answer(Err(&error));
+            let told = answer.await.unwrap().unwrap_err();
+            assert_eq!(format!("{told:?}"), format!("{error:?}"));
+        }
     }
 
     /// R-I26: only an outcome that nobody knows stops the writer.

@@ -163,7 +163,7 @@ pub async fn apply_once(
     let mut client = store.writer().await?;
     let tx = client.transaction().await?;
     take_turns(&tx, &commit.into_iter().flat_map(executions).collect::<Vec<_>>()).await?;
-    if let Some(refused) = take_key(&tx, namespace, key, now).await? {
+    if let Some(refused) = refuse_used_key(&tx, namespace, key, now).await? {
         return Ok(refused);
     }
     let answer = match commit {
@@ -177,25 +177,36 @@ pub async fn apply_once(
 }
 
 /// Nothing if the key is ours now, otherwise what to answer.
-async fn take_key(
+async fn refuse_used_key(
     tx: &Transaction<'_>,
     namespace: &str,
     key: &Idempotency,
     now: Timestamp,
 ) -> Result<Option<Applied>, StoreError> {
-    tx.execute(sql::control::ADD_NAMESPACE.postgres, &[&namespace]).await?;
-    let taken = tx
-        .execute(
-            "insert into idempotency (namespace, scope, key, digest, answer, at)
-             select id, $2, $3, $4, '', $5 from namespace where name = $1 on conflict do nothing",
-            &[&namespace, &key.scope, &key.key, &key.digest.as_slice(), &now.0],
-        )
-        .await?;
-    if taken == 1 {
+    if take_key(tx, namespace, key, "", now).await? {
         return Ok(None);
     }
     let used = find_key(tx, namespace, key).await?;
     Ok(Some(used.map_or(Applied::Stale, Applied::Used)))
+}
+
+/// Whether the key is ours now. Waits for a transaction that has taken it and is not over.
+pub async fn take_key(
+    client: &impl GenericClient,
+    namespace: &str,
+    key: &Idempotency,
+    answer: &str,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    client.execute("insert into namespace (name) values ($1) on conflict do nothing", &[&namespace]).await?;
+    let taken = client
+        .execute(
+            "insert into idempotency (namespace, scope, key, digest, answer, at)
+             select id, $2, $3, $4, $5, $6 from namespace where name = $1 on conflict do nothing",
+            &[&namespace, &key.scope, &key.key, &key.digest.as_slice(), &answer, &now.0],
+        )
+        .await?;
+    Ok(taken == 1)
 }
 
 /// One verdict and what it makes, together.
@@ -223,7 +234,7 @@ pub async fn apply_spawning(
             }
         }
         Behalf::Key(namespace, key) => {
-            if let Some(refused) = take_key(&tx, namespace, key, now).await? {
+            if let Some(refused) = refuse_used_key(&tx, namespace, key, now).await? {
                 return Ok(refused);
             }
         }
