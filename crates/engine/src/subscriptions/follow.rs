@@ -54,14 +54,14 @@ pub(crate) struct Looked {
     places: Mutex<HashMap<Key, (u32, FeedCursor)>>,
     waiting: Mutex<HashMap<Key, Waiting>>,
     /// Rows that need not be read, by their version.
-    resting: Mutex<HashMap<Key, (u32, Rest)>>,
+    resting: Mutex<HashMap<Key, (u32, SkipReason)>>,
     /// Whose subscriptions are looked at next.
     turns: Turns,
 }
 
 /// Why a subscription's row need not be read.
 #[derive(Clone, Copy)]
-enum Rest {
+enum SkipReason {
     /// It wants nothing but events of its namespace, and had none.
     UntilNews,
     /// Its deliveries wait; they are counted again at this time.
@@ -85,11 +85,11 @@ impl Looked {
         self.places.lock().remove(&key(row));
     }
 
-    fn rest(&self, row: &Follower, rest: Rest) {
+    fn rest(&self, row: &Follower, rest: SkipReason) {
         self.resting.lock().insert(key(row), (row.version, rest));
     }
 
-    fn resting(&self, row: &Follower) -> Option<Rest> {
+    fn resting(&self, row: &Follower) -> Option<SkipReason> {
         let resting = self.resting.lock();
         resting.get(&key(row)).filter(|(version, _)| *version == row.version).map(|(_, rest)| *rest)
     }
@@ -269,7 +269,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
         return Ok(Progress::default());
     }
-    let mut round = Round::of(core, &rows);
+    let mut round = FollowTick::of(core, &rows);
     let (rows, mut made) = (core.looked.turns.in_turn(rows), 0);
     for some in rows.chunks(TOGETHER) {
         let mut steps = Vec::new();
@@ -306,7 +306,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
 }
 
 /// One tick over all subscriptions.
-struct Round {
+struct FollowTick {
     pages: Pages,
     tasks: Tasks,
     progress: Progress,
@@ -316,9 +316,9 @@ struct Round {
     most_waiting: HashMap<String, u64>,
 }
 
-impl Round {
+impl FollowTick {
     /// The subscriptions of a namespace share its quota equally.
-    fn of(core: &Core, rows: &[Follower]) -> Round {
+    fn of(core: &Core, rows: &[Follower]) -> FollowTick {
         let mut most_waiting: HashMap<String, u64> = HashMap::new();
         for row in rows {
             *most_waiting.entry(row.namespace.clone()).or_default() += 1;
@@ -327,14 +327,14 @@ impl Round {
         let limit = core.config.limits.waiting_deliveries as u64;
         most_waiting.values_mut().for_each(|it| *it = (quota / (*it).max(1)).max(LEAST_WAITING).min(limit));
         let (pages, tasks, progress) = Default::default();
-        Round { pages, tasks, progress, written: 0, most_waiting }
+        FollowTick { pages, tasks, progress, written: 0, most_waiting }
     }
 
     /// Passes over a subscription whose row has nothing to say: whether it did.
     async fn passes_over(&mut self, core: &Core, row: &Follower, now: Timestamp) -> Result<bool, StoreError> {
         match core.looked.resting(row) {
-            Some(Rest::FullUntil(until)) => Ok(now < until),
-            Some(Rest::UntilNews) => {
+            Some(SkipReason::FullUntil(until)) => Ok(now < until),
+            Some(SkipReason::UntilNews) => {
                 let Some(place) = core.looked.place(row, None) else { return Ok(false) };
                 let feed = self.pages.after(core, Some(place)).await?;
                 if feed.next() == Some(place) {
@@ -400,7 +400,12 @@ impl Step {
 }
 
 /// What is to be stored of what has happened since; nothing where there is nothing worth it.
-async fn follow(core: &Core, row: &Follower, round: &mut Round, now: Timestamp) -> Result<Option<Step>, StoreError> {
+async fn follow(
+    core: &Core,
+    row: &Follower,
+    round: &mut FollowTick,
+    now: Timestamp,
+) -> Result<Option<Step>, StoreError> {
     if round.passes_over(core, row, now).await? {
         return Ok(None);
     }
@@ -412,7 +417,7 @@ async fn follow(core: &Core, row: &Follower, round: &mut Round, now: Timestamp) 
     if full_since.is_some() {
         // It goes on where it stopped, once there is room.
         if standing.full_since == full_since {
-            core.looked.rest(row, Rest::FullUntil(now + COUNTED_EVERY));
+            core.looked.rest(row, SkipReason::FullUntil(now + COUNTED_EVERY));
             return Ok(None);
         }
         return Ok(step(Standing { full_since, ..standing }, Submission::in_namespace(&row.namespace)));
@@ -430,7 +435,7 @@ async fn follow(core: &Core, row: &Follower, round: &mut Round, now: Timestamp) 
         if !round.has_to_write(row, now) {
             round.moves_on(core, row, &feed);
             if !wants_changes(&spec) {
-                core.looked.rest(row, Rest::UntilNews);
+                core.looked.rest(row, SkipReason::UntilNews);
             }
             return Ok(None);
         }
