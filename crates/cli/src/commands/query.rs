@@ -152,30 +152,30 @@ impl Page {
 }
 
 type Show = fn(&Value, Timestamp, &Output) -> Cell;
-type Column = (&'static str, Show);
+type TableColumn = (&'static str, Show);
 
-const ID: Column = ("ID", |run, _, out| task::id(run, out));
-const RUN: Column = ("RUN", |run, _, _| output::text(run, "external_id").into());
-const KIND: Column = ("KIND", |run, _, _| output::text(run, "kind").into());
-const CATEGORY: Column = ("CATEGORY", |run, _, _| output::text(&run["labels"], "category").into());
-const STATUS: Column = ("STATUS", |run, _, out| status::cell(run, out));
-const CLASS: Column = ("CLASS", |run, _, _| output::text(run, "error_class").into());
-const ATTEMPT: Column = ("ATTEMPT", |run, _, _| task::attempt(run).into());
-const NEXT: Column = ("NEXT", |run, now, out| out.time_cell(task::due(run), now));
-const SUBMITTED: Column = ("SUBMITTED", |run, now, out| out.time_cell(&run["submitted_at"], now));
-const ERROR: Column = ("ERROR", |run, _, _| run["last_error"]["message"].as_str().unwrap_or("").into());
+const ID: TableColumn = ("ID", |run, _, out| task::id(run, out));
+const RUN: TableColumn = ("RUN", |run, _, _| output::text(run, "external_id").into());
+const KIND: TableColumn = ("KIND", |run, _, _| output::text(run, "kind").into());
+const CATEGORY: TableColumn = ("CATEGORY", |run, _, _| output::text(&run["labels"], "category").into());
+const STATUS: TableColumn = ("STATUS", |run, _, out| status::cell(run, out));
+const CLASS: TableColumn = ("CLASS", |run, _, _| output::text(run, "error_class").into());
+const ATTEMPT: TableColumn = ("ATTEMPT", |run, _, _| task::attempt(run).into());
+const NEXT: TableColumn = ("NEXT", |run, now, out| out.time_cell(task::due(run), now));
+const SUBMITTED: TableColumn = ("SUBMITTED", |run, now, out| out.time_cell(&run["submitted_at"], now));
+const ERROR: TableColumn = ("ERROR", |run, _, _| run["last_error"]["message"].as_str().unwrap_or("").into());
 
-const LIST: [Column; 9] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED, ERROR];
-const ERRORS: [Column; 8] = [ID, RUN, KIND, CATEGORY, CLASS, ATTEMPT, NEXT, ERROR];
-const QUEUE: [Column; 8] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED];
+const LIST: [TableColumn; 9] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED, ERROR];
+const ERRORS: [TableColumn; 8] = [ID, RUN, KIND, CATEGORY, CLASS, ATTEMPT, NEXT, ERROR];
+const QUEUE: [TableColumn; 8] = [ID, RUN, KIND, CATEGORY, STATUS, ATTEMPT, NEXT, SUBMITTED];
 
-fn table<'a>(columns: &[Column], runs: impl Iterator<Item = &'a Value>, now: Timestamp, out: &Output) -> Table {
+fn table<'a>(columns: &[TableColumn], runs: impl Iterator<Item = &'a Value>, now: Timestamp, out: &Output) -> Table {
     let mut table = Table::new(&columns.iter().map(|(name, _)| *name).collect::<Vec<_>>());
     table.rows = runs.map(|run| columns.iter().map(|(_, cell)| cell(run, now, out)).collect()).collect();
     table
 }
 
-async fn list(context: &Context, page: &Page, columns: &[Column]) -> Result<View, Failure> {
+async fn list(context: &Context, page: &Page, columns: &[TableColumn]) -> Result<View, Failure> {
     let mut listed = context.client.get_with("/api/v1/tasks", &page.query()).await?;
     let now = context.now().await?;
     listed["items"].as_array_mut().into_iter().flatten().for_each(status::say);
