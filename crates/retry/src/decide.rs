@@ -8,6 +8,7 @@
 //! |--:|---|---|
 //! | 1 | Is the reporter's lease gone, or the task canceled? | rejected, nothing changes |
 //! | 2 | Was the run lost? | `on_lost`: fail, park, count (go on at 11), or retry with a counter of its own |
+//! | – | Is it a loop of which rounds failed? | `failed`, `rounds`: each round had its own retries |
 //! | 3 | Has the task no policy? | `failed`, `no_policy` |
 //! | – | Did a person reclassify this group of errors? | that class: `failed`, `reclassified`, or go on at 10 |
 //! | 4 | Does a rule match? | what the rule says, in place of 5 to 9 |
