@@ -89,7 +89,7 @@ pub struct Stalled {
     pub restarts: u32,
 }
 
-/// What a background future returns when it ends in order. Any other end is a panic, and it is started again.
+/// The result of a background future that ends in order. Any other end is a panic, and it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finished;
 
@@ -136,7 +136,7 @@ impl Background {
         })
     }
 
-    /// Those that have been silent for too long.
+    /// Heartbeats that have been silent for too long.
     pub fn stalled(&self) -> Vec<Stalled> {
         self.stalled_at(now_millis())
     }
@@ -189,7 +189,7 @@ impl Drop for Registered {
     }
 }
 
-/// What runs on a thread at this moment.
+/// The work that a thread does at this moment.
 #[derive(Clone)]
 pub enum Running {
     Background(Arc<Heartbeat>),
@@ -215,7 +215,7 @@ thread_local! {
 }
 
 impl Running {
-    /// What runs here, if it said so.
+    /// The work on this thread, if it said so.
     pub fn here() -> Option<Running> {
         RUNNING.try_with(Running::clone).ok()
     }

@@ -47,7 +47,7 @@ pub trait DependencyStore: Send + Sync {
     /// Whether tasks that name this are under a dependency, as far as this process knows.
     fn is_guarded(&self, namespace: &str, dependency: &str) -> bool;
 
-    /// The same because of a dependency.
+    /// How often claims of this process left a lane alone because of a dependency.
     fn held_by_dependencies(&self) -> u64;
 }
 

@@ -51,7 +51,7 @@ pub struct Dictionary {
     pub held_back: AtomicU64,
 }
 
-/// What submissions speak of that has no number yet.
+/// Lanes and policies of submissions that have no number yet.
 #[derive(Clone, Default)]
 pub struct News {
     pub namespaces: Vec<String>,
@@ -345,7 +345,7 @@ impl Dictionary {
         self.quotas.read().check(Quota::Policies, namespace, count.saturating_sub(1))
     }
 
-    /// What must be given a number before these can be stored; nothing when all of it has one.
+    /// Lanes and policies that need a number before these can be stored; None if all have one.
     pub fn news(&self, submissions: &[Submission]) -> Option<News> {
         let mut news = News::default();
         let mut lanes: HashSet<Arc<Lane>> = HashSet::new();

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use comeback_core::Timestamp;
 
-use crate::{StoreError, Stored};
+use crate::sql::Sql;
+use crate::{StoreError, Stored, sql};
 
 /// Reads of what is due, and of when the next thing will be.
 #[async_trait]
@@ -20,7 +21,7 @@ pub trait DueQueries: Send + Sync {
     /// When the next retry after this instant is due.
     async fn retry_after(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 
-    /// When time next changes something about one of them.
+    /// When time next changes something about a dependency.
     async fn next_dependency(&self, after: Timestamp) -> Result<Option<Timestamp>, StoreError>;
 }
 
@@ -32,6 +33,18 @@ pub enum Due {
     Deadlines,
     /// Tasks whose needs are met and that stand at their gate, whatever the time.
     Gates,
+}
+
+impl Due {
+    /// Condition for open tasks `o` for which a time has come, in the order of their indexes.
+    pub(crate) const fn condition(self) -> Sql {
+        match self {
+            Due::Leases => sql::due::LEASES,
+            Due::Timeouts => sql::due::TIMEOUTS,
+            Due::Deadlines => sql::due::DEADLINES,
+            Due::Gates => sql::due::GATES,
+        }
+    }
 }
 
 /// The next time of each sort.

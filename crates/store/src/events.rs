@@ -37,7 +37,7 @@ impl SharedLog {
     }
 }
 
-/// What a stretch of the feed needs to become events.
+/// The records that a part of the feed is made of.
 #[derive(Default)]
 pub struct Sources {
     pub records: HashMap<Uuid, Vec<Record>>,

@@ -1,6 +1,6 @@
 //! Interactive reads: lists, searches and numbers that people ask for, kept apart from the reads of the engine itself.
 //!
-//! Whoever serves a person runs the whole request inside [`interactive`]. Every read in there uses connections of its own, so loops,
+//! A handler that serves a person runs the whole request inside [`interactive`]. Every read in there uses connections of its own, so loops,
 //! verdicts and health checks never wait for one. It is interrupted as soon as the caller's future is dropped. The methods that may have
 //! to look at many rows are searches on top of that: each has a time limit, a namespace has so many at once, and the others wait in turn.
 
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::StoreError;
 
-/// Who reads, and what they may use.
+/// A reader and its limits.
 #[derive(Clone, Debug)]
 pub struct Interactive {
     /// The namespace that the reads are counted for.
@@ -29,7 +29,7 @@ pub struct Interactive {
 }
 
 impl Interactive {
-    /// What the current task reads under; nothing for the engine's own reads.
+    /// The scope that the current task reads under; None for the engine's own reads.
     pub fn current() -> Option<Interactive> {
         Scope::current().map(|scope| scope.reads.clone())
     }
@@ -45,7 +45,7 @@ pub async fn interactive<T>(reads: Interactive, work: impl Future<Output = T> + 
     Scoped { scope: Arc::new(scope), work: Some(Box::pin(work)) }.await
 }
 
-/// What the reads of one caller have in common.
+/// State that the reads of one caller share.
 #[derive(Debug)]
 pub(crate) struct Scope {
     reads: Interactive,
@@ -80,7 +80,7 @@ impl Scope {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// What an interrupted read is answered with.
+    /// The error of an interrupted read.
     pub fn timed_out(&self) -> StoreError {
         StoreError::SearchTimeout(self.reads.timeout)
     }

@@ -42,7 +42,7 @@ pub struct Policies {
     /// Policies that callers hold and use again and again: their text need not be made each time.
     held: Mutex<HashMap<usize, (Weak<Policy>, i32)>>,
     parsed: RwLock<Parsed>,
-    /// What a newer build has written and this one cannot read.
+    /// Written by a newer build, and unreadable for this one.
     strange: RwLock<BTreeSet<i32>>,
     uses: AtomicU64,
 }

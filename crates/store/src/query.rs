@@ -70,7 +70,7 @@ impl Statement {
     }
 }
 
-/// What is on a page, with its sort key and id.
+/// A line of a page, with its sort key and id.
 pub type Found = (i64, Uuid, Listed);
 
 /// A list that somebody asks for, of one half.
@@ -87,7 +87,7 @@ pub struct Question<'a> {
     pub closed: &'a [String],
 }
 
-/// So many lanes are named to tell the tasks of a namespace from others.
+/// At most this many lanes are named to tell the tasks of a namespace from others.
 const MOST_LANES: usize = 1_000;
 
 /// Whether somebody asks for what is held, which dependencies have a say in.
@@ -97,7 +97,7 @@ pub fn asks_for_held(query: &ListQuery) -> bool {
 }
 
 impl Question<'_> {
-    /// Nothing when no task of this half can match.
+    /// None if no task of this half can match.
     pub fn whole(&self) -> Option<Statement> {
         self.through(&Way::whole())
     }
@@ -163,7 +163,7 @@ impl Question<'_> {
     }
 }
 
-/// What is kept from running, among open rows `o`: paused, held by a guard, and what could start but for a dependency that is closed.
+/// Condition for held tasks among open rows `o`: paused, held by a guard, and what could start but for a dependency that is closed.
 pub fn held_now(dictionary: &Dictionary, namespace: &str, closed: &[String], now: Timestamp) -> String {
     let held = format!("o.state = 5 or o.hold = 1 or coalesce(o.held_until, 0) > {}", now.0);
     let lanes = closed_lanes(dictionary, namespace, closed);
@@ -209,7 +209,7 @@ fn is_descending(sort: Sort) -> bool {
     matches!(sort, Sort::SubmittedDesc | Sort::Updated)
 }
 
-/// What a term says about lanes.
+/// The lanes that a term allows.
 struct AskedLane<'a> {
     field: &'a TextField,
     any: &'a [Pattern],
@@ -295,7 +295,7 @@ impl Builder<'_> {
         mark
     }
 
-    /// What comes on this side of a place in the order.
+    /// Condition for rows behind a sort key.
     fn place(&mut self, place: ListCursor, side: Side, key: &Key) -> Truth {
         let sign = if is_descending(self.question.query.sort) == (side == Side::Beyond) { "<" } else { ">" };
         if let Key::Same(key) = key
@@ -455,7 +455,7 @@ impl Builder<'_> {
     }
 }
 
-/// What the latest error of the task `o` said.
+/// The message of the latest error of the task `o`.
 pub fn last_error(words: &dyn Words) -> String {
     format!(
         "(select {} from history h where h.subject = o.id and h.error is not null order by h.seq desc limit 1)",
@@ -463,7 +463,7 @@ pub fn last_error(words: &dyn Words) -> String {
     )
 }
 
-/// What the task `o` judged when it succeeded; a verdict is a word.
+/// The verdict of the task `o` when it succeeded; a verdict is a word.
 pub fn verdict(words: &dyn Words, half: Half) -> String {
     match half {
         Half::Open => "null".into(),

@@ -24,7 +24,7 @@ impl<'a> ReadyWalk<'a> {
         self.passed >= self.lanes.len()
     }
 
-    /// What comes next, up to the end of the list or to where the walk began.
+    /// The next lanes, up to the end of the list or to where the walk began.
     pub fn segment(&self) -> &'a [i32] {
         let before_end = self.lanes.len() - self.start;
         match self.passed < before_end {

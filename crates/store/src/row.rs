@@ -85,7 +85,7 @@ row! {
     }
 }
 
-/// What an open row carries that the core does not know of.
+/// Columns of an open row that the core does not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fixed {
     pub hard_deadline: bool,
@@ -127,7 +127,7 @@ row! {
 }
 
 row! {
-    /// What a finished task needs of its body to be a whole task again.
+    /// Columns of the body that complete a finished task.
     FixedRow {
         priority: i16,
         submitted_at: i64,
@@ -171,7 +171,7 @@ pub fn columns(alias: &str, names: &[&str]) -> String {
     names.iter().map(|name| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What has a smaller id was created before this instant: ids begin with their time. Only that can have ended before it, so
+/// A task with a smaller id was created before this instant: ids begin with their time. Only that can have ended before it, so
 /// nothing else need be looked at.
 pub fn oldest_id(before: Timestamp) -> Uuid {
     let millis = before.0.clamp(0, (1 << 48) - 1).cast_unsigned();

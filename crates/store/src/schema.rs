@@ -10,7 +10,7 @@ pub const SCHEMA_VERSION: i32 = 17;
 pub struct SchemaState {
     /// 0 where there is nothing yet.
     pub found: i32,
-    /// What would be run, in order.
+    /// Migrations that would be run, in order.
     pub pending: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ impl SchemaState {
     }
 }
 
-/// What to say when a database was used by a newer build.
+/// The message when a database was used by a newer build.
 pub fn newer_schema(found: i32) -> String {
     format!(
         "this database has schema {found}, and this comeback knows {SCHEMA_VERSION}; it was used by a newer version: \

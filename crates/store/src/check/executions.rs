@@ -89,7 +89,7 @@ fn counts(row: &ExecutionRow, members: &[MemberRow], edges: &[EdgeRow]) -> Fault
     faults
 }
 
-/// What a task still waits for, and how many wait for it.
+/// Needs and children that a task still waits for.
 fn needs(member: &MemberRow, counts_children: bool, edges: &[Edge], states: &HashMap<Uuid, State>) -> Faults {
     let mut faults = Faults::new();
     let Some(state) = states.get(&member.id) else { return faults };

@@ -82,7 +82,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whose log each task writes into, for the executions of this turn; an execution writes into its own.
+    /// The log that each task writes into, for the executions of this turn; an execution writes into its own.
     async fn homes(&mut self, in_turn: impl Fn(Uuid) -> bool) -> Result<HashMap<Uuid, Uuid>, StoreError> {
         let mut homes = HashMap::new();
         let mut after = Uuid::nil();

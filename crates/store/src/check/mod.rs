@@ -39,7 +39,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub name: &'static str,
-    /// What of them was looked at, or what they are.
+    /// The part that was looked at.
     pub things: &'static str,
     pub looked_at: u64,
     pub wrong: u64,
@@ -106,7 +106,7 @@ pub struct ExecutionRow {
     pub dead_end_cancel: i16,
 }
 
-/// What an execution must know of each of its tasks.
+/// Facts that an execution must know of each of its tasks.
 pub struct MemberRow {
     pub id: Uuid,
     pub state: i16,
@@ -162,7 +162,7 @@ pub trait Look: Send {
         Ok(())
     }
 
-    /// What the database can say about its own files and indexes.
+    /// The database's own check of its files and indexes.
     async fn own_check(&mut self) -> Result<Vec<String>, StoreError>;
     /// The tables and indexes there are.
     async fn names(&mut self) -> Result<BTreeSet<String>, StoreError>;
@@ -411,7 +411,7 @@ impl Check<'_> {
         }
     }
 
-    /// What has a smaller id may have been pruned; the rest must be whole.
+    /// Rows with a smaller id may have been pruned; the rest must be whole.
     async fn horizon(&mut self) -> Result<Uuid, StoreError> {
         let kept = self.look.meta(PRUNED_BEFORE).await?;
         Ok(oldest_id(Timestamp(kept.and_then(|text| text.parse().ok()).unwrap_or(0))))

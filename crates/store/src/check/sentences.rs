@@ -1,4 +1,4 @@
-//! What must be true between tables, as questions that find the rows for which it is not. Both databases read them.
+//! Invariants between tables, as questions that find the rows for which it is not. Both databases read them.
 
 pub struct Sentence {
     pub code: &'static str,

@@ -22,7 +22,7 @@ pub struct Index {
     below: HashMap<i32, BTreeSet<i32>>,
     /// Where each step is a row of history.
     pub slow: BTreeSet<i32>,
-    /// What a newer build has written and this one cannot read.
+    /// Written by a newer build, and unreadable for this one.
     pub strange: BTreeSet<i32>,
     pub highest: i32,
     pub highest_limited: i32,

@@ -39,7 +39,7 @@ async fn find(
     client.query_opt(&statement, &[&namespace, &name]).await?.as_ref().map(read).transpose()
 }
 
-/// What charges come to.
+/// Sums up charges.
 pub async fn moves(tx: &Transaction<'_>, charges: &[Charge]) -> Result<Moves, StoreError> {
     let mut moves = Moves::default();
     if charges.is_empty() {
@@ -56,7 +56,7 @@ pub async fn moves(tx: &Transaction<'_>, charges: &[Charge]) -> Result<Moves, St
     Ok(moves)
 }
 
-/// What new tasks reserve.
+/// The credits that new tasks reserve.
 pub fn of_new<'a>(store: &PostgresStore, tasks: impl Iterator<Item = &'a NewTask>) -> Moves {
     let mut moves = Moves::default();
     for new in tasks.filter(|new| new.task.metered) {

@@ -1,4 +1,4 @@
-//! What was done from outside: rows that are added and read.
+//! The audit log: rows that are added and read.
 
 use async_trait::async_trait;
 use comeback_core::Audit;

@@ -27,7 +27,7 @@ pub const LOOKS: usize = 8;
 
 const BODY: &str = "t.key, t.name, t.payload, t.labels::text, t.executor, t.step, t.traceparent";
 
-/// What of a row is not known before it is leased: the rest is the same for every lone task that is ready.
+/// The columns that are not known before a task is leased: the rest is the same for every lone task that is ready.
 const LEASED: &str =
     "o.id, o.lane, o.policy, o.prio, o.submitted_at, o.version, o.seq, o.unwritten, o.ready_at, o.attempt,
     o.lost, o.throttled, o.snoozed, o.rule_counts, o.cycle, o.run, o.lease_no, o.timeout_ms, o.attempt_deadline_ms,
@@ -77,7 +77,7 @@ fn read_leased(from: &mut Reader<'_>, request: &ClaimRequest) -> Result<OpenRow,
     Ok(row)
 }
 
-/// What a lease changes, and what the feed is told of it. `picked` says where the rows are: it has locked them, so they stay
+/// Writes a lease and its feed row. `picked` says where the rows are: it has locked them, so they stay
 /// there, and none need be looked up again by its id. One that changed just before is left for the next claim. A task's own time never goes back, even when
 /// the caller asked its clock before somebody else changed the task.
 fn lease_statement(picked: &str, more: &str, promotes: bool) -> String {
@@ -218,7 +218,7 @@ async fn claim_together(
     Ok(())
 }
 
-/// Whose the task is that comes so many places behind the first.
+/// The request that gets the task at this place.
 fn whose(requests: &[ClaimRequest], place: usize) -> &ClaimRequest {
     let mut before = 0;
     let is_it = |it: &&ClaimRequest| {

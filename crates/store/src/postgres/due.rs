@@ -24,26 +24,13 @@ pub const NEXT_DUE: &str = "select
 impl DueQueries for PostgresStore {
     async fn due(&self, what: Due, now: Timestamp, limit: u32) -> Result<Vec<Stored>, StoreError> {
         self.read(async {
-        let condition = match what {
-            Due::Leases => "o.lease_expires is not null and o.lease_expires <= $1 order by o.lease_expires, o.id",
-            Due::Timeouts => "o.timeout_at is not null and o.timeout_at <= $1 order by o.timeout_at, o.id",
-            Due::Deadlines => {
-                "o.expires_at is not null and (o.state in (0, 1, 4) or (o.hard_deadline = 1 and o.state in (2, 3)))
-                 and o.expires_at <= $1 order by o.expires_at, o.id"
-            }
-            Due::Gates => {
-                "o.gated = 1 and o.state = 0 and o.needs_left = 0 and o.hold = 0 and $1::int8 is not null order by o.id"
-            }
-        };
-        let sql = format!("select {} from task_open o where {condition} limit $2", columns("o", OpenRow::COLUMNS));
-        let client = self.reader().await?;
-        let statement = client.prepare_cached(&sql).await?;
-        let rows = client.query(&statement, &[&now.0, &i64::from(limit)]).await?;
-        let open = rows.iter().map(|row| OpenRow::read(&mut Reader::new(row))).collect::<Result<Vec<_>, _>>()?;
-        drop(client);
-        Ok(learn::readable_open(self, open).await?.into_iter().flatten().collect())
-    })
-    .await
+            let condition = what.condition().postgres;
+            let sql = format!("select {} from task_open o where {condition} limit $2", columns("o", OpenRow::COLUMNS));
+            let rows = self.rows(&sql, &[&now.0, &i64::from(limit)]).await?;
+            let open = rows.iter().map(|row| OpenRow::read(&mut Reader::new(row))).collect::<Result<Vec<_>, _>>()?;
+            Ok(learn::readable_open(self, open).await?.into_iter().flatten().collect())
+        })
+        .await
     }
 
     async fn next_due(&self) -> Result<NextDue, StoreError> {

@@ -13,7 +13,7 @@ use super::{PostgresStore, audit};
 use crate::stats::{GroupQuery, GroupRow};
 use crate::{ErrorGroupStore, StoreError, sql};
 
-/// Those beyond so many, by when they were seen last. What people reclassified stays.
+/// Deletes the groups beyond a number, by when they were last seen. Reclassified ones stay.
 pub async fn forget_groups(tx: &Transaction<'_>, most: u32) -> Result<(), StoreError> {
     let namespaces = tx.query(sql::error_groups::NAMESPACES.postgres, &[]).await?;
     for namespace in namespaces.iter().map(|row| row.get::<_, i32>(0)) {

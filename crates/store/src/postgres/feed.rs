@@ -58,7 +58,7 @@ pub const TRANSLATE: &str = "select p.position, f.xid = $1::text::xid8 and f.id 
          and p.position <= (select value::int8 from meta where key = 'feed_legacy_end')
        order by f.xid desc, f.id desc limit 1";
 
-/// What `TRANSLATE` found, as a cursor.
+/// The answer of `TRANSLATE`, as a cursor.
 pub fn translation(cursor: FeedCursor, found: Option<&tokio_postgres::Row>) -> FeedCursor {
     let Some(found) = found else { return FeedCursor::at(0) };
     let position = found.get::<_, i64>(0).cast_unsigned();
@@ -206,7 +206,7 @@ impl EventLog for PostgresStore {
         .await
     }
 
-    /// What has committed before this call is behind it, and what commits later comes after it.
+    /// Commits before this call are behind the cursor, later ones come after it.
     async fn feed_end(&self) -> Result<FeedCursor, StoreError> {
         self.read(async {
             self.sequencer.run().await?;

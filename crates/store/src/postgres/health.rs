@@ -1,4 +1,4 @@
-//! What a doctor asks PostgreSQL.
+//! Health of a PostgreSQL database, for `comeback doctor`.
 
 use super::setup::{self, PostgresOptions};
 use crate::StoreError;
@@ -15,7 +15,7 @@ pub struct Health {
     pub autovacuum: bool,
     pub max_connections: i64,
     pub connections: i64,
-    /// What keeps VACUUM from removing dead rows, anywhere in the cluster, the longest first.
+    /// Sessions and slots that keep VACUUM from removing dead rows, anywhere in the cluster, the longest first.
     pub holders: Vec<Holder>,
     /// Rows that are dead in the table of open tasks, and those that are not.
     pub dead_rows: i64,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::conformance::postgres::Database;
 
-    /// Whoever holds back VACUUM is named, in whichever database of the cluster it is.
+    /// A session that holds back VACUUM is named, in whichever database of the cluster it is.
     #[tokio::test]
     async fn transactions_of_the_whole_cluster_are_seen() {
         let (database, elsewhere) = (Database::create().await, Database::create().await);

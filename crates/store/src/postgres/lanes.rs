@@ -11,7 +11,7 @@ use crate::forget::{PAGE, empty_lanes};
 use crate::rules::RULED_FROM;
 use crate::{Forgotten, LaneStore, StoreError, Submission, sql};
 
-/// Whoever stores a task holds the lock that is asked for here until its commit. It is not waited for longer than this, because
+/// A write of a task holds the lock that is asked for here until its commit. It is not waited for longer than this, because
 /// all others wait behind: there is another day.
 const WAIT: &str = "set local lock_timeout = '200ms'";
 
@@ -71,7 +71,7 @@ impl LaneStore for PostgresStore {
         learn::learn(self, self.dictionary.news(&placed)).await
     }
 
-    /// What another instance has just added is looked up first.
+    /// Lanes that another instance has just added are looked up first.
     async fn lane_namespaces(&self, executor: Option<Executor>) -> Result<Vec<String>, StoreError> {
         self.read(learn::has_grown(self)).await?;
         Ok(self.dictionary.lane_namespaces(executor))

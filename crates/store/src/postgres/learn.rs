@@ -13,7 +13,7 @@ use crate::row::{DoneRow, FixedRow, OpenRow, corrupt};
 use crate::rules::RULED_FROM;
 use crate::{StoreError, Stored, sql};
 
-/// What is read of a lane, in this order.
+/// The columns of a lane, in the order in which they are read.
 const LANE: &str = "select l.id, l.namespace, n.name, l.queue, l.kind, l.executor, l.dependency, l.shared
      from lane l join namespace n on n.id = l.namespace";
 const LIMITED: &str = "select r.id, r.lane, r.limits from ruled_lane r";

@@ -137,7 +137,7 @@ fn by_operation<'a>(commits: &'a [Commit], round: &[usize]) -> BTreeMap<(Uuid, b
     groups
 }
 
-/// Those that were over before an instant, a few at a time; answers whether that was all.
+/// Deletes operations that ended before an instant, a few at a time; answers whether that was all.
 pub async fn prune(tx: &Transaction<'_>, before: Timestamp, limit: u32) -> Result<bool, StoreError> {
     let sql = "select id from operation where ended_at < $1 order by id limit $2 for update skip locked";
     let ended: Vec<Uuid> = tx.query(sql, &[&before.0, &i64::from(limit)]).await?.iter().map(|row| row.get(0)).collect();
@@ -218,7 +218,7 @@ impl OperationStore for PostgresStore {
     }
 
     async fn operation(&self, namespace: &str, id: Uuid) -> Result<Option<Operation>, StoreError> {
-        self.read(async { Ok(all(self, "o.id = $1 and n.name = $2", &[&id, &namespace]).await?.pop()) }).await
+        Ok(all(self, "o.id = $1 and n.name = $2", &[&id, &namespace]).await?.pop())
     }
 
     /// Newest first.
@@ -228,17 +228,13 @@ impl OperationStore for PostgresStore {
         before: Option<Uuid>,
         limit: u32,
     ) -> Result<Vec<Operation>, StoreError> {
-        self.read(async {
-            let before = before.unwrap_or(Uuid::max());
-            let condition = "n.name = $1 and o.id < $2 order by o.id desc limit $3";
-            all(self, condition, &[&namespace, &before, &i64::from(limit)]).await
-        })
-        .await
+        let before = before.unwrap_or(Uuid::max());
+        let condition = "n.name = $1 and o.id < $2 order by o.id desc limit $3";
+        all(self, condition, &[&namespace, &before, &i64::from(limit)]).await
     }
 
     async fn due_operations(&self, now: Timestamp, limit: u32) -> Result<Vec<Operation>, StoreError> {
-        self.read(async { all(self, "o.due <= $1 order by o.due, o.id limit $2", &[&now.0, &i64::from(limit)]).await })
-            .await
+        all(self, "o.due <= $1 order by o.due, o.id limit $2", &[&now.0, &i64::from(limit)]).await
     }
 
     async fn put_operation(

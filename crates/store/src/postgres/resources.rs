@@ -32,7 +32,7 @@ fn read(sort: Following, row: &Row) -> Follower {
     }
 }
 
-/// Nothing if other rules are in force by now.
+/// None if other rules are in force by now.
 async fn put_placed(
     store: &PostgresStore,
     follower: &Follower,

@@ -117,7 +117,7 @@ async fn commit_change(store: &PostgresStore, tx: Transaction<'_>, changed: u64)
     Ok(Some(generation))
 }
 
-/// What runs in some lanes, and in all that have limits.
+/// Active tasks in some lanes, and in all that have limits.
 pub fn in_use_statements() -> [String; 2] {
     let running = format!("where state in (2, 3) and lane >= {RULED_FROM}");
     [rules::in_use(&format!("{running} and lane = any($1)"), "greatest"), rules::in_use(&running, "greatest")]
@@ -277,7 +277,7 @@ async fn count(
     Ok(admission)
 }
 
-/// Those that hold the best tasks.
+/// The lanes that hold the best tasks.
 async fn best_lanes(
     tx: &Transaction<'_>,
     mut lanes: Vec<(i32, Arc<Lane>)>,

@@ -47,7 +47,7 @@ impl SecretStore for PostgresStore {
         Ok(rows.iter().map(read).collect())
     }
 
-    /// Those who put secrets into one namespace at the same moment go one after the other, so that its quota holds.
+    /// Concurrent puts into one namespace go one after the other, so that its quota holds.
     async fn put_secret(
         &self,
         secret: &SealedSecret,

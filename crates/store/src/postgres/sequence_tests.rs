@@ -70,7 +70,7 @@ async fn a_foreign_transaction_delays_nothing() {
     elsewhere.drop().await;
 }
 
-/// What commits late comes late, and nothing that was told before comes again.
+/// A late commit comes late, and no event comes twice.
 #[tokio::test]
 async fn a_late_commit_gets_a_later_position() {
     let database = Database::create().await;
@@ -319,7 +319,7 @@ async fn cursors_from_before_go_on_where_they_were() {
     database.drop().await;
 }
 
-/// What is pruned leaves no position behind but the newest, and the feed goes on.
+/// Pruned rows leave no position behind but the newest, and the feed goes on.
 #[tokio::test]
 async fn positions_are_pruned_with_their_rows() {
     let database = Database::create().await;

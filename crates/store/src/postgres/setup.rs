@@ -207,7 +207,7 @@ async fn lock_migrations(client: &Client, wait: Duration) -> Result<(), StoreErr
     )))
 }
 
-/// Who holds the advisory lock of migrations, in words. Its number is stored in two halves.
+/// The holder of the advisory lock of migrations, in words. Its number is stored in two halves.
 const HOLDER: &str = "select format('pid %s (%s, user %s, from %s, connected for %s s, %s)', a.pid,
            coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.usename, '?'),
            coalesce(host(a.client_addr), 'this machine'),

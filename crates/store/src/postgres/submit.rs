@@ -161,7 +161,7 @@ async fn is_overtaken(
 /// The first of the two numbers of such locks.
 const ASKING: i32 = 0x6364;
 
-/// Nothing if other rules are in force by now.
+/// None if other rules are in force by now.
 async fn submit_placed(
     store: &PostgresStore,
     submissions: &[Submission],
@@ -207,7 +207,7 @@ fn is_metered(submission: &Submission) -> bool {
     submission.tasks.iter().any(|new| new.task.metered)
 }
 
-/// What the tasks that were made cost. Whoever asks for it is alone here: it may have to be taken back.
+/// Reserves the costs of new tasks. The submission is alone in its transaction: it may have to be rolled back.
 async fn reserve(
     store: &PostgresStore,
     tx: &Transaction<'_>,
@@ -231,7 +231,7 @@ fn held_body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Result<Ve
     body_rows(store, tasks).ok_or_else(|| corrupt("a lane or a policy that was just learnt"))
 }
 
-/// Nothing where a lane or a policy has no number.
+/// None if a lane or a policy has no number.
 fn body_rows<'a>(store: &PostgresStore, tasks: &[&'a NewTask]) -> Option<Vec<BodyRow<'a>>> {
     let dictionary = &store.dictionary;
     let mut rows = Vec::with_capacity(tasks.len());

@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::StoreError;
 
-/// What a URL says about encryption, and the URL without it.
+/// The encryption settings of a URL, and the URL without them.
 pub struct Wanted {
     pub url: String,
     pub mode: SslMode,
@@ -58,7 +58,7 @@ impl Wanted {
         Ok(Wanted { url, mode, verify, roots, implied })
     }
 
-    /// What to do where a connection fails because of what the URL did not say.
+    /// Advice when a connection fails because of settings that the URL lacks.
     pub fn remedy(&self) -> Option<&'static str> {
         (self.implied && self.verify).then_some(
             "connections to another machine are made with sslmode=verify-full unless the URL says otherwise: add \

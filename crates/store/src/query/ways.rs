@@ -8,7 +8,7 @@ use comeback_core::filter::{NumberField, Pattern, Sort, StateTest, Test, TextFie
 
 use super::{Half, Question, Statement, Words, closed_lanes, list};
 
-/// So many rows are looked at and sorted for a page without being noticed.
+/// At most this many rows are sorted for one page.
 pub const FEW: i64 = 5_000;
 
 /// How a page of one half is found.
@@ -34,7 +34,7 @@ pub(super) struct Way {
     pub due: Due,
 }
 
-/// What is known of the due times on a way.
+/// Known due times of an access path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Unknown,
@@ -111,7 +111,7 @@ impl Half {
 }
 
 impl Question<'_> {
-    /// Nothing when no task of this half can match.
+    /// None if no task of this half can match.
     pub fn plan(&self) -> Option<Plan> {
         let whole = self.whole()?;
         if self.is_narrow() {

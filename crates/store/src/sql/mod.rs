@@ -3,6 +3,7 @@
 //! Hot paths (claims, verdicts, promotion) are written for each database by itself.
 
 pub mod control;
+pub mod due;
 pub mod error_groups;
 pub mod executions;
 pub mod lanes;

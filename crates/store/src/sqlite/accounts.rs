@@ -73,7 +73,7 @@ pub fn delete(
     Ok(Closed::Gone)
 }
 
-/// What charges come to.
+/// Sums up charges.
 pub fn moves(connection: &Connection, charges: &[Charge]) -> Result<Moves, StoreError> {
     let mut moves = Moves::default();
     let mut statement = connection.prepare_cached("select namespace, account, cost from task where id = ?1")?;
@@ -87,7 +87,7 @@ pub fn moves(connection: &Connection, charges: &[Charge]) -> Result<Moves, Store
     Ok(moves)
 }
 
-/// What new tasks reserve.
+/// The credits that new tasks reserve.
 pub fn of_new<'a>(namespace: i32, tasks: impl Iterator<Item = &'a NewTask>) -> Moves {
     let mut moves = Moves::default();
     for new in tasks.filter(|new| new.task.metered) {

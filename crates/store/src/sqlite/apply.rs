@@ -169,7 +169,7 @@ pub fn apply_once(
     Ok(applied)
 }
 
-/// What a verdict makes is written with it.
+/// Tasks that a verdict creates are written with it.
 pub fn spawn_if_done(tx: &mut Tx<'_>, applied: Applied, spawn: &Submission) -> Result<Applied, StoreError> {
     if applied == Applied::Done {
         submit::spawn(tx, spawn)?;
@@ -249,7 +249,7 @@ impl LoneStatements<'_> {
 const FIND_OPEN: &str = "select policy, dedupe from task_open where id = ?1 and version = ?2";
 static DELETE_OPEN: LazyLock<Alike> = LazyLock::new(|| Alike::new("delete from task_open where id in", 0));
 
-/// What only the open row knows, if it is there in this version: its policy, and whether it holds a dedupe key.
+/// Facts that only the open row has, if it is there in this version: its policy, and whether it holds a dedupe key.
 fn find_open(find: &mut Statement<'_>, id: Uuid, version: u32) -> rusqlite::Result<Option<(Option<i32>, i16)>> {
     find.query_row((id.as_bytes().as_slice(), version), |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
@@ -404,7 +404,7 @@ pub fn load_execution(tx: &Tx<'_>, id: ExecutionId) -> Result<Option<(Execution,
         .map(|found| found.map(|(execution, seq)| (execution, SharedLog::after(seq))))
 }
 
-/// What stands for it changes seldom, and an index is over it.
+/// The parent of an execution changes seldom and has an index, so it is written apart.
 fn write_parent(connection: &Connection, after: &Execution) -> rusqlite::Result<()> {
     let (task, run) = after.parent.unzip();
     let task = task.map(|task| *task.0.as_bytes());

@@ -73,7 +73,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// Whoever opens the copy begins a new epoch: its leases are those of another moment.
+/// A process that opens the copy begins a new epoch: its leases are those of another moment.
 fn mark_as_copy(target: &Connection) -> Result<(), StoreError> {
     let has_meta = "select exists (select 1 from sqlite_master where type = 'table' and name = 'meta')";
     if target.query_row(has_meta, (), |row| row.get(0))? {

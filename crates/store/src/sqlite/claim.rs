@@ -59,7 +59,7 @@ fn claim_one(tx: &mut Tx<'_>, request: &ClaimRequest, now: Timestamp) -> Result<
     Ok(given)
 }
 
-/// Those of many lanes that have something ready, the first so many behind where the last such claim ended.
+/// Lanes that have something ready, the first few behind where the last such claim ended.
 fn only_ready(
     tx: &Tx<'_>,
     request: &ClaimRequest,
@@ -140,7 +140,7 @@ static DUE: LazyLock<Plain> = LazyLock::new(|| Plain {
     ),
 });
 
-/// What a worker gets of a task's body.
+/// The columns of a task's body that a worker gets.
 const BODY: &str = "t.key, t.name, t.payload, t.labels, t.executor, t.step, t.traceparent";
 
 fn read_plain(picked: &str) -> String {

@@ -1,4 +1,4 @@
-//! What is said of a task otherwise than before: its labels, how urgent it is, and how it is retried.
+//! Changing labels, priority and policy of a task.
 
 use comeback_core::{Audit, TaskId, Timestamp};
 use rusqlite::{Connection, OptionalExtension};

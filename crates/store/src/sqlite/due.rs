@@ -10,19 +10,6 @@ use crate::dictionary::Dictionary;
 use crate::row::{OpenRow, columns};
 use crate::{Due, DueBefore, DueQueries, NextDue, StoreError, Stored, sql};
 
-/// Which rows a time has come for, in the order of their indexes.
-const fn due_condition(what: Due) -> &'static str {
-    match what {
-        Due::Leases => "o.lease_expires is not null and o.lease_expires <= ?1 order by o.lease_expires, o.id",
-        Due::Timeouts => "o.timeout_at is not null and o.timeout_at <= ?1 order by o.timeout_at, o.id",
-        Due::Deadlines => {
-            "o.expires_at is not null and (o.state in (0, 1, 4) or (o.hard_deadline = 1 and o.state in (2, 3)))
-             and o.expires_at <= ?1 order by o.expires_at, o.id"
-        }
-        Due::Gates => "o.gated = 1 and o.state = 0 and o.needs_left = 0 and o.hold = 0 and ?1 = ?1 order by o.id",
-    }
-}
-
 pub fn due(
     connection: &Connection,
     dictionary: &Dictionary,
@@ -30,7 +17,7 @@ pub fn due(
     now: Timestamp,
     limit: u32,
 ) -> Result<Vec<Stored>, StoreError> {
-    let condition = due_condition(what);
+    let condition = what.condition().sqlite;
     let sql = format!("select {} from task_open o where {condition} limit ?2", columns("o", OpenRow::COLUMNS));
     let rows: Vec<_> = connection
         .prepare_cached(&sql)?
@@ -39,7 +26,7 @@ pub fn due(
     rows.into_iter().map(|row| stored_open(connection, row, dictionary)).collect()
 }
 
-/// What comes next of each sort, in the order of `NextDue`.
+/// The next time of each sort, in the order of `NextDue`.
 const NEXT: [&str; 9] = [
     "select due from task_open where state = 4 and hold = 0 order by due limit 1",
     "select due from task_open where state = 0 and hold = 0 and due is not null order by due limit 1",
@@ -130,8 +117,9 @@ mod tests {
             }
             lines.join("; ")
         };
-        let due =
-            |what: Due| format!("select id from task_open o where {} limit 9", due_condition(what).replace("?1", "7"));
+        let due = |what: Due| {
+            format!("select id from task_open o where {} limit 9", what.condition().sqlite.replace("?1", "7"))
+        };
         let of = |sql: &str| sql.to_owned();
         let table = [
             (of(NEXT[0]), "open_retry"),

@@ -11,7 +11,7 @@ use super::{SqliteStore, audit};
 use crate::stats::{GroupQuery, GroupRow};
 use crate::{ErrorGroupStore, StoreError, sql};
 
-/// Those beyond so many, by when they were seen last. What people reclassified stays.
+/// Deletes the groups beyond a number, by when they were last seen. Reclassified ones stay.
 pub fn forget_groups(connection: &Connection, most: u32) -> Result<(), StoreError> {
     let mut statement = connection.prepare_cached(sql::error_groups::NAMESPACES.sqlite)?;
     let namespaces: Vec<i32> = statement.query_map((), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;

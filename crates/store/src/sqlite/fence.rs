@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::epoch::{COPIED, EPOCH, HOME, fresh};
 use crate::{StoreError, sql};
 
-/// What the lock file remembers.
+/// The contents of the lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mark {
     /// Named anew whenever an epoch begins; the database has the same.
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(epoch(&path).await, restored);
     }
 
-    /// What has been leased since it was opened is behind the mark as soon as the server has looked.
+    /// Leases since it was opened are behind the mark as soon as the server has looked.
     #[tokio::test]
     async fn a_copy_that_was_made_while_it_was_open_is_detected() {
         let folder = tempfile::tempdir().expect("a folder");

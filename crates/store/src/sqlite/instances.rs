@@ -19,7 +19,7 @@ impl Drop for Named {
     }
 }
 
-/// What is leased to a part of a process.
+/// Tasks leased to a part of a process.
 pub fn leased_by_processes(connection: &Connection, limit: u32) -> Result<Vec<TaskId>, StoreError> {
     let sql = "select id from task_open indexed by open_lease
                where lease_expires is not null and instr(worker, '/') > 0 limit ?1";

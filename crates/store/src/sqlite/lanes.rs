@@ -40,7 +40,7 @@ fn page(connection: &Connection, (plain, limited): (i32, i32)) -> Result<Page, S
     Ok((empty, ends))
 }
 
-/// Those that are still empty. The writer runs nothing else meanwhile.
+/// Deletes lanes that are still empty. The writer runs nothing else meanwhile.
 fn delete_lanes(tx: &Tx<'_>, lanes: &[i32]) -> Result<Vec<i32>, StoreError> {
     let mut limited = tx.connection.prepare_cached(&format!(
         "delete from ruled_lane where id = ?1 and id < (select max(id) from ruled_lane)
@@ -128,7 +128,7 @@ fn unused_policies(connection: &Connection) -> Result<BTreeSet<i32>, StoreError>
 }
 
 impl SqliteStore {
-    /// What the writer has forgotten with a commit that failed is read again.
+    /// Reads again what the writer has forgotten with a commit that failed.
     async fn forgetting(
         &self,
         forget: impl FnMut(&mut Tx<'_>) -> Result<Vec<i32>, StoreError> + Send + 'static,

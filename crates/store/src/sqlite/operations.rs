@@ -169,7 +169,7 @@ pub fn marks(connection: &Connection, id: Uuid, tasks: &[TaskId]) -> Result<Hash
     Ok(found)
 }
 
-/// What keeps these steps from being taken: the operation is not at them any more, or one of them was taken before.
+/// The reason why these steps cannot be taken: the operation is not at them any more, or one of them was taken before.
 pub fn refused(connection: &Connection, marks: &[Mark]) -> Result<Option<Applied>, StoreError> {
     for mark in marks {
         let id = mark.operation.as_bytes().as_slice();
@@ -205,7 +205,7 @@ pub fn write(connection: &Connection, mark: &Mark) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Those that were over before an instant, a few at a time; answers whether that was all.
+/// Deletes operations that ended before an instant, a few at a time; answers whether that was all.
 pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<bool, StoreError> {
     let ended: Vec<[u8; 16]> = connection
         .prepare_cached("select id from operation where ended_at < ?1 order by id limit ?2")?

@@ -68,7 +68,7 @@ fn promote_lone(
     Ok(())
 }
 
-/// What is past its deadline is the expire loop's and is left alone here.
+/// Tasks past their deadline belong to the expire loop and are left alone here.
 fn due_rows(
     connection: &Connection,
     what: Promote,

@@ -77,7 +77,7 @@ pub fn delete_unused(tx: &Tx<'_>, namespace: &str, names: &[String]) -> Result<O
     if changed == 0 { Ok(None) } else { changed_rules(tx).map(Some) }
 }
 
-/// Whoever comes after this in the writer goes by the new rules; if the commit fails, they are read again.
+/// Later commands of the writer go by the new rules; if the commit fails, they are read again.
 fn changed_rules(tx: &Tx<'_>) -> Result<i64, StoreError> {
     tx.connection.execute("update rule_state set generation = generation + 1, swept = null", ())?;
     let book = load(tx.connection)?;
@@ -86,7 +86,7 @@ fn changed_rules(tx: &Tx<'_>) -> Result<i64, StoreError> {
     Ok(generation)
 }
 
-/// What runs in these lanes, or in all that have limits.
+/// Active tasks in these lanes, or in all that have limits.
 fn in_use(connection: &Connection, lanes: Option<&[i32]>) -> Result<Vec<(i32, i64, i64)>, StoreError> {
     let running = format!("indexed by open_ruled where state in (2, 3) and lane >= {RULED_FROM}");
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
@@ -118,7 +118,7 @@ pub fn open_in(connection: &Connection, lanes: &[i32], limit: u32) -> Result<u64
     Ok(connection.prepare_cached(&sql)?.query_row((lanes, limit), |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
-/// Who may start where rules have a say, over all lanes of a request in one order. Nothing where nobody is ready in a lane with
+/// The tasks that may start under rules, over all lanes of a request in one order. None where nobody is ready in a lane with
 /// limits that has room: then the request is like any other.
 pub fn choose(
     tx: &Tx<'_>,
@@ -175,7 +175,7 @@ pub fn choose(
     Ok(Some(chosen.into_iter().map(|index| found[index].0.2).collect()))
 }
 
-/// What runs under the same keys as these lanes, and what the dependencies say that they are under.
+/// Usage under the keys of these lanes, and the state of their dependencies.
 fn weigh(
     tx: &Tx<'_>,
     request: &ClaimRequest,

@@ -31,7 +31,7 @@ const OLDEST_SQLITE: i32 = 3_051_003;
 
 /// A log longer than this is begun anew by the writer once all but a little of it is in the file.
 const LONGEST_LOG: u64 = 64 << 20;
-/// What the writer copies itself before that, and makes others wait for.
+/// Pages that the writer copies itself before that, while others wait.
 const LITTLE: u64 = 1 << 20;
 /// A log longer than this is folded back by the writer, however long that takes.
 const LOG_TOO_LONG: u64 = 256 << 20;

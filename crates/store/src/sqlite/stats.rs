@@ -54,7 +54,7 @@ pub fn unfolded(connection: &Connection, dictionary: &Dictionary, limit: u32) ->
     Ok(stretch)
 }
 
-/// What may tell of the events between two numbers.
+/// History rows that may hold the events between two numbers.
 static TOLD: LazyLock<String> = LazyLock::new(|| {
     format!("select {} from history h where h.subject = ?1 and h.seq > ?2 and h.seq <= ?3", LEAN_HISTORY.as_str())
 });

@@ -252,7 +252,7 @@ fn count_below(connection: &Connection, new: &NewExecution) -> Result<Option<Sub
     }
 }
 
-/// What those of its tasks reserve that will be made: a key that is taken, or comes again, makes none.
+/// The credits of those of its tasks that will be created: a key that is taken, or comes again, makes none.
 fn reserved(connection: &Connection, namespace: i32, submission: &Submission) -> Result<Moves, StoreError> {
     if !submission.tasks.iter().any(|new| new.task.metered) {
         return Ok(Moves::default());

@@ -29,14 +29,14 @@ const SLOW_MS: u128 = 1_000;
 /// How long the last checkpoint waits for readers.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(2);
 
-/// What a command sees while it runs: the connection inside the transaction, and what it adds to the feed.
+/// The context of a command: the connection inside the transaction, and what it adds to the feed.
 pub struct Tx<'a> {
     pub connection: &'a Connection,
     pub dictionary: &'a Dictionary,
     pub feed: &'a mut FeedBuffer,
 }
 
-/// What happened in one transaction, by namespace: it becomes one row each.
+/// The events of one transaction, by namespace: each becomes one row.
 #[derive(Default)]
 pub struct FeedBuffer {
     /// When, by the latest command that said so.
@@ -53,7 +53,7 @@ impl FeedBuffer {
         self.items.push((namespace, item));
     }
 
-    /// What a record tells that was not told before.
+    /// Adds the events of a record that the feed does not have yet.
     pub fn push_record(&mut self, namespace: i32, record: &Record, first: u32) {
         let count = u32::try_from(record.events.len()).unwrap_or(0);
         if count > record.carried {

@@ -18,7 +18,7 @@ pub struct Verdict<'a> {
     pub index: i32,
     pub expected: i32,
     pub namespace: i32,
-    /// What the feed is told: the first event that is new, and the last.
+    /// For the feed: the first event that is new, and the last.
     pub first: i32,
     pub last: i32,
     pub events: Vec<u8>,
@@ -37,7 +37,7 @@ pub struct Lone<'a> {
 }
 
 impl<'a> Lone<'a> {
-    /// Those about one open task that belongs to nobody, and the numbers of all others.
+    /// Commits about one open task outside of executions, and the numbers of all others.
     pub fn part(
         store: &PostgresStore,
         commits: &'a [Commit],
@@ -193,7 +193,7 @@ async fn run_wide(
     run(client, sql, params, now, answers).await
 }
 
-/// What the feed is told by every one of these statements.
+/// The feed rows that every one of these statements writes.
 fn feed(from: &str, now: usize) -> String {
     format!(
         "f as (insert into feed (at, namespace, ids, firsts, lasts)

@@ -116,7 +116,7 @@ async fn apply_round(
     Ok(())
 }
 
-/// What edits a payload, reserves credits or is booked in a budget is alone in its transaction.
+/// A commit that edits a payload, reserves credits or books a budget has a transaction of its own.
 fn may_be_taken_back(commit: &Commit) -> bool {
     let is_plain = commit.payloads.is_empty() && commit.bookings.is_empty();
     !is_plain || commit.charges.iter().any(|charge| charge.what == Move::Reserve)
@@ -143,7 +143,7 @@ async fn apply_alone(
     Ok(answer)
 }
 
-/// Who did what was just written.
+/// Writes the audit of a commit.
 async fn note(tx: &Transaction<'_>, commit: &Commit, applied: Applied) -> Result<(), StoreError> {
     for audit in commit.audit.iter().filter(|_| applied == Applied::Done) {
         audit::write(tx, audit).await?;
@@ -176,7 +176,7 @@ pub async fn apply_once(
     Ok(answer)
 }
 
-/// Nothing if the key is ours now, otherwise what to answer.
+/// `None` if the key is ours now, otherwise the answer.
 async fn refuse_used_key(
     tx: &Transaction<'_>,
     namespace: &str,

@@ -351,7 +351,7 @@ async fn end_again(tx: &Transaction<'_>, rows: &[DoneRow]) -> Result<(), StoreEr
     Ok(())
 }
 
-/// What stands for it changes seldom, and an index is over it.
+/// The parent of an execution changes seldom and has an index, so it is written apart.
 async fn write_parent(tx: &Transaction<'_>, after: &Execution) -> Result<(), StoreError> {
     let statement = tx.prepare_cached(sql::executions::SET_PARENT.postgres).await?;
     let (task, run) = after.parent.map(|(task, run)| (task.0, run.cast_signed())).unzip();
