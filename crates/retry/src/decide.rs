@@ -24,6 +24,8 @@
 //! | 14 | Is that past the deadline? | `dead`, `expired`; or one last try before it |
 //! | 15 | | count the retry |
 //! | 16 | Is there a hold by a dependency, a budget or a person? | held until then, uncounted |
+//!
+//! Over 500 lines: the whole decision about a failure is read in one place, step by step.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! A policy, once every dialect is read: one shape, complete, checked. `dialect` reads it.
+//!
+//! Over 500 lines: a policy with all its fields, its limits and its validation.
 
 use serde_json::{Map, Value, json};
 

@@ -1,5 +1,7 @@
 //! How a task, its end and its history look as rows. Both databases have these columns; each binds and reads them its own
 //! way, and what they mean is here once.
+//!
+//! Over 500 lines: the columns of every table of tasks, once for both databases.
 
 use std::sync::Arc;
 

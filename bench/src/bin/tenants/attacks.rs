@@ -1,4 +1,6 @@
 //! RED: every attack by which one tenant could take the server away from the others. Each goes on until its time is over.
+//!
+//! Over 500 lines: one short function for each attack.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,8 @@
 //!
 //! The graph is worked on in memory and comes out as one `Commit` that is stored whole or not at all. Entering
 //! `retry_pending` is not an end: it moves no neighbour (model I-3). Each end looks at its own edges only.
+//!
+//! Over 500 lines: every rule of an execution's graph works on the same `Working` state, and most are read together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

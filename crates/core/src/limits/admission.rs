@@ -3,6 +3,8 @@
 //! A rule says which tasks it is about, and what all of them that run may come to. Where it is kept `per` something, each value
 //! has a limit of its own. Which limits a task falls under is worked out once and kept with it; what is running is counted when
 //! somebody wants to start one more. Who waits for a retry runs nothing and is not counted (model I-9).
+//!
+//! Over 500 lines: rules, keys and the admission of a batch are one calculation.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

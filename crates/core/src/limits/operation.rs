@@ -1,5 +1,7 @@
 //! Bulk operations: one act on many tasks, in a fixed order, each task once. Here is what is asked for, how far it has come, what
 //! comes next, and when it stops; the acts themselves are those of single tasks.
+//!
+//! Over 500 lines: the actions of a bulk operation, their checks and their undo are one table.
 
 use std::collections::BTreeMap;
 

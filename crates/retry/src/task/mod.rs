@@ -1,4 +1,6 @@
 //! A task as it is now: its state, its counters, its lease and its times. Nothing here changes it; `transition` does.
+//!
+//! Over 500 lines: the task and the small types that its fields consist of.
 
 pub mod event;
 pub mod idempotency;

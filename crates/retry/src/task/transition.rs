@@ -1,6 +1,8 @@
 //! The transition table T1–T29, and the only way to make a change: a value that says from what, to what, and what happened.
 //!
 //! A `Transition` has no public constructor. What the table does not allow cannot be built, so it cannot be stored.
+//!
+//! Over 500 lines: the table of all transitions; nothing else can change a task.
 
 use std::sync::Arc;
 

@@ -3,6 +3,8 @@
 //!
 //! A claim takes the locks of all that it may count, in one order, before it counts; it holds them until its commit, so nobody
 //! counts at the same time. They come before all other locks.
+//!
+//! Over 500 lines: claims under rules share their locks and statements.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Creating tasks: one statement for plain ones; a transaction where keys or executions are involved.
+//!
+//! Over 500 lines: a submit is one pipeline of statements in one transaction.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

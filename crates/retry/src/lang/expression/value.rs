@@ -1,4 +1,6 @@
 //! Values of expressions: borrowed from the context where they come from it, counted where they are made.
+//!
+//! Over 500 lines: values, their arithmetic and their limits in memory.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
