@@ -242,7 +242,7 @@ impl Core {
                 for claimed in answers.iter().flatten() {
                     self.set_alarms(&claimed.stored.task);
                 }
-                self.cache.put(answers.iter().flatten().map(|claimed| claimed.stored.clone()));
+                self.cache.put(answers.iter().flatten().map(|claimed| claimed.stored.clone()), self.clock.now());
                 answers.into_iter().map(Ok).collect()
             }
         }
