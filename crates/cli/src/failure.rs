@@ -153,7 +153,7 @@ impl From<Error> for Failure {
                     other => failure.why(format!("the server calls it {other}")).remedy("comeback doctor"),
                 }
             }
-            Error::Nonsense(_) => Failure::new(code::FAILED, error.to_string())
+            Error::Decode(_) => Failure::new(code::FAILED, error.to_string())
                 .why("whoever answers there is no comeback server, or one of another version")
                 .remedy("comeback doctor"),
             Error::Usage(_) => Failure::new(code::USAGE, error.to_string())

@@ -11,13 +11,16 @@ use serde_json::{Map, Value, json};
 
 use crate::worker::{Lease, Leases};
 
-/// What the server says when it says no (RFC 9457).
+/// A refusal of the server (RFC 9457).
 #[derive(Clone, Debug, Deserialize)]
 pub struct Problem {
+    /// The short title of the problem.
     #[serde(default)]
     pub title: String,
+    /// The HTTP status.
     #[serde(default)]
     pub status: u16,
+    /// The detail, in one sentence.
     #[serde(default)]
     pub detail: String,
     /// Which sort of problem it is, such as `wrong-state`.
@@ -26,29 +29,41 @@ pub struct Problem {
     /// Upper case, for programs; several sorts may share one.
     #[serde(default)]
     pub error: String,
+    /// The request that it happened to.
     #[serde(default)]
     pub instance: String,
-    /// How long the server asks to be left alone.
+    /// The time to wait before the next request (`Retry-After`).
     #[serde(skip)]
     pub retry_after: Option<Duration>,
+    /// Further members of the answer.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
 
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody answered, or the connection broke.
+    /// The server did not answer, or the connection broke.
     #[error("cannot reach {url}: {why}")]
-    Unreachable { url: String, why: String },
+    Unreachable {
+        /// The address that was called.
+        url: String,
+        /// The cause.
+        why: String,
+    },
+    /// The server refused the request.
     #[error("{}", .0.detail)]
     Refused(Box<Problem>),
-    #[error("an answer that makes no sense: {0}")]
-    Nonsense(String),
+    /// The answer could not be decoded.
+    #[error("cannot decode the answer: {0}")]
+    Decode(String),
+    /// The client was used wrongly.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Error {
+    /// The problem, if the server answered with one.
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Error::Refused(problem) => Some(problem),
@@ -56,16 +71,16 @@ impl Error {
         }
     }
 
-    /// Whether the same request may be heard another time: nobody was there, or whoever was there could not just then.
-    pub fn is_passing(&self) -> bool {
+    /// Whether the same request may succeed later: the server was unreachable or overloaded.
+    pub fn is_retryable(&self) -> bool {
         match self {
             Error::Unreachable { .. } => true,
             Error::Refused(problem) => matches!(problem.status, 408 | 429 | 500..),
-            Error::Nonsense(_) | Error::Usage(_) => false,
+            Error::Decode(_) | Error::Usage(_) => false,
         }
     }
 
-    /// How long the server asks to be left alone, if it does.
+    /// The time to wait before the next request, if the server said one (`Retry-After`).
     pub fn retry_after(&self) -> Option<Duration> {
         self.problem().and_then(|problem| problem.retry_after)
     }
@@ -81,6 +96,7 @@ pub struct Client {
 }
 
 impl Client {
+    /// Creates one.
     pub fn new(server: impl Into<String>) -> Result<Client, Error> {
         let server = server.into().trim_end_matches('/').to_owned();
         if !server.starts_with("http://") && !server.starts_with("https://") {
@@ -97,16 +113,19 @@ impl Client {
         Ok(Client { http, server, key: None, namespace: None })
     }
 
+    /// Authenticates with this API key.
     pub fn with_key(mut self, key: Option<String>) -> Client {
         self.key = key;
         self
     }
 
+    /// Works in this namespace.
     pub fn in_namespace(mut self, namespace: Option<String>) -> Client {
         self.namespace = namespace;
         self
     }
 
+    /// The address of the server.
     pub fn server(&self) -> &str {
         &self.server
     }
@@ -116,6 +135,7 @@ impl Client {
         self.post("/api/v1/tasks", tasks).await
     }
 
+    /// Reads one task.
     pub async fn task(&self, id: &str) -> Result<Value, Error> {
         self.get(&format!("/api/v1/tasks/{id}")).await
     }
@@ -125,6 +145,7 @@ impl Client {
         self.post(&format!("/api/v1/tasks/{id}/{verb}"), body).await
     }
 
+    /// Requests leases, as the server answers.
     pub async fn lease(&self, request: &Value) -> Result<Value, Error> {
         self.post("/api/v1/leases", request).await
     }
@@ -138,14 +159,17 @@ impl Client {
         self.post_for("/api/v1/leases", request).await
     }
 
+    /// Extends leases.
     pub async fn heartbeat(&self, leases: &[String], extend_secs: u64) -> Result<Value, Error> {
         self.post("/api/v1/leases/heartbeat", &json!({"leases": leases, "extend": extend_secs})).await
     }
 
+    /// Reports the ends of runs.
     pub async fn report(&self, reports: &[Value]) -> Result<Value, Error> {
         self.post("/api/v1/leases/report", &json!({"reports": reports})).await
     }
 
+    /// Sends a GET request.
     pub async fn get(&self, path: &str) -> Result<Value, Error> {
         self.send(self.request(Method::GET, path)).await
     }
@@ -155,6 +179,7 @@ impl Client {
         self.send(self.request(Method::GET, path).query(query)).await
     }
 
+    /// Sends a POST request.
     pub async fn post<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
         self.send(self.request(Method::POST, path).json(body)).await
     }
@@ -162,13 +187,15 @@ impl Client {
     /// A post whose answer is read as what it is.
     pub async fn post_for<A: DeserializeOwned, T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<A, Error> {
         let answer = self.answer(self.request(Method::POST, path).json(body)).await?;
-        serde_json::from_slice(&answer).map_err(|error| Error::Nonsense(error.to_string()))
+        serde_json::from_slice(&answer).map_err(|error| Error::Decode(error.to_string()))
     }
 
+    /// Sends a PUT request.
     pub async fn put<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
+    /// Sends a PATCH request.
     pub async fn patch<T: Serialize + ?Sized>(&self, path: &str, body: &T) -> Result<Value, Error> {
         self.send(self.request(Method::PATCH, path).json(body)).await
     }
@@ -179,6 +206,7 @@ impl Client {
         self.send(request.body(text.to_owned())).await
     }
 
+    /// Sends a DELETE request.
     pub async fn delete(&self, path: &str) -> Result<Value, Error> {
         self.send(self.request(Method::DELETE, path)).await
     }
@@ -209,7 +237,7 @@ impl Client {
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).map_err(|error| Error::Nonsense(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| Error::Decode(error.to_string()))
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<Bytes, Error> {
@@ -232,7 +260,7 @@ impl Client {
             }
             // Somebody in between, such as a proxy whose server is away.
             Err(_) if status.is_server_error() => Err(self.away(status.to_string())),
-            Err(_) => Err(Error::Nonsense(format!("status {status} without a problem"))),
+            Err(_) => Err(Error::Decode(format!("status {status} without a problem"))),
         }
     }
 

@@ -15,6 +15,8 @@
 //! # }
 //! ```
 
+#![deny(missing_docs)]
+
 mod client;
 mod reports;
 mod worker;

@@ -77,7 +77,7 @@ async fn send(client: &Client, reports: &[Value]) -> Result<Value, Error> {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
-        let Some(wait) = waits.next().filter(|_| error.is_passing()) else { return Err(error) };
+        let Some(wait) = waits.next().filter(|_| error.is_retryable()) else { return Err(error) };
         let wait = Duration::from_secs(wait).max(error.retry_after().unwrap_or_default());
         tracing::warn!(%error, "a report was not heard; sending it again");
         tokio::time::sleep(wait).await;
@@ -161,10 +161,10 @@ mod tests {
             Error::Refused(Box::new(problem))
         };
         for status in [408, 429, 500, 503] {
-            assert!(refused(status).is_passing(), "{status}");
+            assert!(refused(status).is_retryable(), "{status}");
         }
         for status in [400, 401, 403, 404, 409, 413] {
-            assert!(!refused(status).is_passing(), "{status}");
+            assert!(!refused(status).is_retryable(), "{status}");
         }
         assert!(
             is_about_the_body(&refused(413)) && is_about_the_body(&refused(400)) && !is_about_the_body(&refused(401))

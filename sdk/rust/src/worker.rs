@@ -16,24 +16,35 @@ use crate::reports;
 /// A task as its worker gets it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Task {
+    /// The task id.
     pub id: String,
+    /// The kind.
     pub kind: String,
+    /// The key within its execution.
     #[serde(default)]
     pub key: Option<String>,
+    /// The name.
     #[serde(default)]
     pub name: Option<String>,
+    /// The queue.
     #[serde(default)]
     pub queue: String,
+    /// The payload.
     #[serde(default)]
     pub payload: Value,
+    /// The labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// The failed attempts of this cycle that count against the policy.
     pub attempt: u32,
+    /// The number of this attempt, from 1.
     pub attempt_number: u32,
     /// How often it was started in its life, this time included.
     #[serde(default)]
     pub run: u32,
+    /// Whether an earlier attempt failed.
     pub is_retry: bool,
+    /// The W3C trace context of the submit.
     #[serde(default)]
     pub traceparent: Option<String>,
 }
@@ -41,16 +52,19 @@ pub struct Task {
 /// A task, and the right to run it once.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Lease {
-    /// What the run is reported by.
+    /// The token that heartbeats and reports carry.
     #[serde(rename = "lease")]
     pub token: String,
+    /// The end of the lease.
     #[serde(default)]
     pub expires_at: Option<String>,
+    /// The task.
     pub task: Task,
 }
 
 #[derive(Deserialize)]
 pub(crate) struct Leases {
+    /// The leases.
     pub leases: Vec<Lease>,
     /// The worker is drained: it is given nothing until somebody takes that back.
     #[serde(default)]
@@ -62,6 +76,7 @@ pub(crate) struct Leases {
 pub struct Outcome(Value);
 
 impl Outcome {
+    /// The run succeeded with this result.
     pub fn succeeded(result: Value) -> Outcome {
         Outcome(json!({"outcome": "succeeded", "result": result}))
     }
@@ -85,6 +100,7 @@ impl Outcome {
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 type Handler = Arc<dyn Fn(Task) -> Running + Send + Sync>;
 
+/// A worker: it leases tasks, runs their handlers, sends heartbeats and reports.
 pub struct Worker {
     client: Client,
     name: String,
@@ -97,6 +113,7 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Creates one.
     pub fn new(client: Client, name: impl Into<String>) -> Worker {
         Worker {
             client,
@@ -110,6 +127,7 @@ impl Worker {
         }
     }
 
+    /// Leases from these queues.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Worker {
         self.queues = queues.into_iter().map(Into::into).collect();
         self
@@ -128,7 +146,7 @@ impl Worker {
     }
 
     /// Leases run out unless their tasks end in time: for those who want to see what happens then.
-    pub fn without_signs_of_life(mut self) -> Worker {
+    pub fn without_heartbeats(mut self) -> Worker {
         self.signs_of_life = false;
         self
     }
@@ -140,6 +158,7 @@ impl Worker {
         self
     }
 
+    /// Registers a handler for a kind.
     pub fn handle<F, R>(mut self, kind: impl Into<String>, handler: F) -> Worker
     where
         F: Fn(Task) -> R + Send + Sync + 'static,

@@ -109,7 +109,7 @@ async fn patiently<F: Future<Output = Result<Value, Error>>>(ask: impl Fn() -> F
     let mut wait = FIRST_WAIT;
     loop {
         let error = match ask().await {
-            Err(error) if error.is_passing() => error,
+            Err(error) if error.is_retryable() => error,
             answer => return answer,
         };
         if wait == FIRST_WAIT {

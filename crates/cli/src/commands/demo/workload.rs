@@ -177,5 +177,5 @@ pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
         .handle("order.reserve", fine)
         .handle("order.ship", fine)
         .handle("order.refund", fine)
-        .without_signs_of_life()
+        .without_heartbeats()
 }
