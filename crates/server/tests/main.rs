@@ -2,11 +2,13 @@
 
 mod audit;
 mod bad_inputs;
-mod compat;
 mod contract;
+mod ends;
 mod instances;
 mod keys;
+mod loops;
 mod metrics;
+mod native;
 mod once;
 mod pages;
 mod place;
@@ -15,4 +17,6 @@ mod reports;
 mod roles;
 mod secrets;
 mod shares;
+mod steps;
+mod triggers;
 mod walls;
