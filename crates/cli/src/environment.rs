@@ -63,7 +63,7 @@ fn wrong(name: &str, value: &str, why: String, remedy: &str) -> Failure {
 }
 
 /// The `RETRY_` variables that are set, with their values.
-pub fn of_the_seed() -> Vec<(&'static str, String)> {
+pub fn retry_variables() -> Vec<(&'static str, String)> {
     let names = LIMITS.iter().map(|(variable, _)| *variable).chain([INTERVAL]);
     names.filter_map(|name| Some((name, given(name)?))).collect()
 }
@@ -103,8 +103,8 @@ fn known() -> BTreeSet<String> {
         known.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())));
         command.get_subcommands().for_each(|inner| collect(inner, known));
     }
-    let seed = LIMITS.iter().map(|(variable, _)| *variable).chain([INTERVAL]);
-    let mut known: BTreeSet<String> = seed.map(str::to_owned).collect();
+    let retry = LIMITS.iter().map(|(variable, _)| *variable).chain([INTERVAL]);
+    let mut known: BTreeSet<String> = retry.map(str::to_owned).collect();
     collect(&crate::args::command(), &mut known);
     known
 }

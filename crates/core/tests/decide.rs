@@ -57,11 +57,11 @@ fn the_class_decides_first() {
 
 #[test]
 fn specific_beats_general() {
-    let seed_000 = json!({"retryOn": ["5xx", "408", "429"], "ignoreExceptions": ["4xx"]});
-    check(seed_000.clone(), status(500), retried(Some("retry_on[0] \"5xx\""))); // S0-65
-    check(seed_000.clone(), status(408), retried(Some("retry_on[1] \"408\""))); // X0-11
-    check(seed_000.clone(), status(429), retried(Some("retry_on[2] \"429\"")));
-    check(seed_000, status(422), refused(Reason::Final, None)); // S0-66
+    let workflow = json!({"retryOn": ["5xx", "408", "429"], "ignoreExceptions": ["4xx"]});
+    check(workflow.clone(), status(500), retried(Some("retry_on[0] \"5xx\""))); // S0-65
+    check(workflow.clone(), status(408), retried(Some("retry_on[1] \"408\""))); // X0-11
+    check(workflow.clone(), status(429), retried(Some("retry_on[2] \"429\"")));
+    check(workflow, status(422), refused(Reason::Final, None)); // S0-66
     check(json!({"ignore": ["5xx"]}), status(500), refused(Reason::Ignored, Some("ignore[0] \"5xx\"")));
     check(
         json!({"retry_on": ["5xx"], "ignore": ["503"]}),

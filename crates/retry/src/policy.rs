@@ -342,7 +342,7 @@ impl Policy {
                 jitter,
             },
             retry_on: None,
-            ignore: if of == Dialect::Job { seed_002_refusals() } else { Vec::new() },
+            ignore: if of == Dialect::Job { job_refusals() } else { Vec::new() },
             retry_when: None,
             stop_when: None,
             on_expression_error: OnExpressionError::Closed,
@@ -509,7 +509,7 @@ impl Backoff {
 }
 
 /// The dialect `job` decides by the kind of the exception: what the caller did wrong is not tried again (S2-18, S2-65 to S2-67).
-fn seed_002_refusals() -> Vec<Matcher> {
+fn job_refusals() -> Vec<Matcher> {
     const KINDS: [&str; 7] = [
         "IllegalArgumentException",
         "java.lang.IllegalArgumentException",

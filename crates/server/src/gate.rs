@@ -57,11 +57,9 @@ impl Class {
         }
     }
 
-    pub fn of(method: &Method, path: &str, need: Need) -> Class {
+    pub fn of(method: &Method, need: Need) -> Class {
         match need {
-            Need::Nothing => Class::Vital,
-            Need::Work if matches!(path, "/api/v1/leases" | "/api/queue/lease") => Class::Lease,
-            Need::Work => Class::Vital,
+            Need::Nothing | Need::Work => Class::Vital,
             Need::Read => Class::Look,
             _ if *method == Method::GET => Class::Look,
             _ => Class::Write,

@@ -6,7 +6,6 @@ mod answer;
 pub mod auth;
 mod auth_failures;
 mod catalog;
-mod compat;
 mod connections;
 mod counted;
 mod drained;
@@ -20,6 +19,8 @@ mod once;
 pub mod openapi;
 mod page;
 mod problem;
+pub mod route;
+mod route_set;
 mod routes;
 mod serve;
 mod streams;
@@ -34,16 +35,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use comeback_core::{Millis, Quota, Timestamp};
+use axum::http::Extensions;
+use comeback_core::{Dialect, Invalid, Millis, Policy, Quota, Timestamp};
 use comeback_engine::executors::Executors;
 use comeback_engine::store::{Finished, Heartbeat, InstanceRow, PutIf, Store, StoreError, panic_point};
-use comeback_engine::{Engine, VirtualClock};
+use comeback_engine::{Engine, LeaseRef, VirtualClock};
 use ipnet::IpNet;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-pub use compat::Shape;
 pub use gate::{Class, GateOptions, Room};
 pub use problem::Problem;
+pub use route_set::{ErrorFormat, RouteSet};
 pub use routes::clock::start as start_virtual_clock;
 pub use routes::{Route, table};
 pub use serve::{ServeOptions, serve};
@@ -51,12 +53,12 @@ pub use serve::{ServeOptions, serve};
 use auth::Keys;
 use auth_failures::AuthFailures;
 use catalog::Catalog;
-use compat::LeasedBy;
 use connections::Connections;
 use drained::DrainedWorkers;
 use gate::Gate;
 use kind_policies::KindPolicies;
 use once::KeyedActs;
+use route_set::Interface;
 use streams::Streams;
 use token::Tokens;
 use wire::task::Policies;
@@ -72,8 +74,6 @@ pub struct App {
     pub clock: Option<Arc<VirtualClock>>,
     executors: Option<Executors>,
     tokens: Tokens,
-    /// Which key leased a job in the dialect of queues.
-    leased_by: LeasedBy,
     policies: Arc<Policies>,
     kind_policies: Arc<KindPolicies>,
     catalog: Arc<Catalog>,
@@ -96,6 +96,9 @@ pub struct App {
     /// Why the last write that was tried failed; nothing when it did not.
     trouble: RwLock<Option<String>>,
     draining: AtomicBool,
+    interface: Interface,
+    /// State of added routes, one value of each type.
+    route_state: Mutex<Extensions>,
 }
 
 /// How often each quota refused a request.
@@ -126,6 +129,8 @@ pub struct AppOptions {
     pub requests: Option<Listener>,
     /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Routes beside the server's own, such as those of other systems.
+    pub added_routes: Vec<RouteSet>,
 }
 
 /// Is told of requests.
@@ -145,7 +150,7 @@ pub struct Asked<'a> {
 
 impl App {
     pub async fn new(engine: Engine, options: AppOptions) -> Result<Arc<App>, StoreError> {
-        let AppOptions { instance, clock, executors, gate, requests, trusted_proxies } = options;
+        let AppOptions { instance, clock, executors, gate, requests, trusted_proxies, added_routes } = options;
         let keys = Keys::default();
         keys.refresh(&**engine.store()).await?;
         let tokens = Tokens::new(lease_key(&**engine.store()).await?, &engine.store().epoch().await?);
@@ -168,7 +173,6 @@ impl App {
             clock,
             executors,
             tokens,
-            leased_by: LeasedBy::default(),
             policies,
             kind_policies,
             catalog,
@@ -185,6 +189,8 @@ impl App {
             connections: Arc::default(),
             trouble: RwLock::default(),
             draining: AtomicBool::new(false),
+            interface: Interface::new(added_routes),
+            route_state: Mutex::default(),
         };
         let app = Arc::new(app);
         // Whoever is told that it is ready finds it among the instances.
@@ -198,6 +204,26 @@ impl App {
 
     pub fn router(self: &Arc<App>) -> Router {
         routes::router(self)
+    }
+
+    /// The state of this type that added routes keep in this process; its default at first.
+    pub fn route_state<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
+        self.route_state.lock().get_or_insert_with(Arc::<T>::default).clone()
+    }
+
+    /// The token by which a worker names its lease.
+    pub fn lease_token(&self, lease: LeaseRef, namespace: &str) -> String {
+        self.tokens.seal(lease, namespace)
+    }
+
+    /// The lease that a token names. `None` if the token is forged or belongs to another namespace or epoch.
+    pub fn lease_of(&self, token: &str, namespace: &str) -> Option<LeaseRef> {
+        self.tokens.open(token, namespace)
+    }
+
+    /// Reads a retry policy in one dialect. `None` if it says that nothing is retried.
+    pub fn read_policy(&self, text: &str, dialect: Dialect) -> Result<Option<Arc<Policy>>, Invalid> {
+        self.policies.read(text, dialect, &self.engine.config().policy_limits)
     }
 
     /// Waits until what the server does itself has come to an end, or for five seconds of real time.

@@ -3,7 +3,7 @@
 use axum::http::Method;
 use serde_json::{Value, json};
 
-use crate::compat::{World, everywhere, text};
+use crate::place::world::{World, everywhere, text};
 
 /// Three runs that fail and one that succeeds.
 async fn task(world: &World) -> String {

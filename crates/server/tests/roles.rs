@@ -7,14 +7,16 @@ use axum::http::{Request, StatusCode};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{Engine, EngineConfig, SystemClock};
 use comeback_server::auth::{Need, NewKey, Role};
-use comeback_server::{App, AppOptions, Route, table};
+use comeback_server::{App, Route};
 use serde_json::Value;
 use tower::ServiceExt;
+
+use crate::place::{options, routes};
 
 async fn app() -> Arc<App> {
     let store = Arc::new(SqliteStore::open(&SqliteOptions::in_memory()).expect("a store"));
     let engine = Engine::without_loops(store, SystemClock::new(), EngineConfig::default()).await.expect("an engine");
-    App::new(engine, AppOptions::default()).await.expect("an app")
+    App::new(engine, options()).await.expect("an app")
 }
 
 async fn key(app: &App, role: Role, namespace: &str) -> String {
@@ -73,8 +75,8 @@ async fn every_route_asks_for_the_role_in_its_line() {
     let admin = key(&app, Role::Admin, "*").await;
     for (role, namespace) in Role::ALL.iter().flat_map(|role| [(role, "*"), (role, "default")]) {
         let own = key(&app, *role, namespace).await;
-        for route in table() {
-            let answer = status(&app, &route, Some(&own), None).await;
+        for route in routes() {
+            let answer = status(&app, route, Some(&own), None).await;
             let refused = answer == StatusCode::FORBIDDEN;
             let may = role.may(route.need) && (namespace == "*" || route.need != Need::AdministerAll);
             let case = format!("{} {} for {role:?} of {namespace}: {answer}", route.method, route.path);
@@ -83,12 +85,12 @@ async fn every_route_asks_for_the_role_in_its_line() {
             assert!(!answer.is_server_error(), "{case}");
         }
     }
-    for route in table() {
+    for route in routes() {
         let is_open = route.need == Need::Nothing;
         for wrong in
             [None, Some("nonsense"), Some("cbk_0_0"), Some("cbk_000000000000_x"), Some(&admin[..admin.len() - 1])]
         {
-            let answer = status(&app, &route, wrong, None).await;
+            let answer = status(&app, route, wrong, None).await;
             assert_eq!(
                 answer == StatusCode::UNAUTHORIZED,
                 !is_open,
@@ -106,11 +108,11 @@ async fn a_key_is_good_for_its_own_namespace_only() {
     key(&app, Role::Admin, "*").await;
     let own = key(&app, Role::Admin, "mine").await;
     let anywhere = key(&app, Role::Admin, "*").await;
-    for route in table().into_iter().filter(|route| route.need != Need::Nothing) {
-        assert_eq!(status(&app, &route, Some(&own), Some("other")).await, StatusCode::FORBIDDEN, "{}", route.path);
-        let at_home = status(&app, &route, Some(&own), Some("mine")).await;
+    for route in routes().iter().filter(|route| route.need != Need::Nothing) {
+        assert_eq!(status(&app, route, Some(&own), Some("other")).await, StatusCode::FORBIDDEN, "{}", route.path);
+        let at_home = status(&app, route, Some(&own), Some("mine")).await;
         assert_eq!(at_home == StatusCode::FORBIDDEN, route.need == Need::AdministerAll, "{}", route.path);
-        assert_ne!(status(&app, &route, Some(&anywhere), Some("other")).await, StatusCode::FORBIDDEN, "{}", route.path);
+        assert_ne!(status(&app, route, Some(&anywhere), Some("other")).await, StatusCode::FORBIDDEN, "{}", route.path);
     }
 }
 
@@ -125,16 +127,16 @@ async fn a_key_that_was_revoked_or_has_expired_opens_nothing() {
     let new = NewKey { name: None, role: Role::Admin, namespace: "*".into(), valid_for: None };
     let (revoked, secret) =
         app.keys.create(&**app.engine.store(), new, &Default::default(), app.engine.now()).await.expect("a key");
-    let stats = table().into_iter().find(|route| route.path == "/api/v1/stats").expect("a route");
-    assert_eq!(status(&app, &stats, Some(&expired), None).await, StatusCode::UNAUTHORIZED);
-    assert_eq!(status(&app, &stats, Some(&secret), None).await, StatusCode::OK);
+    let stats = routes().iter().find(|route| route.path == "/api/v1/stats").expect("a route");
+    assert_eq!(status(&app, stats, Some(&expired), None).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status(&app, stats, Some(&secret), None).await, StatusCode::OK);
     assert!(revoke(&app, &revoked.id).await);
-    assert_eq!(status(&app, &stats, Some(&secret), None).await, StatusCode::UNAUTHORIZED);
+    assert_eq!(status(&app, stats, Some(&secret), None).await, StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn no_route_is_there_twice() {
-    let mut seen: Vec<String> = table().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    let mut seen: Vec<String> = routes().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
     let count = seen.len();
     seen.sort();
     seen.dedup();
@@ -244,7 +246,7 @@ async fn a_stream_and_a_long_poll_end_when_their_key_does() {
 #[tokio::test]
 async fn strangers_are_answered_without_being_listened_to() {
     let app = app().await;
-    for route in table().into_iter().filter(|route| route.need == Need::Nothing) {
+    for route in routes().iter().filter(|route| route.need == Need::Nothing) {
         let body = Body::from_stream(futures_util::stream::pending::<Result<axum::body::Bytes, std::io::Error>>());
         let request = Request::builder().method(route.method.clone()).uri(route.path).body(body).expect("a request");
         let answer = tokio::time::timeout(std::time::Duration::from_secs(5), app.router().oneshot(request)).await;

@@ -72,7 +72,7 @@ fn of_serve(out: &Output) -> Result<u8, Failure> {
         let shown = value.unwrap_or_else(|| "–".into());
         table.rows.push(vec![name.to_owned().into(), shown.into(), from.to_owned().into(), variable.to_owned().into()]);
     }
-    for (variable, value) in crate::environment::of_the_seed() {
+    for (variable, value) in crate::environment::retry_variables() {
         let name = variable.to_ascii_lowercase().replace('_', "-");
         data[&name] = json!({"value": value, "from": variable, "environment": variable});
         table.rows.push(vec![name.into(), value.into(), variable.to_owned().into(), variable.to_owned().into()]);

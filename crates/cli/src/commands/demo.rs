@@ -129,9 +129,9 @@ impl Demo {
         let config = EngineConfig { instance: "demo".into(), executors, id_seed: args.seed, ..EngineConfig::default() };
         let listener = listen(&args.listen).await?;
         let engine = Engine::start(Arc::new(store), clock, config).await.map_err(wrong)?;
-        let app = App::new(engine.clone(), AppOptions { instance: "demo".into(), ..AppOptions::default() })
-            .await
-            .map_err(wrong)?;
+        let options =
+            AppOptions { instance: "demo".into(), added_routes: super::serve::added_routes(), ..AppOptions::default() };
+        let app = App::new(engine.clone(), options).await.map_err(wrong)?;
         if let Err(refused) = refuse_strangers(&listener, &args.listen, &app) {
             engine.close().await;
             return Err(refused);

@@ -10,7 +10,7 @@ use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reac
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{Background, Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
-use comeback_server::{App, AppOptions, GateOptions, ServeOptions};
+use comeback_server::{App, AppOptions, GateOptions, RouteSet, ServeOptions};
 use tokio::net::TcpListener;
 
 use super::broken;
@@ -112,7 +112,8 @@ async fn open(
     let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
     let trusted_proxies = networks(&args.trusted_proxy, "--trusted-proxy 10.1.0.0/16")?;
-    let options = AppOptions { instance, clock, executors, gate, requests: telemetry.requests(), trusted_proxies };
+    let (requests, added_routes) = (telemetry.requests(), added_routes());
+    let options = AppOptions { instance, clock, executors, gate, requests, trusted_proxies, added_routes };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
     refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
@@ -129,6 +130,14 @@ async fn open(
         ending.finish(grace).await;
     }
     served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))
+}
+
+/// The routes of other systems, if this binary was built with them.
+pub fn added_routes() -> Vec<RouteSet> {
+    #[cfg(feature = "compat")]
+    return vec![comeback_compat::routes()];
+    #[cfg(not(feature = "compat"))]
+    Vec::new()
 }
 
 /// Machine and process: containers all have a process number 1.

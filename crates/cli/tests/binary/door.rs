@@ -170,7 +170,7 @@ async fn an_instance_has_the_name_it_was_given_or_its_hosts() {
 /// A11: limits by their `RETRY_` variables, beside those that are said by an option; and what has a slip
 /// in its name is told of.
 #[tokio::test]
-async fn limits_are_obeyed_by_the_names_of_the_seed() {
+async fn limits_are_obeyed_by_their_retry_variables() {
     let folder = tempfile::tempdir().expect("a folder");
     let log = folder.path().join("log");
     let slip = format!("COMEBACK_{}", "LISTN");

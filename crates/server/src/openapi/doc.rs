@@ -55,6 +55,8 @@ pub struct Doc {
     pub id: &'static str,
     /// What the summary leaves out.
     pub about: &'static str,
+    /// Parts of the path that are not described by their names.
+    pub path: &'static [Param],
     pub query: &'static [Param],
     pub headers: Vec<Param>,
     /// Any one of these; none where no body is read.
@@ -86,6 +88,7 @@ impl Doc {
         Doc {
             id,
             about: "",
+            path: &[],
             query: &[],
             headers: Vec::new(),
             body: Vec::new(),
@@ -105,6 +108,12 @@ impl Doc {
         Doc { about, ..self }
     }
 
+    /// Describes parts of the path.
+    pub fn path(self, path: &'static [Param]) -> Doc {
+        Doc { path, ..self }
+    }
+
+    /// Lists the parameters of the query.
     pub fn query(self, query: &'static [Param]) -> Doc {
         Doc { query, ..self }
     }

@@ -9,27 +9,16 @@ pub mod schema;
 mod shapes;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 use utoipa::openapi::{RefOr, Schema};
 
 use crate::auth::{Need, Role};
-use crate::compat::Shape;
 use crate::gate::Class;
+use crate::route_set::{ErrorFormat, RouteSet};
 use crate::routes::{Route, table};
 pub use doc::{Doc, Param};
 pub use shapes::stands_for;
-
-/// The document, and its text as it is sent.
-pub fn document() -> &'static (Value, String) {
-    static DOCUMENT: LazyLock<(Value, String)> = LazyLock::new(|| {
-        let document = build();
-        let text = document.to_string();
-        (document, text)
-    });
-    &DOCUMENT
-}
 
 /// Parts of the interface, by the first word behind `/api/v1`.
 const TAGS: &[(&str, &str, &str)] = &[
@@ -54,56 +43,56 @@ const TAGS: &[(&str, &str, &str)] = &[
     ("admin", "Administration", "Loops, workers, instances, and what is stuck."),
     ("keys", "Keys", "Who may do what."),
     ("me", "Keys", ""),
-    (
-        "jobs",
-        "Other dialects",
-        "For clients of other servers: their routes, their bodies and their answers; the tasks are the same.",
-    ),
-    ("screenshots", "Other dialects", ""),
-    ("retry-schedules", "Other dialects", ""),
-    ("", "Server", "Health, metrics and this document."),
 ];
 
-/// First words of paths outside of `/api/v1` that belong to other dialects.
-const ELSEWHERE: &[&str] = &["task", "batches", "batch", "dag", "retry-schedules", "api"];
+/// Tag of the paths outside of `/api/v1`, and its description.
+const SERVER: (&str, &str) = ("Server", "Health, metrics and this document.");
 
-/// The tag of a path; nothing where there is none for it.
-pub fn tag(path: &str) -> Option<&'static str> {
-    let first = |rest: &str| rest.split('/').next().unwrap_or_default().to_owned();
-    let word = match path.strip_prefix("/api/v1/") {
-        Some(rest) => first(rest),
-        None if ELSEWHERE.contains(&first(path.trim_start_matches('/')).as_str()) => "jobs".into(),
-        None => String::new(),
+/// The tag of a route. `None` if there is none for its path.
+pub fn tag(route: &Route) -> Option<&'static str> {
+    let of_path = || match route.path.strip_prefix("/api/v1/") {
+        None => Some(SERVER.0),
+        Some(rest) => {
+            let first = rest.split('/').next().unwrap_or_default();
+            TAGS.iter().find(|(word, ..)| *word == first).map(|(_, tag, _)| *tag)
+        }
     };
-    TAGS.iter().find(|(first, ..)| *first == word).map(|(_, tag, _)| *tag)
+    route.tag.or_else(of_path)
 }
 
 /// Every shape with its name. No two different ones may share a name: the later would stand for both.
-fn components(parts: doc::Parts, answers: &Answers) -> Vec<(String, Value)> {
+fn components(added: &[RouteSet], parts: doc::Parts, answers: &Answers) -> Vec<(String, Value)> {
     let derived: BTreeMap<String, Value> = parts.into_iter().map(|(name, schema)| (name, derived(schema))).collect();
-    let made = shapes::made_of(&derived).into_iter().chain(shapes::all());
+    let of_added = added.iter().flat_map(|set| (set.schemas)());
+    let made = shapes::made_of(&derived).into_iter().chain(shapes::all()).chain(of_added);
     let made: Vec<(String, Value)> = made.map(|(name, schema)| (name.to_owned(), schema)).collect();
     let sorts = answers.sorts.iter().map(|sort| (sort.name(), sort.schema()));
     derived.into_iter().chain(made).chain(sorts).collect()
 }
 
 /// The paths, what they answer, and all shapes.
-fn described() -> (Map<String, Value>, Answers, Vec<(String, Value)>) {
+fn described(added: &[RouteSet]) -> (Map<String, Value>, Answers, Vec<(String, Value)>) {
     let mut paths: Map<String, Value> = Map::new();
     let mut parts = doc::Parts::new();
     let mut answers = Answers::default();
-    for route in table() {
+    for route in table(added) {
         let Some(doc) = &route.doc else { continue };
         doc.body.iter().for_each(|body| (body.collect)(&mut parts));
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.as_str().to_ascii_lowercase()] = operation(&route, doc, &mut answers);
     }
-    let schemas = components(parts, &answers);
+    let schemas = components(added, parts, &answers);
     (paths, answers, schemas)
 }
 
-fn build() -> Value {
-    let (paths, answers, schemas) = described();
+/// Every schema with its name, as the document of a server with these added routes is made of them.
+pub fn schemas(added: &[RouteSet]) -> Vec<(String, Value)> {
+    described(added).2
+}
+
+/// The document of a server with these added routes.
+pub fn document(added: &[RouteSet]) -> Value {
+    let (paths, answers, schemas) = described(added);
     let schemas: BTreeMap<String, Value> = schemas.into_iter().collect();
     let mut document = json!({
         "openapi": "3.1.0",
@@ -114,7 +103,7 @@ fn build() -> Value {
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "This server."}],
-        "tags": tags(),
+        "tags": tags(added),
         "security": [{"key": []}],
         "paths": paths,
         "components": {
@@ -151,14 +140,15 @@ const NAMESPACE: Param = Param::new(
     || schema::named("Name"),
 );
 
-fn tags() -> Vec<Value> {
-    let told = TAGS.iter().filter(|(_, _, about)| !about.is_empty());
-    told.map(|(_, name, about)| json!({"name": name, "description": about})).collect()
+fn tags(added: &[RouteSet]) -> Vec<Value> {
+    let own = TAGS.iter().filter(|(_, _, about)| !about.is_empty()).map(|(_, name, about)| (*name, *about));
+    let all = own.chain(added.iter().map(|set| (set.tag, set.about))).chain([SERVER]);
+    all.map(|(name, about)| json!({"name": name, "description": about})).collect()
 }
 
 fn operation(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
     let mut operation = json!({
-        "tags": [tag(route.path)],
+        "tags": [tag(route)],
         "operationId": doc.id,
         "summary": route.summary,
         "parameters": parameters(route, doc),
@@ -195,7 +185,8 @@ fn parameters(route: &Route, doc: &Doc) -> Vec<Value> {
     let in_path = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut all: Vec<Value> = in_path
         .map(|name| {
-            let (about, schema) = shapes::path_parameter(route.path, name);
+            let own = doc.path.iter().find(|param| param.name == name).map(|param| (param.about, (param.schema)()));
+            let (about, schema) = own.unwrap_or_else(|| shapes::path_parameter(route.path, name));
             json!({"name": name, "in": "path", "required": true, "description": about, "schema": schema})
         })
         .collect();
@@ -228,7 +219,7 @@ pub fn problems_of(route: &Route, doc: &Doc) -> BTreeSet<&'static str> {
     if !doc.body.is_empty() {
         all.extend(["bad-request", "validation-failed", "unsupported-media-type"]);
     }
-    if Class::of(&route.method, route.path, route.need) == Class::Look {
+    if route.class() == Class::Look {
         all.insert("search-timeout");
     }
     // What the door says to everybody, whatever they want.
@@ -263,7 +254,7 @@ fn responses(route: &Route, doc: &Doc, answers: &mut Answers) -> Value {
         by_status.entry(sort.status).or_default().push(sort);
     }
     for (status, sorts) in by_status {
-        let (name, response) = shared_response(&sorts, route.shape);
+        let (name, response) = shared_response(&sorts, route.error_format);
         answers.shared.entry(name.clone()).or_insert(response);
         all.insert(status.to_string(), json!({"$ref": format!("#/components/responses/{name}")}));
     }
@@ -295,17 +286,17 @@ impl Default for Answers {
     }
 }
 
-fn shared_response(sorts: &[&problems::Sort], shape: Shape) -> (String, Value) {
+fn shared_response(sorts: &[&problems::Sort], format: Option<&ErrorFormat>) -> (String, Value) {
     let names: Vec<String> = sorts.iter().map(|sort| sort.name()).collect();
     let forms: Vec<Value> = names.iter().map(|name| schema::named(name)).collect();
     let told: Vec<String> = sorts.iter().map(|sort| format!("`{}`: {}", sort.slug, sort.about)).collect();
-    let (media, schema, prefix) = match shape.schema() {
-        Some((name, schema)) => ("application/json", schema, name),
+    let (media, schema, prefix) = match format {
+        Some(format) => ("application/json", schema::named(format.schema), format.schema),
         None if forms.len() == 1 => ("application/problem+json", forms[0].clone(), ""),
         None => ("application/problem+json", json!({"oneOf": forms}), ""),
     };
     let mut headers = json!({"x-request-id": {"$ref": "#/components/headers/RequestId"}});
-    if shape != Shape::Problem {
+    if format.is_some() {
         headers["comeback-problem"] = json!({"$ref": "#/components/headers/Problem"});
     }
     if sorts.iter().any(|sort| matches!(sort.status, 429 | 503)) {
@@ -317,31 +308,4 @@ fn shared_response(sorts: &[&problems::Sort], shape: Shape) -> (String, Value) {
         "content": {media: {"schema": schema}},
     });
     (format!("{prefix}{}", names.join("Or")), response)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_shapes_share_a_name() {
-        let mut known: BTreeMap<String, Value> = BTreeMap::new();
-        for (name, schema) in described().2 {
-            // What is derived from `stands_for` has no fields of its own: the shape of that name says them.
-            let other = known.insert(name.clone(), schema.clone());
-            if let Some(other) = other.filter(|other| *other != json!({"type": "object"})) {
-                assert_eq!(other, schema, "{name}");
-            }
-        }
-    }
-
-    /// A policy's schedule is a list of delays, not a row of `/retry-schedules`.
-    #[test]
-    fn a_policy_may_have_a_schedule() {
-        let document = build();
-        let fields = &document["components"]["schemas"]["RetryPolicyFields"]["properties"];
-        assert!(fields["schedule"].to_string().contains("/RetryDelays\""), "{fields}");
-        let delays = document["components"]["schemas"]["RetryDelays"].to_string();
-        assert!(delays.contains("array") && !delays.contains("retry_type"), "{delays}");
-    }
 }

@@ -1,46 +1,46 @@
 //! The document as a page: everything it needs is in it, and nothing it does can reach another server.
 
-use std::sync::LazyLock;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use crate::route_set::RouteSet;
 use crate::routes::{Route, table};
 
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
+/// The page and the policy it is sent with.
 pub struct Page {
-    pub text: String,
+    pub text: Bytes,
     /// Only this very script and this very style, and only the document of this server.
     pub content_security_policy: String,
 }
 
-/// For whoever runs no scripts.
-fn routes() -> String {
+/// The routes as text, for browsers without scripts.
+fn routes(added: &[RouteSet]) -> String {
     let one = |route: Route| format!("<p><code>{} {}</code> {}</p>", route.method, route.path, route.summary);
-    table().into_iter().map(one).collect()
+    table(added).into_iter().map(one).collect()
 }
 
-pub fn page() -> &'static Page {
-    static PAGE: LazyLock<Page> = LazyLock::new(|| {
-        let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
-        Page {
-            text: format!(
-                "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, \
-                 initial-scale=1\"><title>Comeback API</title><style>{STYLE}</style><body><noscript><main><h1>Comeback \
-                 API</h1><p>A script draws this page from <a href=/openapi.json>/openapi.json</a>. Without it, these are the \
-                 routes:</p>{}</main></noscript><script>{SCRIPT}</script></html>",
-                routes()
-            ),
-            content_security_policy: format!(
-                "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; base-uri 'none'; \
-                 form-action 'none'; frame-ancestors 'none'",
-                digest(SCRIPT),
-                digest(STYLE)
-            ),
-        }
-    });
-    &PAGE
+/// The page of a server with these added routes.
+pub fn page(added: &[RouteSet]) -> Page {
+    let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+    Page {
+        text: format!(
+            "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width, \
+             initial-scale=1\"><title>Comeback API</title><style>{STYLE}</style><body><noscript><main><h1>Comeback \
+             API</h1><p>A script draws this page from <a href=/openapi.json>/openapi.json</a>. Without it, these are the \
+             routes:</p>{}</main></noscript><script>{SCRIPT}</script></html>",
+            routes(added)
+        )
+        .into(),
+        content_security_policy: format!(
+            "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'",
+            digest(SCRIPT),
+            digest(STYLE)
+        ),
+    }
 }

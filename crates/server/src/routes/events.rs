@@ -63,9 +63,9 @@ pub fn lines() -> Vec<Line> {
     ]
 }
 
-/// Which events somebody wants to hear of, and by which names.
+/// Filters events, and chooses the names they are shown by.
 #[derive(Clone)]
-pub struct Wanted {
+pub struct EventFilter {
     namespace: String,
     types: Vec<EventKind>,
     changes: Vec<Change>,
@@ -73,12 +73,13 @@ pub struct Wanted {
     is_named: bool,
     execution: Option<Uuid>,
     task: Option<Uuid>,
-    /// Only what a playbook engine has a name for, by that name.
-    seed: bool,
+    /// Only events that a playbook engine has a name for, by that name (`names=seed`).
+    playbook_names: bool,
 }
 
-impl Wanted {
-    pub fn read(query: &Query, namespace: String) -> Result<Wanted, Problem> {
+impl EventFilter {
+    /// Reads the filter from the parameters of a request.
+    pub fn read(query: &Query, namespace: String) -> Result<EventFilter, Problem> {
         let (mut types, mut changes) = (Vec::new(), Vec::new());
         for word in query.text("types").unwrap_or_default().split(',').filter(|word| !word.is_empty()) {
             let kinds = event::kinds(word);
@@ -90,22 +91,22 @@ impl Wanted {
             changes.extend(change);
         }
         let is_named = !types.is_empty() || !changes.is_empty();
-        let seed = match query.text("names") {
+        let playbook_names = match query.text("names") {
             None | Some("native") => false,
             Some("seed") => true,
             Some(_) => return Err(Invalid::one("names", "must be one of native, seed").into()),
         };
         let (execution, task) = (query.parse("execution_id")?, query.parse("task_id")?);
-        Ok(Wanted { namespace, types, changes, is_named, execution, task, seed })
+        Ok(EventFilter { namespace, types, changes, is_named, execution, task, playbook_names })
     }
 
-    /// The same in the words of a playbook engine.
-    pub fn seed(self) -> Wanted {
-        Wanted { seed: true, ..self }
+    /// The same filter with the names of a playbook engine.
+    pub fn playbook_names(self) -> EventFilter {
+        EventFilter { playbook_names: true, ..self }
     }
 
-    /// Of those only these; where both leave nothing, nothing is wanted.
-    pub fn only(mut self, kinds: &[EventKind]) -> Wanted {
+    /// Narrows the filter to these kinds.
+    pub fn only(mut self, kinds: &[EventKind]) -> EventFilter {
         match self.is_named {
             true => self.types.retain(|kind| kinds.contains(kind)),
             false => self.types = kinds.to_vec(),
@@ -118,7 +119,7 @@ impl Wanted {
     /// An event by the name that was asked for.
     fn told(&self, it: &FeedEvent, cursors: &Cursors) -> Value {
         let mut shown = event::of_feed(it, cursors);
-        if let (true, Some(name)) = (self.seed, event::seed_name(it.event.kind)) {
+        if let (true, Some(name)) = (self.playbook_names, event::playbook_event_name(it.event.kind)) {
             shown["type"] = name.into();
         }
         shown
@@ -127,14 +128,14 @@ impl Wanted {
     fn wants(&self, it: &FeedEvent) -> bool {
         it.namespace == self.namespace
             && (!self.is_named || self.types.contains(&it.event.kind))
-            && (!self.seed || event::seed_name(it.event.kind).is_some())
+            && (!self.playbook_names || event::playbook_event_name(it.event.kind).is_some())
             && self.execution.is_none_or(|id| it.event.execution.0 == id)
             && self.task.is_none_or(|id| it.event.task.is_some_and(|task| task.0 == id))
     }
 
     fn wants_change(&self, what: Change) -> bool {
         let is_about_all = self.execution.is_none() && self.task.is_none();
-        is_about_all && !self.seed && (!self.is_named || self.changes.contains(&what))
+        is_about_all && !self.playbook_names && (!self.is_named || self.changes.contains(&what))
     }
 }
 
@@ -181,14 +182,18 @@ async fn page(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Page<Value>>, Problem> {
     let query = Query::read(query.as_deref(), PARAMETERS)?;
-    let wanted = Wanted::read(&query, caller.namespace)?;
-    let (found, next_cursor) = look(&app, &query, &wanted).await?;
+    let wanted = EventFilter::read(&query, caller.namespace)?;
+    let (found, next_cursor) = read_events(&app, &query, &wanted).await?;
     let cursors = app.engine.cursors();
     Ok(Json(Page { items: found.iter().map(|it| wanted.told(it, cursors)).collect(), next_cursor }))
 }
 
-/// A page of what is wanted, and where to go on: so many, and no more bytes than a page may have.
-pub async fn look(app: &App, query: &Query, wanted: &Wanted) -> Result<(Vec<FeedEvent>, Option<String>), Problem> {
+/// A page of events that pass the filter, at most as many bytes as a page may have, and the cursor of the next page.
+pub async fn read_events(
+    app: &App,
+    query: &Query,
+    wanted: &EventFilter,
+) -> Result<(Vec<FeedEvent>, Option<String>), Problem> {
     let limit = query.limit()?;
     let shown = |cursor: FeedCursor| app.engine.cursors().show(&wanted.namespace, cursor);
     let mut cursor = place(app, query, &wanted.namespace).await?;
@@ -222,7 +227,7 @@ struct Following {
     subscription: Subscription,
     app: Arc<App>,
     caller: Caller,
-    wanted: Wanted,
+    wanted: EventFilter,
     cursor: Option<FeedCursor>,
     ready: VecDeque<Told>,
     /// The bytes of what is ready, as the quota counts them.
@@ -310,7 +315,7 @@ async fn follow(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
     let query = Query::read(query.as_deref(), STREAM_PARAMETERS)?;
-    let wanted = Wanted::read(&query, caller.namespace.clone())?;
+    let wanted = EventFilter::read(&query, caller.namespace.clone())?;
     let cursor = match header_text(&headers, "last-event-id")? {
         Some(text) => {
             let cursor = app.engine.cursors().read(&wanted.namespace, &text);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{Method, header};
-use axum::response::{IntoResponse, Json};
+use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 
 use super::{Line, line};
 use crate::App;
 use crate::auth::Need;
-use crate::openapi::{Doc, document, page, schema};
+use crate::openapi::{Doc, schema};
 use crate::problem::Problem;
 
 pub fn lines() -> Vec<Line> {
@@ -86,17 +86,17 @@ async fn database_works(app: &App) -> Result<(), Problem> {
 }
 
 /// A page without anything from elsewhere.
-async fn docs() -> impl IntoResponse {
-    let page = page::page();
+async fn docs(State(app): State<Arc<App>>) -> Response {
+    let page = app.interface.page();
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, &page.content_security_policy),
+        (header::CONTENT_SECURITY_POLICY, page.content_security_policy.as_str()),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    (headers, page.text.as_str())
+    (headers, page.text.clone()).into_response()
 }
 
-async fn openapi() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], document().1.as_str())
+async fn openapi(State(app): State<Arc<App>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], app.interface.document())
 }

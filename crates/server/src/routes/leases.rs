@@ -35,7 +35,7 @@ pub fn lines() -> Vec<Line> {
         {"lease": token, "outcome": "succeeded", "result": {"sent": true}},
     ]});
     vec![
-        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).doc(
+        line(Method::POST, "/api/v1/leases", Need::Work, "Lease tasks, waiting for them if need be", post(lease)).leases().doc(
             Doc::new("leaseTasks")
                 .about(
                     "The best tasks first: by priority, then by age. An empty list when nothing came in time, and for a worker that is \
@@ -117,7 +117,7 @@ fn is_drained(app: &App, request: &LeaseRequest) -> bool {
 }
 
 /// Notes that a worker asks for work. A new name beyond the quota of its namespace is refused.
-pub async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem> {
+async fn saw_worker(app: &App, request: &LeaseRequest) -> Result<(), Problem> {
     let (namespace, worker) = (&request.namespace, &request.worker);
     let (quotas, now) = (&app.engine.config().quotas, app.engine.now());
     let asked = (&request.queues[..], &request.kinds[..]);
@@ -164,13 +164,19 @@ fn has_drained(app: &App, namespace: &str, worker: &str) -> bool {
     app.drained.contains(namespace, worker)
 }
 
+/// Leases for a worker without waiting for work.
+pub async fn lease_now(app: &Arc<App>, caller: &Caller, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
+    app.engine.check_lease(&request)?;
+    saw_worker(app, &request).await?;
+    let (namespace, worker) = (request.namespace.clone(), request.worker.clone());
+    let leased = lease_or_give_back(app, caller, request).await?;
+    app.workers.leased(&namespace, &worker, leased.len(), app.engine.now());
+    Ok(leased)
+}
+
 /// A caller that goes away must not take leases with it: the claim ends by itself, and what it got is given back. It keeps its
 /// caller's place until then. Answers early when the key has ended, the worker is drained or the server stops.
-pub async fn lease_or_give_back(
-    app: &Arc<App>,
-    caller: &Caller,
-    request: LeaseRequest,
-) -> Result<Vec<Leased>, Problem> {
+async fn lease_or_give_back(app: &Arc<App>, caller: &Caller, request: LeaseRequest) -> Result<Vec<Leased>, Problem> {
     if is_drained(app, &request) {
         app.engine.check_lease(&request)?;
         // It does not answer at once: a worker that asks again at once would ask for ever.

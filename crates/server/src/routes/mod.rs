@@ -1,5 +1,6 @@
-//! One table of all routes: what each asks of its caller, who answers, and what the document says of it. A route that is not in
-//! the table does not exist.
+//! The table of all routes: the role each one needs, its handler and its description. A route that is not in the table does not exist.
+//!
+//! Over 500 lines: the table, the guard of every route and the reader of its query are the way of one request.
 
 mod accounts;
 pub mod admin;
@@ -29,7 +30,7 @@ mod workflow_acts;
 mod workflows;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -44,11 +45,11 @@ use uuid::Uuid;
 
 use crate::auth::{self, Need};
 use crate::auth_failures::{self, Reason};
-use crate::compat::{self, Shape};
 use crate::connections::Connection;
 use crate::gate::{Admitted, Class, GateOptions, check_length};
 use crate::openapi::{Doc, Param, schema};
 use crate::problem::Problem;
+use crate::route_set::{ErrorFormat, RouteSet};
 use crate::{App, Asked, answer, heavy, mask, ui};
 
 /// One line of the table.
@@ -60,10 +61,14 @@ pub struct Route {
     pub summary: &'static str,
     /// What the document says beside that; a test asks for it.
     pub doc: Option<Doc>,
-    /// How it tells what went wrong.
-    pub shape: Shape,
+    /// The form of its errors, if they are no problem documents.
+    pub error_format: Option<&'static ErrorFormat>,
+    /// Its tag in the document, if that does not follow from its path.
+    pub tag: Option<&'static str>,
     /// Bodies of many megabytes are expected here.
     large: bool,
+    /// Workers ask for work here.
+    leases: bool,
 }
 
 impl Route {
@@ -71,26 +76,52 @@ impl Route {
     pub fn most_bytes(&self, options: &GateOptions) -> usize {
         if self.large { options.large_body } else { options.small_body }
     }
+
+    /// The class of requests that it is limited with.
+    pub fn class(&self) -> Class {
+        if self.leases { Class::Lease } else { Class::of(&self.method, self.need) }
+    }
 }
 
-/// A route and who answers it.
+/// A route and its handler.
+#[derive(Debug)]
 pub struct Line {
     route: Route,
     answer: MethodRouter<Arc<App>>,
 }
 
 impl Line {
+    /// Describes the route.
     pub fn doc(mut self, doc: Doc) -> Line {
         self.route.doc = Some(doc);
         self
     }
 
-    pub fn shape(mut self, shape: Shape) -> Line {
-        self.route.shape = shape;
+    /// Answers errors in another form than problem documents.
+    pub fn errors(mut self, format: &'static ErrorFormat) -> Line {
+        self.route.error_format = Some(format);
         self
+    }
+
+    /// Limits the route with the other requests for work.
+    pub fn leases(mut self) -> Line {
+        self.route.leases = true;
+        self
+    }
+
+    /// Puts the route under a tag of the document.
+    pub(crate) fn tag(mut self, tag: &'static str) -> Line {
+        self.route.tag = Some(tag);
+        self
+    }
+
+    /// The route without its handler.
+    pub(crate) fn into_route(self) -> Route {
+        self.route
     }
 }
 
+/// A line of the table, without a description.
 pub fn line(
     method: Method,
     path: &'static str,
@@ -98,15 +129,17 @@ pub fn line(
     summary: &'static str,
     answer: MethodRouter<Arc<App>>,
 ) -> Line {
-    Line { route: Route { method, path, need, summary, doc: None, shape: Shape::Problem, large: false }, answer }
+    let (doc, error_format, tag) = (None, None, None);
+    Line { route: Route { method, path, need, summary, doc, error_format, tag, large: false, leases: false }, answer }
 }
 
+/// The line with room for bodies of many megabytes.
 pub fn large(mut line: Line) -> Line {
     line.route.large = true;
     line
 }
 
-fn lines() -> Vec<Line> {
+fn lines(added: &[RouteSet]) -> Vec<Line> {
     [health::lines(), metrics::lines(), tasks::lines(), leases::lines(), events::lines(), policies::lines()]
         .into_iter()
         .chain([
@@ -129,22 +162,22 @@ fn lines() -> Vec<Line> {
             cleanup::lines(),
             audit::lines(),
             keys::lines(),
-            compat::lines(),
         ])
+        .chain(added.iter().map(RouteSet::tagged_lines))
         .flatten()
         .collect()
 }
 
-/// Every route there is.
-pub fn table() -> Vec<Route> {
-    lines().into_iter().map(|line| line.route).collect()
+/// All routes of a server with these added ones.
+pub fn table(added: &[RouteSet]) -> Vec<Route> {
+    lines(added).into_iter().map(Line::into_route).collect()
 }
 
 pub fn router(app: &Arc<App>) -> Router {
     let mut router: Router<Arc<App>> = Router::new();
-    for Line { route, answer } in lines() {
+    for Line { route, answer } in lines(&app.interface.added) {
         let size = route.most_bytes(app.gate.options());
-        let class = Class::of(&route.method, route.path, route.need);
+        let class = route.class();
         // Documents hold no secrets, workers are given tasks as they are, and the answer to a submit has ids only.
         let masks = !(matches!(route.need, Need::Nothing | Need::Work) || route.large && route.path == "/api/v1/tasks");
         let door = Door { app: app.clone(), path: route.path, need: route.need, class, size, masks };
@@ -292,14 +325,12 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
     let given = request.headers().get("x-request-id").and_then(|value| value.to_str().ok());
     let sane = |text: &&str| text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     let id = given.filter(sane).map_or_else(|| Uuid::now_v7().to_string(), str::to_owned);
-    let shape = request.extensions().get::<MatchedPath>().map_or(Shape::Problem, |path| shape_at(path.as_str()));
+    let path = request.extensions().get::<MatchedPath>().cloned();
+    let render =
+        |problem: &Problem, id: &str| app.interface.render(path.as_ref().map(MatchedPath::as_str), problem, id);
     request.extensions_mut().insert(RequestId(id.clone()));
     let had_key = auth_failures::has_key(request.headers());
-    let named = CurrentRequest {
-        method: request.method().clone(),
-        route: request.extensions().get::<MatchedPath>().cloned(),
-        id: id.clone(),
-    };
+    let named = CurrentRequest { method: request.method().clone(), route: path.clone(), id: id.clone() };
     let answer = async {
         panic_point!("server-request");
         next.run(request).await
@@ -310,13 +341,13 @@ async fn finish(State(app): State<Arc<App>>, mut request: Request, next: Next) -
         Some(problem) => {
             problem.log(&id);
             problem.quota.inspect(|quota| app.quota_refusals.count(*quota));
-            shape.render(problem, &id)
+            render(problem, &id)
         }
         None if response.status().is_client_error() || response.status().is_server_error() => {
             let allow = response.headers().get(header::ALLOW).cloned();
             let problem = Problem::of_status(response.status());
             problem.log(&id);
-            let mut rendered = shape.render(&problem, &id);
+            let mut rendered = render(&problem, &id);
             if let Some(allow) = allow {
                 rendered.headers_mut().insert(header::ALLOW, allow);
             }
@@ -361,13 +392,6 @@ impl std::fmt::Display for CurrentRequest {
         let route = self.route.as_ref().map_or("no route", MatchedPath::as_str);
         write!(f, "{} {route} {}", self.method, self.id)
     }
-}
-
-/// How the routes at a path tell what went wrong.
-fn shape_at(path: &str) -> Shape {
-    static SHAPES: LazyLock<BTreeMap<&str, Shape>> =
-        LazyLock::new(|| table().into_iter().map(|route| (route.path, route.shape)).collect());
-    SHAPES.get(path).copied().unwrap_or_default()
 }
 
 /// What is still known of a request when it is answered.

@@ -12,8 +12,8 @@ pub fn of_feed(it: &FeedEvent, cursors: &Cursors) -> Value {
     shown
 }
 
-/// The names that a playbook engine has for what happens; nothing where it has none.
-pub fn seed_name(kind: EventKind) -> Option<&'static str> {
+/// The name of an event in a playbook engine (dialect `step`). `None` if it has no such event.
+pub fn playbook_event_name(kind: EventKind) -> Option<&'static str> {
     Some(match kind {
         EventKind::ExecutionStarted => "execution_started",
         EventKind::ExecutionSucceeded => "execution_completed",
@@ -31,15 +31,15 @@ pub fn seed_name(kind: EventKind) -> Option<&'static str> {
     })
 }
 
-/// All of those names.
-pub fn seed_names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = EventKind::ALL.iter().filter_map(|kind| seed_name(*kind)).collect();
+/// All event names of a playbook engine.
+pub fn playbook_event_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = EventKind::ALL.iter().filter_map(|kind| playbook_event_name(*kind)).collect();
     names.dedup();
     names
 }
 
-/// What a word of either sort stands for; nothing when it stands for none.
+/// Event kinds with this native or playbook name; none if it is no name of an event.
 pub fn kinds(word: &str) -> Vec<EventKind> {
-    let named = |kind: &EventKind| kind.word() == word || seed_name(*kind) == Some(word);
+    let named = |kind: &EventKind| kind.word() == word || playbook_event_name(*kind) == Some(word);
     EventKind::ALL.iter().copied().filter(named).collect()
 }

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use comeback_server::openapi::document;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
 use super::Bad;
+use crate::place::document;
 
 /// A good body, a place in it, the schema of that place, and how faults there are named.
 struct Base {
@@ -168,7 +168,7 @@ pub fn all() -> Vec<Bad> {
     let mut bad = Vec::new();
     let mut prepared: HashMap<String, Validator> = HashMap::new();
     for base in bases() {
-        let schema = &document().0["components"]["schemas"][base.schema];
+        let schema = &document()["components"]["schemas"][base.schema];
         let with = |change: &dyn Fn(&mut Value)| {
             let mut body = base.body.clone();
             change(body.pointer_mut(base.pointer).expect("the place is there"));
@@ -193,7 +193,7 @@ pub fn all() -> Vec<Bad> {
 }
 
 fn prepare(schema: &Value) -> Validator {
-    let whole = json!({"allOf": [schema], "components": document().0["components"]});
+    let whole = json!({"allOf": [schema], "components": document()["components"]});
     jsonschema::options().should_validate_formats(true).build(&whole).expect("a schema")
 }
 

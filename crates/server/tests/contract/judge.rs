@@ -4,12 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use comeback_server::Route;
-use comeback_server::openapi::document;
 use jsonschema::Validator;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::place::{Answer, routes};
+use crate::place::{Answer, document, routes};
 
 pub fn operation<'a>(document: &'a Value, route: &Route) -> &'a Value {
     &document["paths"][route.path][route.method.as_str().to_ascii_lowercase()]
@@ -32,7 +31,7 @@ impl Judge {
 
     pub fn resolved<'a>(&self, value: &'a Value) -> &'a Value {
         match value["$ref"].as_str() {
-            Some(path) => document().0.pointer(path.trim_start_matches('#')).expect("a reference leads somewhere"),
+            Some(path) => document().pointer(path.trim_start_matches('#')).expect("a reference leads somewhere"),
             None => value,
         }
     }
@@ -40,7 +39,7 @@ impl Judge {
     /// The schema knows its neighbours by their names.
     pub fn fits(&self, schema: &Value, value: &Value, place: &str) {
         let prepare = || {
-            let whole = json!({"allOf": [schema], "components": document().0["components"]});
+            let whole = json!({"allOf": [schema], "components": document()["components"]});
             Arc::new(jsonschema::options().should_validate_formats(true).build(&whole).expect("a schema"))
         };
         let validator = self.prepared.lock().entry(schema.to_string()).or_insert_with(prepare).clone();
@@ -53,7 +52,7 @@ impl Judge {
     pub fn check(&self, route: &Route, answer: &Answer) {
         let doc = route.doc.as_ref().expect("a description");
         let place = format!("{} {} {}", route.method, route.path, answer.status);
-        let said = &operation(&document().0, route)["responses"][answer.status.as_u16().to_string()];
+        let said = &operation(document(), route)["responses"][answer.status.as_u16().to_string()];
         assert!(!said.is_null(), "{place} is not told: {:?}", answer.bytes);
         assert!(answer.headers.contains_key("x-request-id"), "{place}");
         let said = self.resolved(said);

@@ -1,4 +1,6 @@
-//! A server without a socket, on either database, that is asked by the names of its operations.
+//! A server without a socket, on either database, that is asked by the names of its operations. It has the routes of the binary.
+
+pub mod world;
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,7 +11,7 @@ use comeback_core::{Quotas, Timestamp};
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{Available, Engine, EngineConfig, VirtualClock};
-use comeback_server::{App, AppOptions, GateOptions, Route, table};
+use comeback_server::{App, AppOptions, GateOptions, Route, openapi, table};
 use comeback_store::conformance::postgres::Database;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -73,13 +75,24 @@ pub async fn app_with(store: Arc<dyn Store>, gate: GateOptions, quotas: Quotas) 
     let secret_keys = Keyring::read(&"11".repeat(32)).expect("a key");
     let config = EngineConfig { instance: "test".into(), executors, quotas, secret_keys, ..EngineConfig::default() };
     let engine = Engine::without_loops(store, clock.clone(), config).await.expect("an engine");
-    let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..AppOptions::default() };
+    let options = AppOptions { instance: "test".into(), clock: Some(clock), gate, ..options() };
     App::new(engine, options).await.expect("an app")
+}
+
+/// The options of a server with every route of the binary.
+pub fn options() -> AppOptions {
+    AppOptions { added_routes: vec![comeback_compat::routes()], ..AppOptions::default() }
+}
+
+/// The document of such a server, made once.
+pub fn document() -> &'static Value {
+    static DOCUMENT: LazyLock<Value> = LazyLock::new(|| openapi::document(&[comeback_compat::routes()]));
+    &DOCUMENT
 }
 
 /// All routes, made once.
 pub fn routes() -> &'static [Route] {
-    static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(table);
+    static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| table(&[comeback_compat::routes()]));
     &ROUTES
 }
 

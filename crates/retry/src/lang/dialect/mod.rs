@@ -42,7 +42,7 @@ pub fn parse(value: &Value, dialect: Dialect, limits: &PolicyLimits) -> Result<O
         _ => return Err(Invalid::one("", "must be an object, true, false or a number of executions")),
     };
     if dialect == Dialect::Task {
-        check_seed_001(&policy)?;
+        check_task_bounds(&policy)?;
     }
     policy.check(limits)?;
     Ok(Some(policy))
@@ -101,9 +101,9 @@ fn parse_object(
         fields.ignore("job_type");
     }
     if dialect == Dialect::Task {
-        bound_by_seed_001(&mut policy.backoff);
-        policy.rules.iter_mut().filter_map(|rule| rule.backoff.as_mut()).for_each(bound_by_seed_001);
-        if let Err(faults) = check_seed_001(&policy) {
+        cap_task_delays(&mut policy.backoff);
+        policy.rules.iter_mut().filter_map(|rule| rule.backoff.as_mut()).for_each(cap_task_delays);
+        if let Err(faults) = check_task_bounds(&policy) {
             fields.absorb("", faults);
         }
     }
@@ -118,7 +118,7 @@ fn read_strategy(fields: &mut Fields<'_>, dialect: Dialect, policy: &mut Policy)
     let before = policy.backoff.clone();
     let had_schedule = fields.has("schedule") || fields.has("custom_schedule");
     policy.backoff = parts::backoff(fields, &before, dialect);
-    // A native list says how often by its length; in a seed's document the maximum stands beside it.
+    // A native list says how often by its length; in the other dialects the maximum is a field of its own.
     if let Strategy::Schedule(entries) = &policy.backoff.strategy
         && had_schedule
         && dialect == Dialect::Native
@@ -189,40 +189,41 @@ fn read_limits(fields: &mut Fields<'_>, policy: &mut Policy) {
         fields.boolean(&["reset_counters_on_retry"]).unwrap_or(policy.reset_counters_on_retry);
 }
 
-const SEED_001_SHORTEST: Millis = Millis::from_secs(1);
-const SEED_001_LONGEST: Millis = Millis::from_secs(3_600);
+/// Shortest and longest delay in the dialect `task`.
+const TASK_SHORTEST_DELAY: Millis = Millis::from_secs(1);
+const TASK_LONGEST_DELAY: Millis = Millis::from_secs(3_600);
 
-/// A curve that grows without a cap of its own stays within the seed's.
-fn bound_by_seed_001(backoff: &mut Backoff) {
+/// Caps a growing curve that has no cap of its own at the longest delay of the dialect `task`.
+fn cap_task_delays(backoff: &mut Backoff) {
     if matches!(backoff.strategy, Strategy::Exponential { .. } | Strategy::Linear { .. }) {
-        backoff.max_delay.get_or_insert(SEED_001_LONGEST);
+        backoff.max_delay.get_or_insert(TASK_LONGEST_DELAY);
     }
 }
 
 /// The bounds that the dialect `task` puts on its own policies, whatever the server allows (S1-69 to S1-72, model A11).
-fn check_seed_001(policy: &Policy) -> Result<(), Invalid> {
+fn check_task_bounds(policy: &Policy) -> Result<(), Invalid> {
     let mut faults = Invalid::default();
     if !(1..=10).contains(&policy.max_retries) {
         faults.push("max_retries", "must be between 1 and 10");
     }
-    check_seed_001_delays(&policy.backoff, &mut faults);
+    check_task_delays(&policy.backoff, &mut faults);
     for (i, own) in policy.rules.iter().enumerate().filter_map(|(i, rule)| Some((i, rule.backoff.as_ref()?))) {
         let mut part = Invalid::default();
-        check_seed_001_delays(own, &mut part);
+        check_task_delays(own, &mut part);
         faults.absorb(&format!("rules[{i}]"), part);
     }
     faults.or(())
 }
 
-fn check_seed_001_delays(backoff: &Backoff, faults: &mut Invalid) {
-    let cap = backoff.max_delay.unwrap_or(SEED_001_LONGEST);
-    if cap > SEED_001_LONGEST {
+fn check_task_delays(backoff: &Backoff, faults: &mut Invalid) {
+    let cap = backoff.max_delay.unwrap_or(TASK_LONGEST_DELAY);
+    if cap > TASK_LONGEST_DELAY {
         faults.push("max_delay_secs", "may be one hour at most");
     }
     let mut check = |path: String, delay: Millis| {
-        if delay < SEED_001_SHORTEST {
+        if delay < TASK_SHORTEST_DELAY {
             faults.push(path, "must be one second or more");
-        } else if delay > SEED_001_LONGEST {
+        } else if delay > TASK_LONGEST_DELAY {
             faults.push(path, "may be one hour at most");
         } else if delay > cap {
             faults.push(path, "must not be longer than max_delay_secs");

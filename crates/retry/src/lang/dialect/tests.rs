@@ -134,7 +134,7 @@ fn the_maximum_counts_what_its_dialect_counts() {
 
 /// S0-15, S0-34, X0-19, F0-16: what a document of the dialect `workflow` means by the delays it gives and leaves out.
 #[test]
-fn seed_000_has_delays_of_its_own() {
+fn the_dialect_workflow_has_delays_of_its_own() {
     let delays = |dialect, value: Value| {
         let policy = read(dialect, value).expect("a policy");
         let draw = crate::backoff::Draw {
@@ -308,7 +308,7 @@ fn every_fault_of_a_policy_is_told_at_once() {
 
 /// S1-69 to S1-73: the dialect `task` bounds its own policies, whatever the server allows.
 #[test]
-fn seed_001_keeps_its_own_bounds() {
+fn the_dialect_task_keeps_its_own_bounds() {
     let check = |value: Value, paths: &[&str]| assert_eq!(faults(Dialect::Task, value.clone()), paths, "{value}");
     check(json!({"max_retries": 0}), &["max_retries"]);
     check(json!({"max_retries": 11}), &["max_retries"]);

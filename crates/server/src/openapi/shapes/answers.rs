@@ -65,7 +65,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
             ]),
         ),
         ("LogEvent", object(event_fields())),
-        ("SeedEventType", word(&crate::wire::event::seed_names())),
+        ("SeedEventType", word(&crate::wire::event::playbook_event_names())),
         ("Event", event_of_feed()),
         (
             "Why",

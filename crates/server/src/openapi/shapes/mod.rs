@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::schema::{about, like, named, text};
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    let own = [
+    [
         input::all(),
         policy::all(),
         answers::all(),
@@ -32,8 +32,10 @@ pub fn all() -> Vec<(&'static str, Value)> {
         subscription::all(),
         alert::all(),
         backtest::all(),
-    ];
-    own.into_iter().chain([crate::compat::shapes()]).flatten().collect()
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Shapes that are made of derived ones.
@@ -62,7 +64,6 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
         "id" if path.contains("/operations/") => ("The id of a bulk operation.", named("Id")),
         "id" if path.contains("/subscriptions/") => ("The id of a subscription.", like(named("Name"), json!(["ops"]))),
         "id" if path.contains("/keys/") => ("The id of a key: the part of it between the underscores.", text()),
-        "id" if path.starts_with("/batch") || path.starts_with("/dag") => ("The id of a batch.", named("Id")),
         "id" => ("The id of a task.", named("Id")),
         "fingerprint" => ("The fingerprint of a group of errors.", like(text(), json!(["00000000000000ff"]))),
         "kind" => ("A kind of tasks.", like(named("Name"), json!(["email.send"]))),
@@ -81,6 +82,7 @@ pub fn path_parameter(path: &str, name: &str) -> (&'static str, Value) {
 }
 
 /// Gives a type that stands in a derived schema the name of one that is written here, and names what that one is made of.
+#[macro_export]
 macro_rules! by_hand {
     ($($type:ty => $name:literal $(of $part:ty)?),+ $(,)?) => {$(
         impl utoipa::PartialSchema for $type {
@@ -94,7 +96,7 @@ macro_rules! by_hand {
                 $name.into()
             }
 
-            $(fn schemas(parts: &mut super::doc::Parts) {
+            $(fn schemas(parts: &mut $crate::openapi::doc::Parts) {
                 use utoipa::PartialSchema;
                 parts.push((<$part>::name().into_owned(), <$part>::schema()));
                 <$part>::schemas(parts);
@@ -128,20 +130,10 @@ pub mod stands_for {
     pub struct Overlap;
     pub struct Hooks;
     pub struct Priority;
-    pub struct EmittedType;
     pub struct Id;
     pub struct ErrorAction;
     pub struct ErrorClass;
-    pub struct BatchActionKind;
     pub struct BulkAction;
-    pub struct BatchVerb;
-    pub struct BatchStatus;
-    pub struct BatchKind;
-    pub struct BatchCondition;
-    pub struct BatchTrigger;
-    pub struct BatchEnd;
-    pub struct Metadata;
-    pub struct BatchRunning;
     pub struct DependencySettings;
     pub struct Headers;
     pub struct SigningSecret;
@@ -176,20 +168,10 @@ by_hand! {
     stands_for::Overlap => "Overlap",
     stands_for::Hooks => "Hooks",
     stands_for::Priority => "Priority",
-    stands_for::EmittedType => "EmittedType",
     stands_for::Id => "Id",
     stands_for::ErrorAction => "ErrorAction",
     stands_for::ErrorClass => "ErrorClass",
-    stands_for::BatchActionKind => "BatchActionKind",
     stands_for::BulkAction => "BulkAction",
-    stands_for::BatchVerb => "BatchVerb",
-    stands_for::BatchStatus => "BatchStatus",
-    stands_for::BatchKind => "BatchKind",
-    stands_for::BatchCondition => "BatchCondition",
-    stands_for::BatchTrigger => "BatchTrigger",
-    stands_for::BatchEnd => "BatchEnd",
-    stands_for::Metadata => "Metadata",
-    stands_for::BatchRunning => "BatchRunning",
     stands_for::DependencySettings => "DependencySettings",
     stands_for::Headers => "Headers",
     stands_for::SigningSecret => "SigningSecret",

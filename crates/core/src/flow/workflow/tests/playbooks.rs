@@ -182,7 +182,7 @@ fn templates_know_the_names_of_playbooks() {
 
 /// S4-45 to S4-55: the retry of a step in each of its forms, read in the dialect of steps.
 #[test]
-fn retries_of_seed_004() {
+fn retries_of_the_dialect_step() {
     let policy = |retry: &str| -> Option<Policy> {
         let workflow = good(&format!(
             "kind: Playbook\nworkflow:\n  - step: my_step\n    type: http\n    url: u\n    retry: {retry}\n"
