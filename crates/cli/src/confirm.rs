@@ -1,21 +1,22 @@
-//! Asking somebody whether they want what they asked for.
+//! Confirmation on a terminal.
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::Output;
 
-/// Whether anybody is there to answer.
+/// Whether there is a terminal to ask on.
 pub fn can_ask(out: &Output) -> bool {
     std::io::stdin().is_terminal() && out.terminal
 }
 
-/// Only a clear yes is one.
-pub fn is_confirmed(question: &str) -> Result<bool, Failure> {
-    crate::output::noted(format_args!("{}? [y/N] ", crate::output::safe::cell(question)));
+/// Asks a yes-or-no question; the default is no.
+pub fn is_confirmed(question: &str) -> Result<bool, CliError> {
+    crate::output::write_err_raw(format_args!("{}? [y/N] ", crate::output::safe::cell(question)));
     let _ = std::io::stderr().flush();
     let mut line = String::new();
-    let unread = |error: std::io::Error| Failure::new(code::FAILED, "no answer could be read").why(error.to_string());
-    std::io::stdin().lock().read_line(&mut line).map_err(unread)?;
+    let unreadable =
+        |error: std::io::Error| CliError::new(code::FAILED, "cannot read the answer").why(error.to_string());
+    std::io::stdin().lock().read_line(&mut line).map_err(unreadable)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }

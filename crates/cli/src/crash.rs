@@ -1,5 +1,5 @@
-//! Crash-only: a server that panics says in one log line where and what it was doing, and aborts. Its supervisor starts it again, and
-//! nothing that was acknowledged is lost; a process that lives on with one thread less would lose everything that comes after.
+//! Crash-only: a server that panics writes one log line with the place and the current work, and aborts. Its supervisor restarts it,
+//! and acknowledged work is safe; a process with a dead thread would go on without doing its work.
 //!
 //! A hook and not `panic = "abort"` in the profile: the hook names the request or the background task, works in every build, and
 //! leaves the libraries free to unwind where a program embeds them.
@@ -15,14 +15,14 @@ use serde_json::json;
 
 use crate::telemetry::log;
 
-/// The line may take so long to write; then the process ends without it.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Lines that were logged before have so long.
-const LINES_BEFORE: Duration = Duration::from_millis(200);
+/// Time to write the line; after it the process aborts without.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time to flush earlier log lines.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// From now on a panic on any thread ends the process.
+/// Installs the hook: a panic on any thread aborts the process.
 pub fn abort_on_panic(log_format: &str) {
-    // The tests of what libraries do with a panic need one that is survived.
+    // Tests of the libraries need panics that unwind.
     #[cfg(feature = "panic-points")]
     if std::env::var_os("COMEBACK_TEST_PANICS").is_some_and(|word| word == "unwind") {
         return;
@@ -31,16 +31,16 @@ pub fn abort_on_panic(log_format: &str) {
     static FIRST: AtomicBool = AtomicBool::new(true);
     std::panic::set_hook(Box::new(move |panic| {
         if FIRST.swap(false, Ordering::SeqCst) {
-            tell(line(panic, is_json));
+            write(line(panic, is_json));
         } else {
             // Another thread panicked first: it writes its line and aborts.
-            std::thread::sleep(PATIENCE * 2);
+            std::thread::sleep(WRITE_TIMEOUT * 2);
         }
         std::process::abort();
     }));
 }
 
-/// Everything a person needs to find it, in one line.
+/// The log line of a panic.
 fn line(panic: &PanicHookInfo<'_>, is_json: bool) -> String {
     let now = jiff::Timestamp::now();
     let message = panic_message(panic.payload());
@@ -51,7 +51,7 @@ fn line(panic: &PanicHookInfo<'_>, is_json: bool) -> String {
     let task = Running::subject().map(|task| task.to_string());
     let trace = std::backtrace::Backtrace::capture();
     let trace = (trace.status() == std::backtrace::BacktraceStatus::Captured).then(|| trace.to_string());
-    let words = "the process panicked and aborts";
+    let words = "process panicked; aborting";
     if is_json {
         let mut fields = json!({"message": words, "panic": message, "place": place, "thread": thread});
         for (name, value) in [("running", running), ("task", task), ("backtrace", trace)] {
@@ -71,16 +71,16 @@ fn line(panic: &PanicHookInfo<'_>, is_json: bool) -> String {
     line
 }
 
-/// On a thread of its own: standard error may be a pipe that nobody empties.
-fn tell(mut line: String) {
+/// Writes on a thread of its own: standard error may be a full pipe.
+fn write(mut line: String) {
     line.push('\n');
-    let (done, told) = mpsc::sync_channel(1);
+    let (done, written) = mpsc::sync_channel(1);
     let write = move || {
-        log::flush(LINES_BEFORE);
+        log::flush(FLUSH_TIMEOUT);
         log::write(line.as_bytes());
         let _ = done.send(());
     };
     if std::thread::Builder::new().name("comeback-panic".into()).spawn(write).is_ok() {
-        let _ = told.recv_timeout(PATIENCE);
+        let _ = written.recv_timeout(WRITE_TIMEOUT);
     }
 }

@@ -1,27 +1,27 @@
-//! The environment: variables that are no option of a command, and which of them nobody knows.
+//! Environment variables without a command-line option, and the warning about unknown ones.
 
 use std::collections::BTreeSet;
 
 use comeback_core::PolicyLimits;
 
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 
-/// Limits of policies by their `RETRY_` variables, each with the name that `--limit` knows it by.
+/// Variables of policy limits, each with its name in `--limit`.
 const LIMITS: [(&str, &str); 3] = [
     ("RETRY_MAX_RETRIES_LIMIT", "max_retries"),
     ("RETRY_MAX_DELAY_LIMIT", "max_delay"),
     ("RETRY_MAX_SCHEDULE_LIMIT", "max_schedule"),
 ];
-/// How often the loop `retries` looks, in milliseconds.
+/// Polling interval of the loop `retries`, in milliseconds.
 const INTERVAL: &str = "RETRY_LOOP_INTERVAL_MS";
 
-/// Known, and no option of a command; `*` stands for any end.
+/// Known variables without an option; `*` matches any suffix.
 const OTHERS: [&str; 31] = [
     // Read by this program without an option.
     "COMEBACK_COMPLETE",
     "COMEBACK_CONFIG",
     "COMEBACK_SECRET_KEY",
-    // Said to the processes of tasks, which may start a server.
+    // Set for the processes of tasks, which may start a server.
     "COMEBACK_ATTEMPT",
     "COMEBACK_CATEGORY",
     "COMEBACK_KIND",
@@ -48,7 +48,7 @@ const OTHERS: [&str; 31] = [
     "COMEBACK_TEST_*",
     "COMEBACK_TRANSCRIPTS",
     "COMEBACK_UPDATE",
-    // Kubernetes says them of a service with this name.
+    // Set by Kubernetes for a service with this name.
     "COMEBACK_PORT_*",
     "COMEBACK_SERVICE_HOST",
     "COMEBACK_SERVICE_PORT*",
@@ -58,8 +58,8 @@ fn given(name: &str) -> Option<String> {
     std::env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-fn wrong(name: &str, value: &str, why: String, remedy: &str) -> Failure {
-    Failure::new(code::USAGE, format!("{name}: `{value}` is no limit")).why(why).remedy(format!("{name}={remedy}"))
+fn invalid(name: &str, value: &str, why: String, remedy: &str) -> CliError {
+    CliError::new(code::USAGE, format!("invalid {name} `{value}`")).why(why).remedy(format!("{name}={remedy}"))
 }
 
 /// The `RETRY_` variables that are set, with their values.
@@ -68,28 +68,28 @@ pub fn retry_variables() -> Vec<(&'static str, String)> {
     names.filter_map(|name| Some((name, given(name)?))).collect()
 }
 
-/// These limits, or those of the environment where they are tighter.
-pub fn tightened(limits: PolicyLimits) -> Result<PolicyLimits, Failure> {
+/// The tighter of these limits and those of the environment.
+pub fn tightened(limits: PolicyLimits) -> Result<PolicyLimits, CliError> {
     let mut own = PolicyLimits::default();
     for (variable, name) in LIMITS {
         if let Some(value) = given(variable) {
             let remedy = if name == "max_retries" { "10" } else { "3600" };
-            own.set(name, &value).map_err(|why| wrong(variable, &value, why, remedy))?;
+            own.set(name, &value).map_err(|why| invalid(variable, &value, why, remedy))?;
         }
     }
     Ok(limits.tighter(own))
 }
 
-/// How often the loop `retries` looks, in the words of `--look-every`.
-pub fn look_every() -> Result<Option<String>, Failure> {
+/// The polling interval of the loop `retries`, in the form of `--look-every`.
+pub fn look_every() -> Result<Option<String>, CliError> {
     let read = |value: String| match value.parse::<u64>() {
         Ok(millis @ 100..=86_400_000) => Ok(format!("retries={millis}ms")),
-        _ => Err(wrong(INTERVAL, &value, "milliseconds, from 100 to a day".into(), "1000")),
+        _ => Err(invalid(INTERVAL, &value, "expected milliseconds, from 100 to 86400000".into(), "1000")),
     };
     given(INTERVAL).map(read).transpose()
 }
 
-/// Whether a name that looks like one of ours is none. What Kubernetes says of a service is told from a port that somebody wants.
+/// Whether a `COMEBACK_` or `RETRY_` variable is unknown. Service addresses of Kubernetes are known.
 fn is_unknown(known: &BTreeSet<String>, name: &str, value: &str) -> bool {
     let listed = |entry: &str| entry.strip_suffix('*').map_or(name == entry, |start| name.starts_with(start));
     let ours = name.starts_with("COMEBACK_") || name.starts_with("RETRY_");
@@ -97,7 +97,7 @@ fn is_unknown(known: &BTreeSet<String>, name: &str, value: &str) -> bool {
     ours && !is_address && !known.contains(name) && !OTHERS.iter().any(|entry| listed(entry))
 }
 
-/// Every variable that an option of a command reads, and the `RETRY_` variables.
+/// Every variable that an option reads, and the `RETRY_` variables.
 fn known() -> BTreeSet<String> {
     fn collect(command: &clap::Command, known: &mut BTreeSet<String>) {
         known.extend(command.get_arguments().filter_map(|arg| Some(arg.get_env()?.to_str()?.to_owned())));
@@ -109,7 +109,7 @@ fn known() -> BTreeSet<String> {
     known
 }
 
-/// A setting with a slip in its name has no effect: that is said at the start.
+/// Warns of unknown variables: a misspelled setting has no effect.
 pub fn warn_of_unknown() {
     let known = known();
     let all = std::env::vars_os();
@@ -117,7 +117,7 @@ pub fn warn_of_unknown() {
     let unknown: BTreeSet<String> =
         all.filter(|(name, value)| is_unknown(&known, name, value)).map(|(name, _)| name).collect();
     for name in unknown {
-        tracing::warn!("the environment variable {name} is not known and has no effect (comeback help environment)");
+        tracing::warn!(variable = name, "unknown environment variable is ignored (comeback help environment)");
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Whoever reads a new variable puts it where it is known, or every start with it is warned of.
+    /// A new variable must be listed above, or every start with it logs a warning.
     #[test]
     fn every_variable_that_is_named_anywhere_is_known() {
         fn walk(folder: &Path, named: &mut BTreeSet<String>) {

@@ -1,6 +1,6 @@
-//! Stands at the door: arguments, configuration, logging, exit codes, the one binary. What a task is, others know.
+//! The binary: command line, configuration, logging and exit codes of server and client.
 
-// They panic when nobody can be written to: `say!`, `tell!` and `note!` do not.
+// `println!` panics when its reader is gone; `outln!`, `try_outln!` and `errln!` do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod args;
@@ -10,7 +10,7 @@ mod config;
 mod confirm;
 mod crash;
 mod environment;
-mod failure;
+mod error;
 mod output;
 mod telemetry;
 mod watch;
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
-use failure::Failure;
+use error::CliError;
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -28,48 +28,48 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     complete::answer();
     let read = args::command()
-        .try_get_matches_from(args::typed())
+        .try_get_matches_from(args::from_process())
         .and_then(|matches| args::Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
     let (arguments, matches) = match read {
         Ok(read) => read,
-        Err(error) => return refuse(&error),
+        Err(error) => return print_parse_error(&error),
     };
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            crate::output::aside!("error: no threads can be started: {error}");
-            return ExitCode::from(failure::code::FAILED);
+            crate::output::errln!("error: cannot start threads: {error}");
+            return ExitCode::from(error::code::FAILED);
         }
     };
     let outcome = runtime.block_on(commands::run(arguments, &matches));
-    // Blocking reads of the store may still run; nobody waits for them any more.
+    // Blocking reads of the store may still run; their results are not needed.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    // What a server logged before it failed.
+    // Log lines written before a failure.
     telemetry::log::flush(std::time::Duration::from_millis(500));
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            output::beside(format_args!("{}", failure.to_string().trim_end()));
+            output::write_err(format_args!("{}", failure.to_string().trim_end()));
             ExitCode::from(failure.code)
         }
     }
 }
 
-/// Help that was asked for is an answer; help in place of a command, and anything that cannot be read, is not.
-fn refuse(error: &clap::Error) -> ExitCode {
+/// Prints a parse error. `--help` and `--version` exit with 0, a missing or unreadable command with 2.
+fn print_parse_error(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
-            ExitCode::from(failure::code::OK)
+            ExitCode::from(error::code::OK)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(failure::code::USAGE)
+            ExitCode::from(error::code::USAGE)
         }
         _ => {
-            crate::output::noted(format_args!("{}", Failure::from(error)));
-            ExitCode::from(failure::code::USAGE)
+            crate::output::write_err_raw(format_args!("{}", CliError::from(error)));
+            ExitCode::from(error::code::USAGE)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looking again and again: repainted on a terminal, and on a pipe said again when something has changed.
+//! `--watch`: repaints the view on a terminal, and prints it again on a pipe when it has changed.
 
 use std::future::Future;
 use std::io::Write;
@@ -7,29 +7,30 @@ use std::time::Duration;
 use comeback_core::Millis;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::args::{Format, Watch};
-use crate::failure::{Failure, code};
-use crate::output::{Output, View, say, span};
+use crate::args::{OutputFormat, WatchArgs};
+use crate::error::{CliError, code};
+use crate::output::{Output, View, outln, span};
 
-/// Looks once, or until Ctrl-C.
-pub async fn show<L>(out: &Output, watch: &Watch, look: impl Fn() -> L) -> Result<u8, Failure>
+/// Prints a view once, or repeatedly until Ctrl-C.
+pub async fn show<L>(out: &Output, watch: &WatchArgs, load: impl Fn() -> L) -> Result<u8, CliError>
 where
-    L: Future<Output = Result<View, Failure>>,
+    L: Future<Output = Result<View, CliError>>,
 {
-    let Some(every) = &watch.watch else { return look().await?.print(out) };
-    let wrong = |why: String| Failure::new(code::USAGE, format!("`{every}` is no span")).why(why).remedy("--watch=2s");
-    let every = Millis::parse(every).map_err(|error| wrong(error.to_string()))?;
+    let Some(every) = &watch.watch else { return load().await?.print(out) };
+    let invalid =
+        |why: String| CliError::new(code::USAGE, format!("invalid --watch `{every}`")).why(why).remedy("--watch=2s");
+    let every = Millis::parse(every).map_err(|error| invalid(error.to_string()))?;
     if every < Millis(100) {
-        return Err(wrong("it is shorter than 100ms".into()));
+        return Err(invalid("the minimum is 100ms".into()));
     }
-    let repaints = out.terminal && out.format == Format::Table;
-    let _screen = repaints.then(Screen::begin);
-    // One ear for the whole time: a Ctrl-C during a look is heard too.
+    let repaints = out.terminal && out.format == OutputFormat::Table;
+    let _cursor = repaints.then(HiddenCursor::hide);
+    // Registered once, so that Ctrl-C during a request is noticed too.
     let mut interrupted = Interrupted::listen()?;
     let mut seen: Option<View> = None;
     loop {
         let view = tokio::select! {
-            view = look() => view,
+            view = load() => view,
             () = interrupted.wait() => return Ok(code::OK),
         };
         match view {
@@ -43,7 +44,7 @@ where
                     seen = Some(view);
                 }
             }
-            // Once it was there it may come back; what was seen last stays on the screen.
+            // The server may come back; the last view stays on the screen.
             Err(failure) if repaints && seen.is_some() && failure.code == code::UNREACHABLE => {
                 let mut lines = seen.as_ref().map_or_else(|| Ok(Vec::new()), |view| view.lines(out, None))?;
                 lines.push(String::new());
@@ -59,7 +60,7 @@ where
     }
 }
 
-/// Times that only move are no news.
+/// Whether the data changed; relative times do not count.
 fn differs(before: &View, after: &View, out: &Output) -> bool {
     if out.is_json() {
         let still = |view: &View| {
@@ -72,13 +73,13 @@ fn differs(before: &View, after: &View, out: &Output) -> bool {
     before.blocks != after.blocks
 }
 
-fn append(out: &Output, view: &View, again: bool) -> Result<(), Failure> {
+fn append(out: &Output, view: &View, again: bool) -> Result<(), CliError> {
     if out.is_json() {
-        say!("{}", crate::output::json_line(&view.data));
+        outln!("{}", crate::output::json_line(&view.data));
         return Ok(());
     }
     if again {
-        say!("");
+        outln!("");
     }
     view.print(out).map(|_| ())
 }
@@ -87,7 +88,7 @@ fn repaint(every: Millis, lines: &[String], hint: Option<&str>) {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
     let rows = if size == 0 { 24 } else { size.max(5) };
     let clock = jiff::Zoned::now().strftime("%H:%M:%S").to_string();
-    let mut page = format!("\x1b[Hevery {}   {clock}   Ctrl-C ends it\x1b[K\n\x1b[K\n", span(every));
+    let mut page = format!("\x1b[Hevery {}   {clock}   Ctrl-C to stop\x1b[K\n\x1b[K\n", span(every));
     let room = rows.saturating_sub(4);
     for line in lines.iter().take(room) {
         page.push_str(line);
@@ -102,35 +103,38 @@ fn repaint(every: Millis, lines: &[String], hint: Option<&str>) {
     }
 }
 
-/// The terminal as it was, however this ends.
-struct Screen;
+/// Hides the cursor until dropped.
+struct HiddenCursor;
 
-impl Screen {
-    fn begin() -> Screen {
-        crate::output::drawn(format_args!("\x1b[?25l\x1b[2J"));
-        Screen
+impl HiddenCursor {
+    fn hide() -> HiddenCursor {
+        crate::output::write_out_raw(format_args!("\x1b[?25l\x1b[2J"));
+        HiddenCursor
     }
 }
 
-impl Drop for Screen {
+impl Drop for HiddenCursor {
     fn drop(&mut self) {
-        crate::output::tell!("\x1b[?25h");
+        crate::output::try_outln!("\x1b[?25h");
     }
 }
 
-/// Ctrl-C, or being told to end: heard from the moment this is made.
+/// SIGINT and SIGTERM, from the creation of this value on.
 pub struct Interrupted {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Interrupted {
-    pub fn listen() -> Result<Interrupted, Failure> {
-        let deaf = |error: std::io::Error| Failure::new(code::FAILED, "Ctrl-C cannot be heard").why(error.to_string());
-        let hear = |kind: SignalKind| signal(kind).map_err(deaf);
-        Ok(Interrupted { interrupt: hear(SignalKind::interrupt())?, terminate: hear(SignalKind::terminate())? })
+    pub fn listen() -> Result<Interrupted, CliError> {
+        let failed = |error: std::io::Error| {
+            CliError::new(code::FAILED, "cannot register signal handlers").why(error.to_string())
+        };
+        let register = |kind: SignalKind| signal(kind).map_err(failed);
+        Ok(Interrupted { interrupt: register(SignalKind::interrupt())?, terminate: register(SignalKind::terminate())? })
     }
 
+    /// Waits for either signal.
     pub async fn wait(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,73 +1,73 @@
-//! Alerts.
+//! Arguments of `alert`.
 
 use clap::{Args, Subcommand};
 
-use super::Watch;
+use super::WatchArgs;
 
 #[derive(Subcommand)]
 pub enum AlertCommand {
-    /// Make an alert, or put another in its place
+    /// Create or replace an alert
     Put(PutAlertArgs),
-    /// All alerts, and which of them fire
+    /// List alerts
     List {
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// One alert
+    /// Show an alert
     Get {
-        /// The name of the alert
+        /// Alert name
         name: String,
     },
-    /// When it would have fired in the last days
+    /// Show when an alert would have fired in the past
     Backtest {
-        /// One that is there; or say what it would be with --types
+        /// Existing alert; omit it and use --types to try a new one
         #[arg(conflicts_with = "types", required_unless_present = "types")]
         name: Option<String>,
         #[command(flatten)]
         what: AlertArgs,
-        /// How far back, 7d at most
-        #[arg(long, value_name = "SPAN", default_value = "7d")]
+        /// How far to look back, at most 7d
+        #[arg(long, value_name = "DURATION", default_value = "7d")]
         within: String,
     },
-    /// Delete it
+    /// Delete an alert
     Delete {
-        /// The name of the alert
+        /// Alert name
         name: String,
     },
 }
 
 #[derive(Args)]
 pub struct PutAlertArgs {
-    /// The name of the alert
+    /// Alert name
     pub name: String,
     #[command(flatten)]
     pub what: AlertArgs,
-    /// Subscriptions that are told, by id [default: all that want alerts]
+    /// Ids of the subscriptions to notify [default: all that subscribe to alerts]
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     pub tell: Vec<String>,
-    /// Why
+    /// Note for the audit log
     #[arg(long)]
     pub note: Option<String>,
 }
 
 #[derive(Args)]
 pub struct AlertArgs {
-    /// Types of events, such as task.failed
+    /// Event types to count, such as task.failed
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub types: Vec<String>,
-    /// Only events of tasks for which this holds: comeback help filters
+    /// Count only events of tasks that match (comeback help filters)
     #[arg(long, value_name = "FILTER")]
     pub filter: Option<String>,
-    /// So many are too many
+    /// Threshold: fire at this many events
     #[arg(long, default_value_t = 1)]
     pub threshold: u64,
-    /// Within this
-    #[arg(long, value_name = "SPAN", default_value = "5m")]
+    /// Time window of the count
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub window: String,
-    /// And only where they are at least this share, such as 0.2, of themselves and --of
+    /// Also require this share of all counted events, such as 0.2 (with --of)
     #[arg(long, requires = "of")]
     pub share: Option<f64>,
-    /// Types of events that the share is of
+    /// Event types that make up the rest of the total for --share
     #[arg(long, value_delimiter = ',', value_name = "NAMES", requires = "share")]
     pub of: Vec<String>,
 }

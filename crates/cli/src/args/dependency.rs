@@ -1,101 +1,102 @@
-//! Dependencies.
+//! Arguments of `dependency`.
 
 use clap::{Args, Subcommand};
 
 #[derive(Subcommand)]
 pub enum DependencyCommand {
-    /// The dependencies, and how they stand
+    /// List dependencies and their state
     List,
-    /// A dependency, and how it stands
+    /// Show a dependency and its state
     Get {
-        /// As dependency list shows it
+        /// Dependency name
         name: String,
     },
-    /// Say what holds tasks back that need it; what is not said is off
-    Set(Box<SetArgs>),
-    /// Let nothing start that needs it
-    Open(TurnArgs),
-    /// Let everything start at once
-    Close(TurnArgs),
-    /// Say that it is well again: those who wait follow in waves
+    /// Create or replace a dependency; guards that are not given are off
+    #[command(visible_alias = "set")]
+    Put(Box<PutDependencyArgs>),
+    /// Open the breaker: block all tasks that need it
+    Open(BreakerArgs),
+    /// Close the breaker: release all blocked tasks at once
+    Close(BreakerArgs),
+    /// Mark it healthy: release blocked tasks gradually, in waves
     Healthy {
-        /// As dependency list shows it
+        /// Dependency name
         name: String,
-        /// A note for whoever wonders
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// Announce work on it: nothing that needs it starts meanwhile
+    /// Schedule a maintenance window: block tasks that need it meanwhile
     Maintenance {
-        /// As dependency list shows it
+        /// Dependency name
         name: String,
-        /// When it begins [default: now]
-        #[arg(long, value_name = "INSTANT")]
+        /// Start of the window [default: now]
+        #[arg(long, value_name = "TIME")]
         from: Option<String>,
-        /// When it is over
-        #[arg(long, value_name = "INSTANT")]
+        /// End of the window
+        #[arg(long, value_name = "TIME")]
         to: String,
-        /// A note for whoever wonders
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// Forget it; what it held may start
+    /// Delete a dependency and release the tasks it blocked
     Delete {
-        /// As dependency list shows it
+        /// Dependency name
         name: String,
     },
 }
 
 #[derive(Args)]
-pub struct TurnArgs {
-    /// As dependency list shows it
+pub struct BreakerArgs {
+    /// Dependency name
     pub name: String,
-    /// For so long
-    #[arg(long = "for", value_name = "SPAN")]
-    pub lasts: Option<String>,
-    /// A note for whoever wonders
+    /// For this long
+    #[arg(long = "for", value_name = "DURATION")]
+    pub duration: Option<String>,
+    /// Note for the audit log
     #[arg(long)]
     pub note: Option<String>,
 }
 
 #[derive(Args)]
-pub struct SetArgs {
-    /// What tasks name, or the host of calls
+pub struct PutDependencyArgs {
+    /// Dependency name, as tasks give it, or the host of HTTP calls
     pub name: String,
-    /// All of it as JSON, in place of the options below
+    /// All settings as JSON, in place of the options below
     #[arg(long, value_name = "JSON", conflicts_with_all = ["gate", "breaker", "budget", "concurrency"])]
     pub settings: Option<String>,
-    /// One Retry-After holds everybody
+    /// Gate: one Retry-After blocks all tasks of this dependency
     #[arg(long)]
     pub gate: bool,
-    /// Hold everybody while most of what is tried fails
+    /// Circuit breaker: block all tasks while most attempts fail
     #[arg(long)]
     pub breaker: bool,
-    /// How many failures open it [default: 10]
+    /// Failures that open the breaker [default: 10]
     #[arg(long, value_name = "COUNT", requires = "breaker")]
     pub failures: Option<u32>,
-    /// If they are this part of all that ended [default: 0.5]
+    /// Minimum failure rate, from 0 to 1 [default: 0.5]
     #[arg(long, value_name = "PART", requires = "breaker")]
     pub ratio: Option<f64>,
-    /// Within so long [default: 10s]
-    #[arg(long, value_name = "SPAN", requires = "breaker")]
+    /// Time window of the failure count [default: 10s]
+    #[arg(long, value_name = "DURATION", requires = "breaker")]
     pub window: Option<String>,
-    /// How long until the first canaries [default: 2s]
-    #[arg(long, value_name = "SPAN", requires = "breaker")]
+    /// Time from opening to the first canaries [default: 2s]
+    #[arg(long, value_name = "DURATION", requires = "breaker")]
     pub open: Option<String>,
-    /// How long at most, since it becomes longer while they fail [default: 15s]
-    #[arg(long, value_name = "SPAN", requires = "breaker")]
+    /// Longest open time; it grows while canaries fail [default: 15s]
+    #[arg(long, value_name = "DURATION", requires = "breaker")]
     pub max_open: Option<String>,
-    /// Retries at most so many percent of first attempts
+    /// Retry budget, in percent of first attempts
     #[arg(long, value_name = "PERCENT")]
     pub budget: Option<f64>,
-    /// And so many a second in any case [default: 1]
+    /// Retries per second that are always allowed [default: 1]
     #[arg(long, value_name = "COUNT", requires = "budget")]
     pub floor: Option<f64>,
-    /// So many at once at most, fewer on errors and slow answers
+    /// Maximum concurrency; lowered on errors and slow answers
     #[arg(long, value_name = "MAX")]
     pub concurrency: Option<u32>,
-    /// What a slow answer is [default: half of the time that a run may take]
-    #[arg(long, value_name = "SPAN", requires = "concurrency")]
+    /// Latency above which an answer counts as slow [default: half of the run timeout]
+    #[arg(long, value_name = "DURATION", requires = "concurrency")]
     pub target: Option<String>,
 }

@@ -1,124 +1,125 @@
-//! Workflows and their executions.
+//! Arguments of `workflow` and `execution`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Watch;
+use super::WatchArgs;
 
 #[derive(Subcommand)]
 pub enum WorkflowCommand {
-    /// Put a file into the catalog; what is wrong with it is told with its line
+    /// Add a workflow version from a file; errors are reported with their line
     Put {
-        /// Where it goes, such as etl/nightly
+        /// Workflow path, such as etl/nightly
         path: String,
-        /// YAML or JSON; - for standard input
+        /// YAML or JSON file; - for standard input
         file: PathBuf,
-        /// It is from before: a strategy that nobody knows becomes immediate, with a warning
+        /// Import an older file: an unknown strategy becomes immediate, with a warning
         #[arg(long)]
         import: bool,
     },
-    /// What is in the catalog
+    /// List workflows
     List,
-    /// Its steps, how each is retried, and who says so
+    /// List the steps, their retry policies and where each policy comes from
     Steps {
-        /// As workflow list shows it
+        /// Workflow path
         path: String,
     },
-    /// Let whatever starts it do so again
-    Activate(SwitchArgs),
-    /// Take it out of use: nothing starts it, and its schedules stop
-    Deactivate(SwitchArgs),
-    /// Let nothing start it until it is resumed; what was begun goes on
-    Pause(SwitchArgs),
-    /// Go on after a pause
-    Resume(SwitchArgs),
-    /// Make an older version the newest again
+    /// Activate: allow new executions again
+    Activate(WorkflowArgs),
+    /// Deactivate: no new executions, and its schedules stop
+    Deactivate(WorkflowArgs),
+    /// Pause: no new executions until resumed; running ones continue
+    Pause(WorkflowArgs),
+    /// Resume after a pause
+    Resume(WorkflowArgs),
+    /// Add an older version again as the newest one
     Rollback {
         #[command(flatten)]
-        one: SwitchArgs,
-        /// Which one
+        one: WorkflowArgs,
+        /// Version to roll back to
         #[arg(long)]
         to: u32,
     },
-    /// A workflow as it was written
-    Show {
-        /// As workflow list shows it
+    /// Show the source of a workflow
+    #[command(visible_alias = "show")]
+    Get {
+        /// Workflow path
         path: String,
-        /// Another than the newest
+        /// Version [default: the newest]
         #[arg(long)]
         version: Option<u32>,
     },
-    /// Its versions
+    /// List the versions of a workflow
     Versions {
-        /// As workflow list shows it
+        /// Workflow path
         path: String,
     },
-    /// What changed from one version to another
+    /// Compare two versions
     Diff {
-        /// As workflow list shows it
+        /// Workflow path
         path: String,
-        /// The one before where nothing is said
+        /// Older version [default: the one before --to]
         #[arg(long)]
         from: Option<u32>,
-        /// The newest where nothing is said
+        /// Newer version [default: the newest]
         #[arg(long)]
         to: Option<u32>,
     },
-    /// Look whether a file is well, without a server
+    /// Validate a file, without a server
     Check {
-        /// YAML or JSON; - for standard input
+        /// YAML or JSON file; - for standard input
         file: PathBuf,
     },
-    /// The JSON Schema of workflows, for editors
+    /// Print the JSON Schema of workflow files, for editors
     Schema,
 }
 
 #[derive(Args)]
-pub struct SwitchArgs {
-    /// As workflow list shows it
+pub struct WorkflowArgs {
+    /// Workflow path
     pub path: String,
-    /// Why
+    /// Note for the audit log
     #[arg(long)]
     pub note: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum ExecutionCommand {
-    /// Execute a workflow
+    /// Start an execution of a workflow
     Start(StartArgs),
-    /// Executions, newest first
+    /// List executions, newest first
     List {
-        /// pending, running, paused, succeeded, failed or canceled; several with commas
+        /// pending, running, paused, succeeded, failed or canceled (comma-separated)
         #[arg(long)]
         state: Option<String>,
-        /// Of one workflow
+        /// Only executions of this workflow
         #[arg(long, value_name = "PATH")]
         workflow: Option<String>,
-        /// At most so many
+        /// Maximum number to list
         #[arg(long, default_value_t = 20)]
         limit: u32,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// One execution with its steps
+    /// Show an execution and its steps
     Get {
-        /// A whole id, or either end of one
+        /// Execution id, or its first or last characters
         id: String,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Cancel everything in it that is open
-    Cancel(OneArgs),
-    /// Start nothing more of it until it is resumed
-    Pause(OneArgs),
-    /// Go on
-    Resume(OneArgs),
-    /// Try again what failed, or all of it as a new execution
+    /// Cancel all open steps
+    Cancel(ExecutionArgs),
+    /// Pause: start no more steps until resumed
+    Pause(ExecutionArgs),
+    /// Resume after a pause
+    Resume(ExecutionArgs),
+    /// Retry the failed steps, or rerun it as a new execution
     Retry {
         #[command(flatten)]
-        one: OneArgs,
-        /// A new execution of the same version with the same input
+        one: ExecutionArgs,
+        /// Start a new execution of the same version with the same input
         #[arg(long)]
         from_start: bool,
     },
@@ -126,33 +127,33 @@ pub enum ExecutionCommand {
 
 #[derive(Args)]
 pub struct StartArgs {
-    /// The path of a workflow
+    /// Workflow path
     pub workflow: String,
-    /// Another version than the newest
+    /// Version [default: the newest]
     #[arg(long)]
     pub version: Option<u32>,
-    /// Its input, as JSON
+    /// Input, as JSON
     #[arg(long, value_name = "JSON")]
     pub input: Option<String>,
-    /// What people call it
+    /// Display name
     #[arg(long)]
     pub name: Option<String>,
-    /// A policy for the execution as a whole
+    /// Retry policy of the execution as a whole
     #[arg(long, value_name = "POLICY")]
     pub retry: Option<String>,
-    /// A label, as name=value
+    /// Label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
-    /// Wait until it is over; exits 8 when it failed
+    /// Wait until it ends; exits 10 when it failed, 11 when it was canceled
     #[arg(long)]
     pub wait: bool,
 }
 
 #[derive(Args)]
-pub struct OneArgs {
-    /// A whole id, or either end of one
+pub struct ExecutionArgs {
+    /// Execution id, or its first or last characters
     pub id: String,
-    /// A note for whoever wonders
+    /// Note for the audit log
     #[arg(long)]
     pub note: Option<String>,
 }

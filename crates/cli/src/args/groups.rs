@@ -1,17 +1,17 @@
-//! The commands by what one wants, for the first page of help: a flat list of thirty says where to begin to nobody.
+//! The first page of help: commands in groups, because a flat list of thirty is hard to read.
 
 use std::fmt::Write as _;
 
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Begin", &["demo", "run", "serve", "daemon", "help"]),
+    ("Start", &["demo", "run", "serve", "daemon", "help"]),
     ("Tasks", &["enqueue", "task", "operation", "upcoming", "tail", "query", "admin"]),
     ("Workflows", &["workflow", "execution", "schedule"]),
     ("Retries and limits", &["policy", "rule", "dependency", "account"]),
-    ("See and be told", &["status", "stats", "error", "alert", "subscription", "audit"]),
+    ("Monitor", &["status", "stats", "error", "alert", "subscription", "audit"]),
     ("Operate", &["loop", "worker", "key", "secret", "db", "doctor", "config", "completion"]),
 ];
 
-/// The page in clap's template words; the column of names is as wide as the widest.
+/// The page as a clap help template; names are aligned in one column.
 pub fn template(command: &clap::Command) -> String {
     let heading = command.get_styles().get_header();
     let literal = command.get_styles().get_literal();
@@ -24,7 +24,7 @@ pub fn template(command: &clap::Command) -> String {
             let _ = writeln!(page, "  {literal}{:width$}{literal:#}  {about}", found.get_name());
         }
     }
-    let _ = write!(page, "\n{heading}Options, everywhere:{heading:#}\n{{options}}{{after-help}}");
+    let _ = write!(page, "\n{heading}Global options:{heading:#}\n{{options}}{{after-help}}");
     page
 }
 

@@ -1,4 +1,4 @@
-//! What can be said to the binary.
+//! The command line of the binary.
 
 mod alert;
 mod dependency;
@@ -19,8 +19,8 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use comeback_core::Millis;
 
 pub use alert::{AlertArgs, AlertCommand};
-pub use dependency::{DependencyCommand, SetArgs, TurnArgs};
-pub use flow::{ExecutionCommand, OneArgs, StartArgs, SwitchArgs, WorkflowCommand};
+pub use dependency::{BreakerArgs, DependencyCommand, PutDependencyArgs};
+pub use flow::{ExecutionArgs, ExecutionCommand, StartArgs, WorkflowArgs, WorkflowCommand};
 pub use numbers::{ErrorCommand, StatsArgs};
 pub use operate::{
     AccountCommand, AuditArgs, ConfigCommand, DbCommand, DoctorArgs, ExportFormat, KeyCommand, LoopCommand, RuleArgs,
@@ -32,12 +32,12 @@ pub use secret::SecretCommand;
 pub use server::{DaemonArgs, DemoArgs, ServeArgs};
 pub use subscription::{SubscribeArgs, SubscriptionCommand};
 pub use work::{
-    BacktestArgs, EnqueueArgs, Many, OneOrMany, OperationCommand, PolicyCommand, RunArgs, TailArgs, TaskCommand,
+    BacktestArgs, BulkArgs, EnqueueArgs, OperationCommand, PolicyCommand, RunArgs, TailArgs, TaskCommand, TaskSelection,
 };
 
 use crate::output::TimeFormat;
 
-/// All that can be said. What can be said everywhere is explained once, not with every command.
+/// The whole command line. Global options are documented once, on the first page of help, and hidden elsewhere.
 pub fn command() -> clap::Command {
     fn hide(command: &mut clap::Command) {
         for inner in command.get_subcommands_mut() {
@@ -53,8 +53,8 @@ pub fn command() -> clap::Command {
     command.help_template(page)
 }
 
-/// The command line; `--watch 5s` is taken for `--watch=5s`, because what follows may also be a filter.
-pub fn typed() -> Vec<OsString> {
+/// The arguments of the process, with `--watch 5s` rewritten as `--watch=5s`: the word after `--watch` may also be a filter.
+pub fn from_process() -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     for word in std::env::args_os() {
         let waits = words.last().is_some_and(|last| last == "--watch" || last == "-w");
@@ -72,7 +72,7 @@ pub fn typed() -> Vec<OsString> {
     words
 }
 
-/// Durable tasks that come back: retries decided once, kept, and explained.
+/// Durable job and workflow server: every retry is decided once, stored, and explained.
 #[derive(Parser)]
 #[command(name = "comeback", version, disable_help_subcommand = true, subcommand_value_name = "COMMAND")]
 #[command(after_help = "More: comeback help filters, policies, exit-codes or environment")]
@@ -85,38 +85,38 @@ pub struct Arguments {
 
 #[derive(Args, Clone, Default)]
 pub struct Global {
-    /// A profile of the configuration file
+    /// Profile of the configuration file
     #[arg(long, short, global = true, env = "COMEBACK_PROFILE", hide_env_values = true)]
     pub profile: Option<String>,
-    /// Where the server is [default: http://127.0.0.1:7330]
+    /// Server URL [default: http://127.0.0.1:7330]
     #[arg(long, global = true, env = "COMEBACK_SERVER", hide_env_values = true, value_name = "URL")]
     pub server: Option<String>,
-    /// The key to show to it; better kept in the environment or in a profile than typed
+    /// API key; prefer the environment or a profile to typing it
     #[arg(long, global = true, env = "COMEBACK_KEY", hide_env_values = true)]
     pub key: Option<String>,
-    /// The namespace, where the key does not say
+    /// Namespace, for keys that are valid in all of them
     #[arg(long, global = true, env = "COMEBACK_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
-    /// How to print it: a table is for people on a terminal and tab-separated on a pipe
+    /// Output format; a table is aligned on a terminal and tab-separated on a pipe
     #[arg(long, short, global = true, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
-    #[arg(help = "table, json, jsonl (an item per line), csv, or name")]
-    pub output: Format,
-    /// The same as --output json
+    #[arg(help = "Output format: table, json, jsonl (an item per line), csv, or name")]
+    pub output: OutputFormat,
+    /// Same as --output json
     #[arg(long, global = true, conflicts_with = "output")]
     pub json: bool,
-    /// Only these columns of a table, as in --columns id,state
+    /// Columns to print, such as id,state
     #[arg(long, global = true, value_delimiter = ',', value_name = "NAMES")]
     pub columns: Vec<String>,
-    /// Times as relative, local or utc [default: relative on a terminal, utc on a pipe]
+    /// Print times as relative, local or utc [default: relative on a terminal, utc on a pipe]
     #[arg(long, global = true, value_name = "FORM", hide_possible_values = true)]
     pub time: Option<TimeFormat>,
-    /// No colours; NO_COLOR does the same
+    /// Disable colours, like NO_COLOR
     #[arg(long, global = true)]
     pub no_color: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum OutputFormat {
     #[default]
     Table,
     Json,
@@ -125,113 +125,113 @@ pub enum Format {
     Name,
 }
 
-/// Looks again and again.
+/// The option `--watch`, shared by all tables.
 #[derive(Args, Clone, Default)]
-pub struct Watch {
-    /// Look again every so often, such as 5s, until Ctrl-C [default: 2s]
-    #[arg(long, short, value_name = "SPAN", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+pub struct WatchArgs {
+    /// Refresh at this interval, such as 5s, until Ctrl-C [default: 2s]
+    #[arg(long, short, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     pub watch: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Watch tasks fail and come back, on temporary data and sixty times as fast
+    /// Run a demo: tasks fail and recover, on temporary data at 60x speed
     Demo(DemoArgs),
     /// Run the server
     Serve(ServeArgs),
-    /// Run the server with commands and policies from a file
+    /// Run the server with task kinds, commands and policies from a file
     Daemon(DaemonArgs),
-    /// Run a command durably: retried until it succeeds or its policy gives up
+    /// Run a command durably: retry it until it succeeds or its policy gives up
     Run(RunArgs),
     /// Create a task
     Enqueue(EnqueueArgs),
-    /// Look at tasks and act on them
+    /// List, inspect, retry, cancel and edit tasks
     #[command(subcommand)]
     Task(TaskCommand),
-    /// Follow one act on many tasks, stop it, or take it back
+    /// List bulk operations, follow, abort or undo them
     #[command(subcommand, visible_alias = "op")]
     Operation(OperationCommand),
-    /// Keep workflows in a catalog of versions
+    /// Manage workflows and their versions
     #[command(subcommand)]
     Workflow(WorkflowCommand),
-    /// Execute workflows, look at executions and act on them
+    /// Start, list and control executions of workflows
     #[command(subcommand)]
     Execution(ExecutionCommand),
-    /// Start work by itself, by cron, by spans or by events
+    /// Manage schedules: start work by cron, interval or event
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Tell others what happens, by signed calls
+    /// Manage webhook subscriptions
     #[command(subcommand)]
     Subscription(SubscriptionCommand),
-    /// Be told when too much of something happens within a while
+    /// Manage alerts on event counts
     #[command(subcommand)]
     Alert(AlertCommand),
-    /// Read a retry policy, try it out, and find what is odd about it
+    /// Explain, simulate, lint and back-test retry policies
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Limit how many tasks of one sort run at once
+    /// Manage concurrency limits
     #[command(subcommand)]
     Rule(RuleCommand),
-    /// Hold tasks back while something they need is in trouble
+    /// Manage external dependencies: gates, breakers, retry budgets
     #[command(subcommand)]
     Dependency(DependencyCommand),
-    /// Show what is due when
+    /// Show upcoming starts and retries
     Upcoming {
         /// How far to look ahead
-        #[arg(long, value_name = "SPAN", default_value = "24h")]
+        #[arg(long, value_name = "DURATION", default_value = "24h")]
         within: String,
-        /// How much time one line stands for
-        #[arg(long, value_name = "SPAN", default_value = "1h")]
+        /// Time per line
+        #[arg(long, value_name = "DURATION", default_value = "1h")]
         bucket: String,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Count tasks by state, and say what retrying came to
+    /// Count tasks by state; show retry statistics with --by
     Stats(StatsArgs),
-    /// Group errors that look the same, and say what is to be done about them
+    /// List and triage groups of similar errors
     #[command(subcommand, visible_alias = "errors")]
     Error(ErrorCommand),
-    /// Look at the runs of a daemon, in its words
+    /// List and inspect the runs of a daemon
     #[command(subcommand)]
     Query(QueryCommand),
-    /// Put runs right by hand
+    /// Reset runs of a daemon, delete old tasks
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// Follow what happens, line by line
+    /// Follow events, one per line
     Tail(TailArgs),
-    /// Say whether anything needs a person; exits 8 when it does
+    /// Show whether anything needs attention; exits 8 if so
     Status {
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Look at the background loops, pause and resume them
+    /// List, pause and resume background loops
     #[command(subcommand)]
     Loop(LoopCommand),
-    /// Keep credits that tasks cost, and budgets for retries
+    /// Manage accounts: credits and retry budgets
     #[command(subcommand)]
     Account(AccountCommand),
-    /// List what was done from outside, and by whom
+    /// List audit log entries
     Audit(AuditArgs),
-    /// List who asks for work, and drain one
+    /// List workers, drain and undrain them
     #[command(subcommand)]
     Worker(WorkerCommand),
     /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Keep secrets that calls, commands and subscriptions name
+    /// Manage secrets for HTTP calls, commands and subscriptions
     #[command(subcommand)]
     Secret(SecretCommand),
-    /// Bring the database up to date, check it, back it up
+    /// Migrate, check and back up the database
     #[command(subcommand)]
     Db(DbCommand),
-    /// Look for what is wrong, and say what to do; exits 8 when something is
+    /// Diagnose client, server and database; exits 8 if something is wrong
     Doctor(DoctorArgs),
-    /// Show which settings are in force, and where they come from
+    /// Show effective settings and where they come from
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print a script that completes commands, options and ids
+    /// Print a shell completion script
     Completion { shell: clap_complete::Shell },
-    /// Explain a command, or one of: filters, policies, exit-codes, environment
+    /// Show help for a command or topic: filters, policies, exit-codes, environment
     Help {
         #[arg(value_name = "COMMAND or TOPIC")]
         about: Vec<String>,

@@ -1,95 +1,95 @@
-//! What can be said about numbers and about errors.
+//! Arguments of `stats` and `error`.
 
 use clap::{Args, Subcommand};
 
-use super::Watch;
+use super::WatchArgs;
 
 #[derive(Args)]
 pub struct StatsArgs {
-    /// What retrying came to, told apart by attempt, error, class, strategy, dependency, kind, queue or origin
+    /// Retry statistics by attempt, error, class, strategy, dependency, kind, queue or origin
     #[arg(long, value_name = "WHAT")]
     pub by: Option<String>,
     /// How far to look back
-    #[arg(long, value_name = "SPAN", default_value = "7d", requires = "by")]
+    #[arg(long, value_name = "DURATION", default_value = "7d", requires = "by")]
     pub within: String,
-    /// Only of this kind
+    /// Only tasks of this kind
     #[arg(long, requires = "by")]
     pub kind: Option<String>,
-    /// Only of this queue
+    /// Only tasks of this queue
     #[arg(long, requires = "by")]
     pub queue: Option<String>,
-    /// Only of those that depend on this
+    /// Only tasks with this dependency
     #[arg(long, requires = "by")]
     pub dependency: Option<String>,
     #[command(flatten)]
-    pub watch: Watch,
+    pub watch: WatchArgs,
 }
 
 #[derive(Subcommand)]
 pub enum ErrorCommand {
-    /// The groups, those that were seen last first
+    /// List error groups, most recently seen first
     List {
-        /// open, ignored, resolved or regressed; more of them with commas
+        /// open, ignored, resolved or regressed (comma-separated)
         #[arg(long)]
         state: Option<String>,
-        /// Only of this kind
+        /// Only tasks of this kind
         #[arg(long)]
         kind: Option<String>,
-        /// How many at most
+        /// Maximum number to list
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// A group, and whether trying again helped
+    /// Show an error group and how often retries helped
     Get {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
         /// How far to look back
-        #[arg(long, value_name = "SPAN", default_value = "7d")]
+        #[arg(long, value_name = "DURATION", default_value = "7d")]
         within: String,
     },
-    /// It is mended; if it comes again it is marked as regressed
+    /// Mark as resolved; it becomes regressed if it occurs again
     Resolve {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
-        /// Why
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// It is of no concern
+    /// Ignore a group
     Ignore {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
-        /// For so long, such as 24h; for good where nothing is said
-        #[arg(long = "for", value_name = "SPAN")]
+        /// Ignore for this long, such as 24h [default: forever]
+        #[arg(long = "for", value_name = "DURATION")]
         span: Option<String>,
-        /// Why
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// It is of concern again
+    /// Reopen a group
     Open {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
-        /// Why
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// What such errors are from now on, whatever a policy thinks
+    /// Override the class of such errors, whatever the policy says
     Classify {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
-        /// final, retryable, rate_limited, or policy to take it back
+        /// final, retryable, rate_limited, or policy to remove the override
         #[arg(value_parser = ["final", "retryable", "rate_limited", "policy"])]
         class: String,
-        /// Why
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// Write something down about it
+    /// Add a note to a group
     Note {
-        /// Its fingerprint, or the beginning of it
+        /// Fingerprint, or its first characters
         fingerprint: String,
-        /// What
+        /// Text of the note
         note: String,
     },
 }

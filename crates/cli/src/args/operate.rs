@@ -1,42 +1,42 @@
-//! Looking after a server and its database.
+//! Arguments of the commands that operate a server and its database.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
-use super::Watch;
+use super::WatchArgs;
 use crate::complete;
 
 #[derive(Subcommand)]
 pub enum LoopCommand {
-    /// Which there are, and which are paused
+    /// List loops
     List,
-    /// Pause one, on all instances and across restarts
+    /// Pause a loop, on all instances and across restarts
     Pause {
         /// retries, starts, reap, timeout, expire, flow, schedule, subscriptions, alerts, operations, dispatch, hooks, prune or repair;
-        /// promote stands for the first two
+        /// promote means retries and starts
         #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
-        /// Resumes by itself after this
-        #[arg(long = "for", value_name = "SPAN")]
+        /// Resume automatically after this time
+        #[arg(long = "for", value_name = "DURATION")]
         duration: Option<String>,
-        /// A note for whoever wonders
+        /// Note for the audit log
         #[arg(long)]
         note: Option<String>,
-        /// Only tell what the pause would delay
+        /// Only show what the pause would delay
         #[arg(long)]
         dry_run: bool,
-        /// Work on the database itself, for a server that does not start
+        /// Work on the database directly, when the server does not start
         #[arg(long, value_name = "FILE or URL", conflicts_with = "dry_run")]
         db: Option<String>,
     },
-    /// Let it go on
+    /// Resume a loop
     Resume {
-        /// One of them
+        /// Loop name
         #[arg(add = ArgValueCompleter::new(complete::loops))]
         name: String,
-        /// Work on the database itself, for a server that does not start
+        /// Work on the database directly, when the server does not start
         #[arg(long, value_name = "FILE or URL")]
         db: Option<String>,
     },
@@ -44,70 +44,71 @@ pub enum LoopCommand {
 
 #[derive(Subcommand)]
 pub enum AccountCommand {
-    /// Make an account, or change it; what is not said stays
+    /// Create or update an account; options that are not given stay as they are
     Put {
-        /// What it is called
+        /// Account name
         name: String,
-        /// What it holds from now on, reserved credits included
+        /// Set the credits, reserved ones included
         #[arg(long, conflicts_with = "add")]
         credits: Option<u64>,
-        /// Added to what it holds; a minus takes away
+        /// Add credits; a negative number removes some
         #[arg(long, allow_hyphen_values = true)]
         add: Option<i64>,
-        /// What tasks of a kind cost; may be said more than once
+        /// Cost of a task of this kind; may be repeated
         #[arg(long = "cost", value_name = "KIND=CREDITS")]
         costs: Vec<String>,
-        /// How many retries of policies it pays for in a day (UTC)
+        /// Retry budget per day (UTC)
         #[arg(long, value_name = "COUNT")]
         retries_per_day: Option<u32>,
-        /// The same for a month
+        /// Retry budget per month (UTC)
         #[arg(long, value_name = "COUNT")]
         retries_per_month: Option<u32>,
-        /// What the retried tasks may cost together in a month
+        /// Credits that retries may cost per month
         #[arg(long, value_name = "CREDITS")]
         retry_cost_per_month: Option<u64>,
-        /// Another account, in whose budget its retries are booked as well; '' for none
+        /// Parent account that is charged for retries too; '' for none
         #[arg(long, value_name = "ACCOUNT")]
         organisation: Option<String>,
     },
-    /// The accounts, and what they hold
+    /// List accounts and their credits
     List,
-    /// An account, and what it holds
-    Show {
-        /// As account list shows it
+    /// Show an account and its credits
+    #[command(visible_alias = "show")]
+    Get {
+        /// Account name
         name: String,
     },
-    /// Delete an account that no open task has reserved of
+    /// Delete an account without reserved credits
     Delete {
-        /// As account list shows it
+        /// Account name
         name: String,
     },
 }
 
 #[derive(Args)]
 pub struct AuditArgs {
-    /// Who it was, by the name they said or by that of their key
+    /// Actor: the name given, or the name of the key
     #[arg(long)]
     pub actor: Option<String>,
-    /// task.retry, or task for everything done to tasks; more of them with commas
+    /// Action such as task.retry, or task for all actions on tasks (comma-separated)
     #[arg(long)]
     pub act: Option<String>,
-    /// What it was done to: an id, or a name
+    /// Target: an id or a name
     #[arg(long)]
     pub subject: Option<String>,
-    /// Not before this instant, or this span ago
+    /// Only entries since this time, or this long ago
     #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Before this instant, or this span ago
+    /// Only entries before this time, or this long ago
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// In all namespaces
+    /// All namespaces
     #[arg(long)]
     pub all: bool,
-    /// How many at most
+    /// Maximum number to list
     #[arg(long, default_value_t = 50)]
     pub limit: u32,
-    /// All of it, for another program
+    /// Export all entries, for another program
     #[arg(long, value_name = "FORMAT", conflicts_with = "limit")]
     pub export: Option<ExportFormat>,
 }
@@ -120,123 +121,124 @@ pub enum ExportFormat {
 
 #[derive(Subcommand)]
 pub enum WorkerCommand {
-    /// Who asked for work in the last hour
+    /// List workers seen in the last hour
     List {
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Give a worker nothing more; what it has it keeps
+    /// Drain a worker: no new leases, running ones finish
     Drain {
-        /// As worker list shows it
+        /// Worker name
         name: String,
-        /// Why, for the list and the audit
+        /// Note for the worker list and the audit log
         #[arg(long)]
         note: Option<String>,
     },
-    /// Give a drained worker work again
+    /// Undrain a worker: it gets leases again
     Undrain {
-        /// As worker list shows it
+        /// Worker name
         name: String,
     },
 }
 
 #[derive(Subcommand)]
 pub enum KeyCommand {
-    /// Make a key; the secret is shown once
+    /// Create a key; the secret is shown once
     Create {
         /// viewer, worker, submitter, operator or admin
         #[arg(long)]
         role: String,
-        /// Whose it is
+        /// Owner name
         #[arg(long)]
         name: Option<String>,
-        /// Valid for a span, such as 90d
-        #[arg(long, visible_alias = "expires", value_name = "SPAN")]
+        /// Expire after this time, such as 90d
+        #[arg(long, visible_alias = "expires", value_name = "DURATION")]
         expires_in: Option<String>,
-        /// Only this queue, or those that begin so: mail*; may be said more than once
+        /// Only this queue, or a prefix such as mail*; may be repeated
         #[arg(long = "queue", value_name = "QUEUE")]
         queues: Vec<String>,
-        /// Only this kind, or those that begin so: billing.*; may be said more than once
+        /// Only this kind, or a prefix such as billing.*; may be repeated
         #[arg(long = "kind", value_name = "KIND")]
         kinds: Vec<String>,
-        /// Only from this network, such as 10.0.0.0/8; may be said more than once
+        /// Only from this network, such as 10.0.0.0/8; may be repeated
         #[arg(long = "from", value_name = "CIDR")]
         addresses: Vec<String>,
-        /// Which namespace the key is for, * for all; else * for an admin and `default` for the others
+        /// Namespace of the key, * for all [default: * for an admin, `default` for other roles]
         #[arg(long, value_name = "NAMESPACE")]
         for_namespace: Option<String>,
-        /// Work on the database itself, without a server
+        /// Work on the database directly, without a server
         #[arg(long, value_name = "FILE or URL")]
         db: Option<String>,
     },
-    /// The keys, without their secrets
+    /// List keys, without their secrets
     List,
-    /// Make a new key in place of one, which stays good for a while
+    /// Replace a key by a new one; the old one stays valid for a while
     Rotate {
-        /// As key list shows it, or the beginning of it
+        /// Key id, or its first characters
         id: String,
-        /// How long the old key stays good, such as 24h; 0s ends it at once
-        #[arg(long, value_name = "SPAN", default_value = "24h")]
+        /// How long the old key stays valid, such as 24h; 0s revokes it now
+        #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: String,
-        /// The new key is valid for a span; as long as the old one was where nothing is said
-        #[arg(long, visible_alias = "expires", value_name = "SPAN")]
+        /// Expire the new key after this time [default: the lifetime of the old one]
+        #[arg(long, visible_alias = "expires", value_name = "DURATION")]
         expires_in: Option<String>,
     },
-    /// Refuse a key from now on
+    /// Revoke a key
     Revoke {
-        /// As key list shows it, or the beginning of it
+        /// Key id, or its first characters
         id: String,
     },
 }
 
 #[derive(Args)]
 pub struct RuleArgs {
-    /// What it is called
+    /// Rule name
     pub name: String,
-    /// Tasks of this queue
+    /// Match tasks of this queue
     #[arg(long)]
     pub queue: Option<String>,
-    /// Tasks of this kind
+    /// Match tasks of this kind
     #[arg(long)]
     pub kind: Option<String>,
-    /// Tasks with this label; may be said more than once
+    /// Match tasks with this label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
-    /// A limit for each value of this label; may be said more than once
+    /// Apply the limit per value of this label; may be repeated
     #[arg(long, value_name = "LABEL")]
     pub per: Vec<String>,
-    /// How many may run at once
+    /// Maximum number of running tasks
     #[arg(long, value_name = "COUNT")]
     pub max_running: Option<u32>,
-    /// How much those that run may still have to do
+    /// Maximum remaining work of all running tasks together
     #[arg(long, value_name = "SUM")]
     pub capacity: Option<u32>,
-    /// Of the values of --per, the one of which the fewest run goes first
+    /// Fair share: the --per value with the fewest running tasks goes first
     #[arg(long, requires = "per")]
     pub fair: bool,
 }
 
 #[derive(Subcommand)]
 pub enum RuleCommand {
-    /// Make a rule, or change it; what is not said matches anything
+    /// Create or replace a rule; a match that is not given matches all tasks
     Put(RuleArgs),
-    /// The rules, and how many run under each
+    /// List rules and how many tasks run under each
     List,
-    /// A rule, and what runs under it
-    Show {
-        /// As rule list shows it
+    /// Show a rule and what runs under it
+    #[command(visible_alias = "show")]
+    Get {
+        /// Rule name
         name: String,
     },
     /// Delete a rule
     Delete {
-        /// As rule list shows it
+        /// Rule name
         name: String,
     },
 }
 
 #[derive(Args)]
 pub struct DatabaseArgs {
-    /// A SQLite file, or a PostgreSQL URL
+    /// SQLite file or PostgreSQL URL
     #[arg(
         long,
         env = "COMEBACK_DB",
@@ -249,29 +251,29 @@ pub struct DatabaseArgs {
 
 #[derive(Subcommand)]
 pub enum DbCommand {
-    /// Bring the schema up to date, as a server does when it starts
+    /// Migrate the schema, as a server does when it starts
     Migrate {
         #[command(flatten)]
         at: DatabaseArgs,
-        /// Only tell what would be done
+        /// Only show what would be done
         #[arg(long)]
         dry_run: bool,
     },
-    /// Read everything and tell what does not hold together; a server may go on beside it
+    /// Check the integrity of all data; a server may keep running
     Check {
         #[command(flatten)]
         at: DatabaseArgs,
     },
-    /// Make every lease token void that was given out so far, after a restore that is not detected
+    /// Invalidate all lease tokens issued so far, after a restore that was not detected
     Fence {
         #[command(flatten)]
         at: DatabaseArgs,
     },
-    /// Copy it while it is in use
+    /// Back up the database while it is in use
     Backup {
         #[command(flatten)]
         at: DatabaseArgs,
-        /// A file that does not exist yet
+        /// New file to write
         #[arg(long, value_name = "FILE")]
         to: PathBuf,
     },
@@ -279,19 +281,19 @@ pub enum DbCommand {
 
 #[derive(Args)]
 pub struct DoctorArgs {
-    /// Also look at this database [default: ./comeback.db where there is one]
+    /// Also check this database [default: ./comeback.db if it exists]
     #[arg(long, env = "COMEBACK_DB", value_name = "FILE or URL", hide_env_values = true)]
     pub db: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum ConfigCommand {
-    /// Every setting and where it comes from
+    /// Show every setting and where it comes from
     View {
-        /// The settings of serve in place of one's own
+        /// Show the settings of serve instead of the client's
         #[arg(long)]
         serve: bool,
     },
-    /// Where the configuration file is looked for
+    /// Print the path of the configuration file
     Path,
 }

@@ -1,23 +1,23 @@
-//! Runs: the tasks of a daemon, in its words.
+//! Arguments of `query` and `admin`: the runs of a daemon.
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::Watch;
-use super::work::{Note, TaskId};
+use super::WatchArgs;
+use super::work::{NoteArgs, TaskId};
 
-/// How a run is, in the words of a daemon.
+/// Status of a run, as a daemon calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Status {
-    /// Waits for its turn
+    /// Waits to be leased
     Discovered,
     Processing,
     Passed,
     #[value(alias = "needs-review")]
     NeedsReview,
-    /// Judged, and found wanting: it is never retried
+    /// Judged as failed; never retried
     Failed,
-    /// Could not be judged: retried, or given up
+    /// Could not be judged: to be retried, or given up
     Error,
     Paused,
     #[value(alias = "cancelled")]
@@ -36,93 +36,94 @@ pub struct RunFilter {
     /// Only runs of this category
     #[arg(long)]
     pub category: Option<String>,
-    /// Whose last error is final, retryable or rate_limited
+    /// Only runs whose last error is final, retryable or rate_limited
     #[arg(long)]
     pub class: Option<String>,
-    /// Submitted since then: an instant, a day, or a span such as 7d
-    #[arg(long, value_name = "WHEN")]
+    /// Submitted since this time, day, or duration such as 7d
+    #[arg(long, value_name = "TIME")]
     pub since: Option<String>,
-    /// Submitted before then
-    #[arg(long, value_name = "WHEN")]
+    /// Submitted before this time, day or duration
+    #[arg(long, value_name = "TIME")]
     pub before: Option<String>,
 }
 
 #[derive(Subcommand)]
 pub enum QueryCommand {
-    /// Runs and how they are, newest first
+    /// List runs, newest first
     List {
         #[command(flatten)]
         filter: RunFilter,
-        /// At most so many, up to 500
+        /// Maximum number to list, up to 500
         #[arg(long, default_value_t = 50)]
         limit: u32,
-        /// Where the page before ended
+        /// Cursor printed by the previous page
         #[arg(long)]
         cursor: Option<String>,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Everything about a run, with all its attempts
-    Show(TaskId),
-    /// What is processed, what is next, and what waits for its retry
+    /// Show a run with all its attempts
+    #[command(visible_alias = "show")]
+    Get(TaskId),
+    /// List open runs: processing, next and waiting for a retry
     Queue {
         #[command(flatten)]
         filter: RunFilter,
-        /// At most so many lines
+        /// Maximum number of lines
         #[arg(long, default_value_t = 50)]
         limit: usize,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Runs that could not be judged: what went wrong, and when they are tried again
+    /// List runs with errors and when they are retried
     Errors {
         #[command(flatten)]
         filter: RunFilter,
-        /// At most so many, up to 500
+        /// Maximum number to list, up to 500
         #[arg(long, default_value_t = 50)]
         limit: u32,
-        /// Where the page before ended
+        /// Cursor printed by the previous page
         #[arg(long)]
         cursor: Option<String>,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// How many runs there are of each status and error class, and how often they were tried
+    /// Count runs and attempts by status and error class
     Stats {
         #[command(flatten)]
         filter: RunFilter,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
 }
 
 #[derive(Subcommand)]
 pub enum AdminCommand {
-    /// Make a run discovered again, now; what went wrong stays in its history
+    /// Reset a run to discovered, due now; its history is kept
     Reset {
         #[command(flatten)]
         id: TaskId,
-        /// Also forget how often it has failed: it gets all its attempts again
+        /// Also reset its attempt counter: it gets all its attempts again
         #[arg(long)]
         clear_error: bool,
-        /// Do it without asking
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
-    /// Forget what ended long ago, with its history; what is open is never touched
+    /// Delete tasks that ended long ago, with their history; open tasks are kept
     Cleanup {
-        /// What ended so long ago, a day or more
-        #[arg(long, value_name = "SPAN", default_value = "30d")]
+        /// Minimum age since the end, at least 1d
+        #[arg(long, value_name = "DURATION", default_value = "30d")]
         older_than: String,
-        /// Only say how much that would be
+        /// Only show how many would be deleted
         #[arg(long)]
         dry_run: bool,
-        /// Do it without asking
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
 }

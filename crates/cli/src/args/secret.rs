@@ -1,36 +1,36 @@
-//! Named secrets.
+//! Arguments of `secret`.
 
 use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use super::Watch;
+use super::WatchArgs;
 
 #[derive(Subcommand)]
 pub enum SecretCommand {
-    /// Put a value under a name; it is read from standard input, so that no shell remembers it
+    /// Create or replace a secret; the value is read from standard input
     Put {
-        /// The name that calls, commands and subscriptions use
+        /// Secret name, as calls, commands and subscriptions refer to it
         name: String,
         /// Read the value from this file instead
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// All names, and when each was last put
+    /// List secrets, without their values
     List {
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// One of them, without its value
+    /// Show a secret, without its value
     Get {
-        /// The name of the secret
+        /// Secret name
         name: String,
     },
-    /// Delete one; whatever names it fails until it is put again
+    /// Delete a secret; what refers to it fails until it is put again
     Delete {
-        /// The name of the secret
+        /// Secret name
         name: String,
     },
-    /// Encrypt all secrets with the first of the server's keys, so that the others can go
+    /// Re-encrypt all secrets with the server's first key, so that older keys can be removed
     RotateKey,
 }

@@ -1,81 +1,81 @@
-//! Subscriptions.
+//! Arguments of `subscription`.
 
 use clap::{Args, Subcommand};
 
-use super::Watch;
+use super::WatchArgs;
 
 #[derive(Subcommand)]
 pub enum SubscriptionCommand {
-    /// Tell somebody outside what happens; the secret is shown once
+    /// Create a webhook subscription; the secret is shown once
     Create(SubscribeArgs),
-    /// All subscriptions, and how they are
+    /// List subscriptions
     List {
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// One subscription
+    /// Show a subscription
     Get {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
     },
-    /// What was delivered, and what came of it
+    /// List deliveries and their outcome
     Deliveries {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
-        /// How many at most
+        /// Maximum number to list
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
         limit: u16,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Deliver something to see whether it arrives
+    /// Send a test event
     Test {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
     },
-    /// Deliver again: one event, or whatever was given up since some time ago
+    /// Redeliver one event, or all deliveries given up since a time
     Redeliver {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
-        /// The id of an event, or the webhook-id that it was delivered under
+        /// Event id, or the webhook-id it was delivered under
         #[arg(long, conflicts_with = "since", required_unless_present = "since")]
         event: Option<String>,
-        /// An instant, or how long ago, such as 3d
-        #[arg(long, value_name = "WHEN")]
+        /// Time, or how long ago, such as 3d
+        #[arg(long, value_name = "TIME")]
         since: Option<String>,
     },
-    /// Sign with another secret; both sign for a day
+    /// Rotate the signing secret; for a day both secrets sign
     Rotate {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
     },
-    /// Delete it; what was not delivered yet never is
+    /// Delete a subscription; pending deliveries are dropped
     Delete {
-        /// The id of the subscription
+        /// Subscription id
         id: String,
     },
 }
 
 #[derive(Args)]
 pub struct SubscribeArgs {
-    /// Where deliveries go
+    /// URL to deliver to
     pub url: String,
-    /// A name of your own
+    /// Subscription id [default: generated]
     #[arg(long)]
     pub id: Option<String>,
-    /// Types of events, such as task.failed or 'task.*' [default: all]
+    /// Event types, such as task.failed or 'task.*' [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub types: Vec<String>,
-    /// Only events of tasks for which this holds: comeback help filters
+    /// Only events of tasks that match (comeback help filters)
     #[arg(long, value_name = "FILTER")]
     pub filter: Option<String>,
-    /// webhook or cloudevents
+    /// Payload format: webhook or cloudevents
     #[arg(long, default_value = "webhook")]
     pub format: String,
-    /// A policy in place of ours, which tries ten times over three days; as JSON
+    /// Retry policy as JSON [default: ten attempts over three days]
     #[arg(long, value_name = "POLICY")]
     pub retry: Option<String>,
-    /// Why
+    /// Note for the audit log
     #[arg(long)]
     pub note: Option<String>,
 }

@@ -1,287 +1,290 @@
-//! Tasks: making them, looking at them, acting on them.
+//! Arguments of the commands on tasks, bulk operations and policies.
 
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
-use super::Watch;
+use super::WatchArgs;
 use crate::complete;
 
 #[derive(Args)]
 pub struct EnqueueArgs {
-    /// What sort of task it is; workers choose by it
+    /// Task kind; workers select tasks by it
     pub kind: String,
-    /// The payload: JSON, @file, or - for standard input
+    /// Payload: JSON, @file, or - for standard input
     #[arg(long, value_name = "JSON")]
     pub data: Option<String>,
-    /// How it is retried: exp(60s, x2, max 1h, 5 retries), or JSON, or a number of executions
+    /// Retry policy: exp(60s, x2, max 1h, 5 retries), or JSON, or a number of attempts
     #[arg(long, value_name = "POLICY")]
     pub retry: Option<String>,
-    /// Let the server call this address: POST with the payload as its body
+    /// Let the server call this URL: POST with the payload as body, GET without one
     #[arg(long)]
     pub url: Option<String>,
-    /// A name for people
+    /// Display name
     #[arg(long)]
     pub name: Option<String>,
-    /// Which queue it waits in
+    /// Queue name
     #[arg(long)]
     pub queue: Option<String>,
-    /// Higher goes first: a number, or high, normal or low
+    /// Priority: a number (higher first), or high, normal or low
     #[arg(long, allow_hyphen_values = true)]
     pub priority: Option<String>,
-    /// Start after a span
-    #[arg(long = "in", value_name = "SPAN")]
+    /// Start after this delay
+    #[arg(long = "in", value_name = "DURATION")]
     pub delay: Option<String>,
-    /// Start at an instant
-    #[arg(long, value_name = "INSTANT", conflicts_with = "delay")]
+    /// Start at this time
+    #[arg(long, value_name = "TIME", conflicts_with = "delay")]
     pub at: Option<String>,
-    /// Give up after a span
-    #[arg(long, value_name = "SPAN")]
+    /// Give up after this time
+    #[arg(long, value_name = "DURATION")]
     pub deadline: Option<String>,
-    /// Only one open task may have it
+    /// Deduplication key: only one open task may have it
     #[arg(long, value_name = "KEY")]
     pub dedupe_key: Option<String>,
-    /// Who pays for it
+    /// Account that pays for it
     #[arg(long)]
     pub account: Option<String>,
-    /// The outside thing it needs
+    /// External dependency it needs
     #[arg(long, value_name = "NAME")]
     pub dependency: Option<String>,
-    /// A label; may be said again
+    /// Label; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub labels: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct RunArgs {
-    /// When to try again
+    /// Retry policy
     #[arg(long, value_name = "POLICY", default_value = "exp(1s, x2, max 1m, 5 retries)")]
     pub retry: String,
-    /// A name for people [default: the command]
+    /// Display name [default: the command]
     #[arg(long)]
     pub name: Option<String>,
-    /// The command, after --
+    /// Command to run, after --
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub run: Vec<String>,
 }
 
 #[derive(Args)]
 pub struct TailArgs {
-    /// Only events of one task
+    /// Only events of this task
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::task_ids))]
     pub task: Option<String>,
-    /// Begin with what was, not only with what comes
+    /// Start with past events, not only new ones
     #[arg(long)]
     pub from_start: bool,
-    /// Every event, not only verdicts and ends
+    /// All events, not only retry decisions and ends
     #[arg(long)]
     pub all: bool,
-    /// End after so many lines
+    /// Exit after this many lines
     #[arg(long, value_name = "LINES")]
     pub count: Option<u64>,
 }
 
 #[derive(Args)]
-pub struct Note {
-    /// A note for the history
+pub struct NoteArgs {
+    /// Note for the history
     #[arg(long)]
     pub note: Option<String>,
 }
 
 #[derive(Args)]
 pub struct TaskId {
-    /// A whole id, or either end of one
+    /// Task id, or its first or last characters
     #[arg(add = ArgValueCompleter::new(complete::task_ids))]
     pub id: String,
 }
 
-/// One task, or all that a filter finds.
+/// One task, or all that match a filter.
 #[derive(Args)]
-pub struct OneOrMany {
-    /// A whole id, or either end of one
+pub struct TaskSelection {
+    /// Task id, or its first or last characters
     #[arg(add = ArgValueCompleter::new(complete::task_ids), required_unless_present = "filter")]
     pub id: Option<String>,
     #[command(flatten)]
-    pub many: Many,
+    pub bulk: BulkArgs,
 }
 
 #[derive(Args)]
-pub struct Many {
-    /// All tasks that match, as one operation in the background (comeback help filters)
+pub struct BulkArgs {
+    /// All matching tasks, as one bulk operation in the background (comeback help filters)
     #[arg(long, conflicts_with = "id")]
     pub filter: Option<String>,
-    /// With --filter: only say what would be done, and what not
+    /// With --filter: only show which tasks would change and which be skipped
     #[arg(long, requires = "filter")]
     pub dry_run: bool,
-    /// With --filter: do not ask first
+    /// With --filter: do not ask for confirmation
     #[arg(long, short, requires = "filter")]
     pub yes: bool,
-    /// With --filter: do not wait until it is done
+    /// With --filter: do not wait for the end
     #[arg(long, requires = "filter")]
     pub no_wait: bool,
 }
 
 #[derive(Subcommand)]
 pub enum TaskCommand {
-    /// List tasks by a filter
+    /// List tasks that match a filter
     List {
-        /// Such as: state:retrying queue:mail -kind:report.* "connection refused" (comeback help filters)
+        /// Filter, such as: state:retrying queue:mail -kind:report.* "connection refused" (comeback help filters)
         filter: Vec<String>,
-        /// At most so many, up to 500
+        /// Maximum number to list, up to 500
         #[arg(long, default_value_t = 50)]
         limit: u32,
-        /// submitted, -submitted, due, updated or priority
+        /// Sort order: submitted, -submitted, due, updated or priority
         #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
         sort: Option<String>,
-        /// Where the page before ended
+        /// Cursor printed by the previous page
         #[arg(long)]
         cursor: Option<String>,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Everything about a task
+    /// Show a task
     Get {
         #[command(flatten)]
         id: TaskId,
-        /// Wait until it is over; exits 0 when it succeeded, 10 when it failed, 11 when it was canceled
+        /// Wait until it ends; exits 0 when it succeeded, 10 when it failed, 11 when it was canceled
         #[arg(long)]
         wait: bool,
-        /// With --wait: exit 124 after this
-        #[arg(long, value_name = "SPAN", requires = "wait")]
+        /// With --wait: exit 124 after this time
+        #[arg(long, value_name = "DURATION", requires = "wait")]
         timeout: Option<String>,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Why it is in the state it is in, and what comes next
+    /// Explain the state of a task and what happens next
     Why(TaskId),
-    /// Every run and how it ended
+    /// List every run and its outcome
     Attempts(TaskId),
-    /// Retry by hand, now, with a fresh count
+    /// Retry now, with a new attempt counter
     Retry {
         #[command(flatten)]
-        which: OneOrMany,
-        /// With --filter: smear the retries evenly over this span
-        #[arg(long, value_name = "SPAN", requires = "filter")]
+        which: TaskSelection,
+        /// With --filter: spread the retries evenly over this time
+        #[arg(long, value_name = "DURATION", requires = "filter")]
         spread: Option<String>,
-        /// With --filter: a few first, the next when those did well: 'canary 10, pause 30s, stop over 20% alike'
+        /// With --filter: retry in waves, stop if one fails: 'canary 10, pause 30s, stop over 20% alike'
         #[arg(long, value_name = "WAVES", requires = "filter", conflicts_with = "spread")]
         waves: Option<String>,
-        /// Go on counting where it stopped
+        /// Keep the attempt counter
         #[arg(long)]
         keep_counters: bool,
-        /// What the payload should say otherwise: '{"card": {"number": "4242"}, "coupon": null}'
+        /// Merge patch for the payload: '{"card": {"number": "4242"}, "coupon": null}'
         #[arg(long, value_name = "JSON", conflicts_with = "filter")]
         patch: Option<String>,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
-    /// Cancel for good; a run under way loses its lease
+    /// Cancel a task; a running one loses its lease
     Cancel {
         #[command(flatten)]
-        which: OneOrMany,
+        which: TaskSelection,
         #[command(flatten)]
-        note: Note,
-        /// Work on the database itself, for a server that does not start
+        note: NoteArgs,
+        /// Work on the database directly, when the server does not start
         #[arg(long, value_name = "FILE or URL", conflicts_with = "filter")]
         db: Option<String>,
     },
-    /// Keep it from running until it is resumed
+    /// Pause a task until it is resumed
     Pause {
         #[command(flatten)]
-        which: OneOrMany,
+        which: TaskSelection,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
-    /// Let it go on
+    /// Resume a paused task
     Resume {
         #[command(flatten)]
-        which: OneOrMany,
+        which: TaskSelection,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
-    /// Say otherwise how it is retried, how urgent it is, or what it is labelled with
+    /// Change the retry policy, priority or labels of a task
     Edit {
         #[command(flatten)]
         id: TaskId,
-        /// How it is retried from its next failure on: exp(60s, x2, max 1h, 5 retries), or JSON
+        /// Retry policy from the next failure on: exp(60s, x2, max 1h, 5 retries), or JSON
         #[arg(long, value_name = "POLICY", required_unless_present_any = ["priority", "labels"])]
         retry: Option<String>,
-        /// Higher goes first
+        /// Priority; higher first
         #[arg(long, allow_hyphen_values = true)]
         priority: Option<i16>,
-        /// A label, or one to take away; may be said again
+        /// Label to set, or to remove without a value; may be repeated
         #[arg(long = "label", value_name = "NAME[=VALUE]")]
         labels: Vec<String>,
     },
-    /// Move the due time by a span from now
+    /// Postpone: set the due time to a delay from now
     Snooze {
         #[command(flatten)]
         id: TaskId,
-        /// Such as 10m
-        span: String,
+        /// Delay, such as 10m
+        delay: String,
     },
-    /// Move the due time to an instant
+    /// Set the due time
     Reschedule {
         #[command(flatten)]
         id: TaskId,
-        /// Such as 2026-01-31T09:00:00Z
+        /// Time, such as 2026-01-31T09:00:00Z
         at: String,
     },
 }
 
 #[derive(Subcommand)]
 pub enum OperationCommand {
-    /// The newest bulk operations
+    /// List bulk operations, newest first
     List {
-        /// At most so many
+        /// Maximum number to list
         #[arg(long, default_value_t = 50)]
         limit: u32,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// How far one has come, and what was left out
+    /// Show progress and skipped tasks of a bulk operation
     Get {
+        /// Operation id, or its first or last characters
         id: String,
         #[command(flatten)]
-        watch: Watch,
+        watch: WatchArgs,
     },
-    /// Leave what was not done as it is
+    /// Abort: leave the remaining tasks as they are
     Abort {
+        /// Operation id, or its first or last characters
         id: String,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
-    /// Take back what has not started
+    /// Undo what has not started yet
     Undo {
+        /// Operation id, or its first or last characters
         id: String,
         #[command(flatten)]
-        note: Note,
+        note: NoteArgs,
     },
 }
 
 #[derive(Args)]
 pub struct PolicyArgs {
-    /// exp(60s, x2, max 1h, 5 retries), or JSON, or a number of executions
+    /// Policy: exp(60s, x2, max 1h, 5 retries), or JSON, or a number of attempts
     pub policy: String,
-    /// native, workflow, task, job, run or step
+    /// Dialect: native, workflow, task, job, run or step
     #[arg(long, default_value = "native")]
     pub dialect: String,
 }
 
 #[derive(Subcommand)]
 pub enum PolicyCommand {
-    /// How a policy is read, in words
+    /// Describe a policy in words
     Explain(PolicyArgs),
-    /// When it would retry
+    /// Print the times at which a policy retries
     Simulate {
         #[command(flatten)]
         policy: PolicyArgs,
-        /// Makes the jitter repeatable
+        /// Seed for reproducible jitter
         #[arg(long, value_name = "NUMBER")]
         seed: Option<u64>,
     },
-    /// What is allowed in it and seldom meant; exits 8 when there is something
+    /// Report valid but suspicious settings; exits 8 if there are any
     Lint(PolicyArgs),
-    /// What it would have made of the failures that the server has recorded
+    /// Back-test a policy on the failures recorded by the server
     Backtest(BacktestArgs),
 }
 
@@ -289,12 +292,12 @@ pub enum PolicyCommand {
 pub struct BacktestArgs {
     #[command(flatten)]
     pub policy: PolicyArgs,
-    /// Of which tasks: comeback help filters
+    /// Filter (comeback help filters)
     pub filter: Vec<String>,
-    /// Of those that changed within this time
-    #[arg(long, value_name = "SPAN", default_value = "7d")]
+    /// Only tasks that changed within this time
+    #[arg(long, value_name = "DURATION", default_value = "7d")]
     pub within: String,
-    /// How many tasks at most, of those that changed last
+    /// Maximum number of tasks, most recently changed first
     #[arg(long, value_name = "NUMBER")]
     pub limit: Option<u32>,
 }

@@ -1,131 +1,116 @@
-//! Alerts: too much of something within a while.
+//! Alerts on event counts.
 
 use comeback_core::Millis;
 use serde_json::{Value, json};
 
-use super::{Context, unknown};
+use super::Context;
+use super::resource::{Resource, object};
 use crate::args::{AlertArgs, AlertCommand};
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::output::{self, Cell, Paint, Table, View, instant};
 use crate::watch;
 
-const ALL: &str = "/api/v1/alerts";
+const ALERTS: Resource = Resource { noun: "alert", collection: "/api/v1/alerts" };
 
-fn at(name: &str) -> String {
-    format!("{ALL}/{}", name.replace('/', "%2F"))
-}
-
-pub async fn run(context: &Context, command: AlertCommand) -> Result<u8, Failure> {
-    let client = &context.client;
+pub async fn run(context: &Context, command: AlertCommand) -> Result<u8, CliError> {
     match command {
         AlertCommand::Put(args) => {
-            let mut asked = body(&args.what);
-            asked["tell"] = args.tell.into();
+            let mut body = body(&args.what);
+            body["tell"] = args.tell.into();
             if let Some(note) = args.note {
-                asked["note"] = note.into();
+                body["note"] = note.into();
             }
-            let put = client.put(&at(&args.name), &asked).await?;
-            let words = format!("{} fires at {}", args.name, rule(&put));
-            View::said(put, words).print(&context.out)
+            let put = ALERTS.put(context, &args.name, &body).await?;
+            let words = format!("alert {} saved: fires at {}", args.name, condition(&put));
+            View::message(put, words).print(&context.out)
         }
         AlertCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
-        AlertCommand::Get { name } => {
-            show(context, client.get(&at(&name)).await.map_err(|error| unknown("alert", &name, error))?).await
-        }
+        AlertCommand::Get { name } => show(context, ALERTS.get(context, &name).await?).await,
         AlertCommand::Backtest { name, what, within } => {
-            let asked = match &name {
+            let body = match &name {
                 Some(name) => json!({"name": name, "within": within}),
                 None => json!({"alert": body(&what), "within": within}),
             };
-            let found = client
-                .post(&format!("{ALL}/backtest"), &asked)
-                .await
-                .map_err(|error| unknown("alert", name.as_deref().unwrap_or_default(), error))?;
+            let found = context.client.post(&format!("{}/backtest", ALERTS.collection), &body).await;
+            let found = found.map_err(|error| ALERTS.failure(name.as_deref().unwrap_or_default(), error))?;
             backtest(context, found).await
         }
         AlertCommand::Delete { name } => {
-            let gone = client.delete(&at(&name)).await.map_err(|error| unknown("alert", &name, error))?;
-            View::said(gone, format!("{name} is deleted")).print(&context.out)
+            let deleted = ALERTS.delete(context, &name).await?;
+            View::message(deleted, format!("alert {name} deleted")).print(&context.out)
         }
     }
 }
 
 fn body(args: &AlertArgs) -> Value {
-    let mut body = json!({"types": args.types, "threshold": args.threshold, "window": args.window});
-    if let Some(filter) = &args.filter {
-        body["filter"] = filter.as_str().into();
-    }
-    if let Some(share) = args.share {
-        body["share"] = share.into();
-        body["of"] = args.of.clone().into();
-    }
-    body
+    object([
+        ("types", Some(json!(args.types))),
+        ("threshold", Some(json!(args.threshold))),
+        ("window", Some(json!(args.window))),
+        ("filter", args.filter.clone().map(Value::from)),
+        ("share", args.share.map(Value::from)),
+        ("of", args.share.map(|_| json!(args.of))),
+    ])
 }
 
 fn state(alert: &Value) -> Cell {
     match output::text(alert, "state") {
         "firing" => Cell::painted("✕ firing", Paint::Red),
         "paused" => Cell::painted("⏸ paused", Paint::Magenta),
-        _ => Cell::painted("◎ quiet", Paint::Dim),
+        _ => Cell::painted("◎ ok", Paint::Dim),
     }
 }
 
-fn words(of: &Value) -> String {
+fn joined(of: &Value) -> String {
     of.as_array().into_iter().flatten().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn rule(alert: &Value) -> String {
+/// The condition under which an alert fires.
+fn condition(alert: &Value) -> String {
     let share = alert["share"].as_f64().map(|share| format!(", at least {:.0} %", share * 100.0)).unwrap_or_default();
     let window = Millis(alert["window_ms"].as_u64().unwrap_or(0));
-    format!("{} × {} in {window}{share}", alert["threshold"], words(&alert["types"]))
+    format!("{} × {} in {window}{share}", alert["threshold"], joined(&alert["types"]))
 }
 
-async fn list(context: &Context) -> Result<View, Failure> {
-    let found = context.client.get_with(ALL, &[("limit", "500".into())]).await?;
+async fn list(context: &Context) -> Result<View, CliError> {
+    let found = ALERTS.list(context).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["NAME", "STATE", "RULE", "FILTER", "FIRED", "SINCE"]);
     for it in output::items(&found) {
         table.rows.push(vec![
             output::text(it, "name").into(),
             state(it),
-            rule(it).into(),
+            condition(it).into(),
             output::text(it, "filter").into(),
             output::grouped(it["fired"].as_u64().unwrap_or(0)).into(),
             context.out.time_cell(&it["firing_since"], now),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(found, table);
-    Ok(if empty {
-        view.with_hint("there are no alerts: comeback alert put NAME --types task.failed …")
-    } else {
-        view
-    })
+    Ok(View::table(found, table).hint_if_empty("no alerts; create one: comeback alert put NAME --types task.failed …"))
 }
 
-async fn show(context: &Context, it: Value) -> Result<u8, Failure> {
+async fn show(context: &Context, it: Value) -> Result<u8, CliError> {
     let now = context.now().await?;
     let mut lines = vec![
         format!("{}  {}", state(&it).show(&context.out), output::text(&it, "name")),
-        format!("  fires at {}", rule(&it)),
+        format!("  fires at {}", condition(&it)),
     ];
     for field in ["filter", "note"] {
         if let Some(text) = it[field].as_str() {
             lines.push(format!("  {field:<8} {text}"));
         }
     }
-    let told = words(&it["tell"]);
-    lines.push(format!("  tells    {}", if told.is_empty() { "whoever subscribes to alerts" } else { &told }));
+    let notified = joined(&it["tell"]);
+    lines.push(format!("  notifies {}", if notified.is_empty() { "all subscriptions to alerts" } else { &notified }));
     if let Some(since) = instant(&it["firing_since"]) {
         lines.push(format!("  since    {}", context.out.at(since, now)));
     }
-    lines.push(format!("  so far   {} now, fired {}", it["count"], it["fired"]));
-    let mut view = View::new(it);
-    lines.into_iter().for_each(|line| view.line(line));
-    view.print(&context.out)
+    let fired = output::plural(it["fired"].as_u64().unwrap_or(0), "time");
+    lines.push(format!("  count    {} in the window now, fired {fired}", it["count"]));
+    View::lines_of(it, lines).print(&context.out)
 }
 
-async fn backtest(context: &Context, found: Value) -> Result<u8, Failure> {
+async fn backtest(context: &Context, found: Value) -> Result<u8, CliError> {
     let now = context.now().await?;
     let mut lines = vec![match found["fired"].as_u64().unwrap_or(0) {
         0 => "it would not have fired".to_owned(),
@@ -133,14 +118,12 @@ async fn backtest(context: &Context, found: Value) -> Result<u8, Failure> {
         times => format!("it would have fired {times} times"),
     }];
     for change in found["changes"].as_array().into_iter().flatten() {
-        let word = if output::text(change, "type") == "alert.fired" { "✕ fires" } else { "◎ is over" };
+        let word = if output::text(change, "type") == "alert.fired" { "✕ fired" } else { "◎ resolved" };
         let at = instant(&change["at"]).map(|at| context.out.at(at, now)).unwrap_or_default();
         lines.push(format!("  {word}  {at}  {} of {}", change["count"], change["of"]));
     }
     if found["complete"] == json!(false) {
-        lines.push(format!("  there was more to look at: this is as of {}", output::text(&found, "to")));
+        lines.push(format!("  incomplete: events after {} were not read", output::text(&found, "to")));
     }
-    let mut view = View::new(found);
-    lines.into_iter().for_each(|line| view.line(line));
-    view.print(&context.out)
+    View::lines_of(found, lines).print(&context.out)
 }

@@ -1,37 +1,37 @@
-//! Which settings are in force, and where each comes from.
+//! `config`: effective settings and where each comes from.
 
 use clap::{Arg, ArgAction};
 use comeback_engine::store::Place;
 use serde_json::json;
 
 use crate::args::ConfigCommand;
-use crate::config::{Setting, Settings, masked};
-use crate::failure::{Failure, code};
-use crate::output::{Output, Table, View, say};
+use crate::config::{ClientSettings, Setting, masked};
+use crate::error::{CliError, code};
+use crate::output::{Output, Table, View, outln};
 
 pub fn run(
     out: &Output,
-    settings: impl Fn() -> Result<Settings, Failure>,
+    settings: impl Fn() -> Result<ClientSettings, CliError>,
     command: ConfigCommand,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     match command {
         ConfigCommand::View { serve: false } => view(out, &settings()?),
         ConfigCommand::View { serve: true } => of_serve(out),
         ConfigCommand::Path => match crate::config::path() {
             Some(path) => {
-                say!("{}", path.display());
+                outln!("{}", path.display());
                 Ok(code::OK)
             }
-            None => Err(Failure::new(code::NOT_FOUND, "there is no place for a configuration file")
+            None => Err(CliError::new(code::NOT_FOUND, "no path for a configuration file")
                 .why("neither COMEBACK_CONFIG, XDG_CONFIG_HOME nor HOME is set")
                 .remedy("COMEBACK_CONFIG=FILE")),
         },
     }
 }
 
-fn view(out: &Output, settings: &Settings) -> Result<u8, Failure> {
+fn view(out: &Output, settings: &ClientSettings) -> Result<u8, CliError> {
     for warning in &settings.warnings {
-        crate::output::aside!("{warning}");
+        crate::output::errln!("{warning}");
     }
     let key = Setting { value: settings.key.value.as_deref().map(masked), origin: settings.key.origin.clone() };
     let rows = [
@@ -51,14 +51,14 @@ fn view(out: &Output, settings: &Settings) -> Result<u8, Failure> {
     data["file"] = json!({"path": file, "exists": settings.file_exists});
     let hint = match file {
         Some(path) if settings.file_exists => format!("file: {path}"),
-        Some(path) => format!("no file: {path} would be read"),
+        Some(path) => format!("no file (would be {path})"),
         None => "no file".to_owned(),
     };
     View::table(data, table).with_hint(hint).print(out)
 }
 
-/// What `serve` would take from here: each setting with its variable, or the default that holds without it.
-fn of_serve(out: &Output) -> Result<u8, Failure> {
+/// The settings of `serve` in this environment: variables, or defaults.
+fn of_serve(out: &Output) -> Result<u8, CliError> {
     let mut table = Table::new(&["SETTING", "VALUE", "FROM", "ENVIRONMENT"]);
     let mut data = json!({});
     for arg in serve_settings() {
@@ -77,7 +77,7 @@ fn of_serve(out: &Output) -> Result<u8, Failure> {
         data[&name] = json!({"value": value, "from": variable, "environment": variable});
         table.rows.push(vec![name.into(), value.into(), variable.to_owned().into(), variable.to_owned().into()]);
     }
-    View::table(data, table).with_hint("– is what comeback serve --help says of it").print(out)
+    View::table(data, table).with_hint("– means unset: see comeback serve --help").print(out)
 }
 
 fn serve_settings() -> Vec<Arg> {
@@ -98,7 +98,7 @@ fn default_of(arg: &Arg) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// F1-20: nothing can be said by a flag alone, and what holds without it is stated.
+    /// F1-20: every option of `serve` has a variable, and its default is documented.
     #[test]
     fn every_setting_of_a_server_has_a_variable_and_a_stated_default() {
         let topic = include_str!("help/environment.txt");

@@ -1,20 +1,19 @@
-//! Daemon: a server that knows some kinds of tasks itself. What they are, how they are run and how they are retried stands in a
-//! file; all the rest is `serve`.
+//! `daemon`: `serve` with kinds of tasks that the server runs itself; their commands and policies are read from a file.
 
 mod file;
 
 use comeback_core::Millis;
 use comeback_engine::executors::{Kind, Kinds};
 
-use super::serve::{self, Beside};
+use super::serve::{self, ServeExtras};
 use crate::args::{DaemonArgs, ServeArgs};
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::output::span;
-use file::Configured;
+use file::DaemonConfig;
 
-pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
+pub async fn run(args: DaemonArgs) -> Result<u8, CliError> {
     let configured = file::read(&args.config)?;
-    let Configured { listen, db, retention, limits, grace, kinds } = configured;
+    let DaemonConfig { listen, db, retention, limits, grace, kinds } = configured;
     let serve = ServeArgs {
         listen,
         db,
@@ -40,10 +39,10 @@ pub async fn run(args: DaemonArgs) -> Result<u8, Failure> {
         format!("{name:<12}{}", words(kind))
     });
     let lines = lines.collect();
-    serve::run(serve, Beside { kinds: Kinds::of(kinds), grace, lines }).await
+    serve::run(serve, ServeExtras { kinds: Kinds::of(kinds), grace, lines }).await
 }
 
-/// A kind in a line.
+/// One line about a kind, for the banner.
 fn words(kind: &Kind) -> String {
     let mut parts = vec![match kind.concurrency {
         1 => "one at a time".to_owned(),
@@ -59,10 +58,10 @@ fn words(kind: &Kind) -> String {
         parts.push(format!("only {}", categories.join(", ")));
     }
     if let Some(timeout) = kind.timeout {
-        parts.push(format!("{} each at most", span(timeout)));
+        parts.push(format!("timeout {}", span(timeout)));
     }
     if let Some(discover) = &kind.discover {
-        parts.push(format!("looks for more every {}", span(discover.every.max(Millis(1)))));
+        parts.push(format!("discovers every {}", span(discover.every.max(Millis(1)))));
     }
     format!("{}: {}", kind.name, parts.join("; "))
 }

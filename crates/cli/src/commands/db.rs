@@ -1,4 +1,4 @@
-//! The database itself, without a server: its schema, whether it holds together, and copies of it.
+//! `db`: migrate, check, fence and back up a database, without a server.
 
 mod backup;
 mod check;
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::broken;
 use crate::args::DbCommand;
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::{Output, View};
 
-pub async fn run(out: &Output, command: DbCommand) -> Result<u8, Failure> {
+pub async fn run(out: &Output, command: DbCommand) -> Result<u8, CliError> {
     match command {
         DbCommand::Migrate { at, dry_run } => migrate(out, &Place::named(&at.db), dry_run).await,
         DbCommand::Check { at } => check::run(out, &existing(&at.db)?).await,
@@ -21,28 +21,28 @@ pub async fn run(out: &Output, command: DbCommand) -> Result<u8, Failure> {
     }
 }
 
-/// A file must be there; nobody means an empty one.
-pub fn existing(db: &str) -> Result<Place, Failure> {
+/// A database that exists: a missing file is an error, not a new database.
+pub fn existing(db: &str) -> Result<Place, CliError> {
     let place = Place::named(db);
     match place.file() {
-        Some(path) if !path.exists() => Err(Failure::new(code::NOT_FOUND, format!("there is no database {place}"))
+        Some(path) if !path.exists() => Err(CliError::new(code::NOT_FOUND, format!("there is no database {place}"))
             .why("no such file")
-            .remedy("name it: --db FILE, or --db postgres://…")),
+            .remedy("--db FILE, or --db postgres://…")),
         _ => Ok(place),
     }
 }
 
-/// What runs now loses its lease and is retried as lost, as after a worker's crash.
-async fn fence(out: &Output, place: &Place) -> Result<u8, Failure> {
+/// Invalidates all leases: running tasks are retried as lost, as after a crash of their worker.
+async fn fence(out: &Output, place: &Place) -> Result<u8, CliError> {
     let wrong = |error| broken(place, &error);
     let store = place.open().await.map_err(wrong)?;
     let epoch = begin_epoch(&*store).await.map_err(wrong)?;
     let mut view = View::new(json!({"db": place.to_string(), "epoch": epoch}));
-    view.line(format!("{place}: lease tokens from before are refused from now on"));
+    view.line(format!("{place}: all lease tokens issued so far are invalid"));
     view.print(out)
 }
 
-async fn migrate(out: &Output, place: &Place, dry_run: bool) -> Result<u8, Failure> {
+async fn migrate(out: &Output, place: &Place, dry_run: bool) -> Result<u8, CliError> {
     let wrong = |error| broken(place, &error);
     let before = place.schema().await.map_err(wrong)?;
     if !dry_run {
@@ -54,9 +54,9 @@ async fn migrate(out: &Output, place: &Place, dry_run: bool) -> Result<u8, Failu
     }));
     let from = before.found;
     view.line(match (before.pending.is_empty(), dry_run) {
-        (true, _) => format!("{place}: schema {from} is the newest; nothing to do"),
-        (false, true) => format!("{place}: would go from schema {from} to {SCHEMA_VERSION}"),
-        (false, false) => format!("{place}: went from schema {from} to {SCHEMA_VERSION}"),
+        (true, _) => format!("{place}: schema {from} is current; nothing to do"),
+        (false, true) => format!("{place}: would migrate from schema {from} to {SCHEMA_VERSION}"),
+        (false, false) => format!("{place}: migrated from schema {from} to {SCHEMA_VERSION}"),
     });
     for name in &before.pending {
         view.line(format!("  {name}"));

@@ -1,4 +1,4 @@
-//! Demo: a server on temporary data whose clock runs sixty times as fast, and tasks that fail on purpose and come back.
+//! `demo`: a server on temporary data at 60x speed, with tasks that fail on purpose and recover.
 
 mod screen;
 mod workload;
@@ -16,21 +16,19 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::Context;
-use super::serve::refuse_strangers;
+use super::serve::require_keys;
 use super::tail;
 use crate::args::{DemoArgs, Global, TailArgs};
 use crate::crash;
-use crate::failure::{Failure, code};
-use crate::output::{Output, say, span};
+use crate::error::{CliError, code};
+use crate::output::{Output, outln, span};
 use crate::watch::Interrupted;
-use screen::{Key, Screen};
-use workload::{Fault, Outage, Workload};
+use screen::{DemoScreen, KeyPress};
+use workload::{BankOutage, CrmOutage, DemoWorkload};
 
-pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
+pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, CliError> {
     if !args.speed.is_finite() || args.speed <= 0.0 {
-        return Err(
-            Failure::new(code::USAGE, format!("time cannot run {} times as fast", args.speed)).remedy("--speed 60")
-        );
+        return Err(CliError::new(code::USAGE, format!("invalid --speed `{}`", args.speed)).remedy("--speed 60"));
     }
     crash::abort_on_panic("human");
     let mut interrupted = Interrupted::listen()?;
@@ -38,18 +36,18 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
     let demo = Demo::start(&args, &data).await?;
     banner(&args, &demo, &data);
     let context = Context { client: demo.client.clone(), out: Output::new(global) };
-    let (fault, outage) = (Fault::default(), Outage::default());
+    let (fault, outage) = (BankOutage::default(), CrmOutage::default());
     let (jitter, once) = (args.seed.is_none(), args.seconds.is_some());
-    let workload = Workload { client: demo.client.clone(), jitter, once, outage: outage.clone() };
+    let workload = DemoWorkload { client: demo.client.clone(), jitter, once, outage: outage.clone() };
     let working = tokio::spawn(workload::worker(&demo.client, &fault, &outage).run(demo.stopped()));
     let feeding = tokio::spawn(workload.feed());
-    let mut screen = Screen::open();
+    let mut screen = DemoScreen::open();
     let lines = screen.lines();
-    if screen.is_lively() && screen::has_display() && !args.no_open {
-        lines.tell(screen::open_in_browser(demo.client.server()));
+    if screen.is_interactive() && screen::has_display() && !args.no_open {
+        lines.print(screen::open_in_browser(demo.client.server()));
     }
-    let everything = TailArgs { task: None, from_start: true, all: false, count: None };
-    let following = tail::follow(&context, everything, |line| lines.tell(line));
+    let from_start = TailArgs { task: None, from_start: true, all: false, count: None };
+    let following = tail::follow(&context, from_start, |line| lines.print(line));
     let time_is_up = async {
         match args.seconds {
             Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
@@ -57,41 +55,41 @@ pub async fn run(global: &Global, args: DemoArgs) -> Result<u8, Failure> {
         }
     };
     tokio::pin!(following, time_is_up);
-    let mut look = tokio::time::interval(Duration::from_secs(1));
+    let mut refresh = tokio::time::interval(Duration::from_secs(1));
     let outcome = loop {
         tokio::select! {
             ended = &mut following => break ended,
             () = &mut time_is_up => break Ok(code::OK),
             () = interrupted.wait() => break Ok(code::OK),
             key = screen.key() => match key {
-                Key::Quit => break Ok(code::OK),
-                Key::Open => lines.tell(screen::open_in_browser(demo.client.server())),
-                Key::Fault => lines.tell(fault.flip().to_owned()),
+                KeyPress::Quit => break Ok(code::OK),
+                KeyPress::Open => lines.print(screen::open_in_browser(demo.client.server())),
+                KeyPress::InjectFault => lines.print(fault.flip().to_owned()),
             },
-            _ = look.tick(), if screen.is_lively() => screen.stand(&counts(&demo.client).await),
+            _ = refresh.tick(), if screen.is_interactive() => screen.set_status(&counts(&demo.client).await),
         }
     };
     feeding.abort();
     screen.close();
-    crate::output::aside!("\n{}", counts(&demo.client).await);
+    crate::output::errln!("\n{}", counts(&demo.client).await);
     demo.stop(working).await;
     outcome
 }
 
-/// Where the data is, and that it goes when nobody wants it.
+/// The database of the demo; a temporary one is deleted when dropped.
 struct Data {
     path: PathBuf,
     temporary: Option<PathBuf>,
 }
 
 impl Data {
-    fn prepare(keep: Option<PathBuf>) -> Result<Data, Failure> {
+    fn prepare(keep: Option<PathBuf>) -> Result<Data, CliError> {
         if let Some(path) = keep {
             return Ok(Data { path, temporary: None });
         }
         let folder = std::env::temp_dir().join(format!("comeback-demo-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|error| {
-            Failure::new(code::FAILED, "there is no place for temporary data")
+            CliError::new(code::FAILED, "cannot create a temporary folder")
                 .why(format!("{}: {error}", folder.display()))
                 .remedy("comeback demo --keep FILE")
         })?;
@@ -107,7 +105,7 @@ impl Drop for Data {
     }
 }
 
-/// A whole server in this process.
+/// A complete server in this process.
 struct Demo {
     engine: Engine,
     client: Client,
@@ -117,27 +115,27 @@ struct Demo {
 }
 
 impl Demo {
-    async fn start(args: &DemoArgs, data: &Data) -> Result<Demo, Failure> {
-        let wrong = |error: comeback_engine::store::StoreError| {
-            Failure::new(code::FAILED, "the demo cannot start")
+    async fn start(args: &DemoArgs, data: &Data) -> Result<Demo, CliError> {
+        let failed = |error: comeback_engine::store::StoreError| {
+            CliError::new(code::FAILED, "cannot start the demo")
                 .why(error.to_string())
                 .remedy("comeback demo --keep FILE")
         };
-        let store = SqliteStore::open(&SqliteOptions::file(&data.path)).map_err(wrong)?;
+        let store = SqliteStore::open(&SqliteOptions::file(&data.path)).map_err(failed)?;
         let clock = ScaledClock::new(SystemClock::new().now(), args.speed);
         let executors = Available { http: false, command: false, timer: false };
         let config = EngineConfig { instance: "demo".into(), executors, id_seed: args.seed, ..EngineConfig::default() };
         let listener = listen(&args.listen).await?;
-        let engine = Engine::start(Arc::new(store), clock, config).await.map_err(wrong)?;
+        let engine = Engine::start(Arc::new(store), clock, config).await.map_err(failed)?;
         let options =
             AppOptions { instance: "demo".into(), added_routes: super::serve::added_routes(), ..AppOptions::default() };
-        let app = App::new(engine.clone(), options).await.map_err(wrong)?;
-        if let Err(refused) = refuse_strangers(&listener, &args.listen, &app) {
+        let app = App::new(engine.clone(), options).await.map_err(failed)?;
+        if let Err(refused) = require_keys(&listener, &args.listen, &app) {
             engine.close().await;
             return Err(refused);
         }
-        let deaf = |error: std::io::Error| Failure::new(code::FAILED, "the demo cannot listen").why(error.to_string());
-        let address = listener.local_addr().map_err(deaf)?;
+        let not_listening = |error: std::io::Error| CliError::new(code::FAILED, "cannot listen").why(error.to_string());
+        let address = listener.local_addr().map_err(not_listening)?;
         let (stop, stopped) = watch::channel(false);
         let serving = tokio::spawn(comeback_server::serve(app, listener, until(stopped), ServeOptions::default()));
         let client = Client::new(format!("http://{address}"))?;
@@ -160,8 +158,8 @@ async fn until(mut stopped: watch::Receiver<bool>) {
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-/// The address that was asked for, or the next free port after it.
-async fn listen(address: &str) -> Result<TcpListener, Failure> {
+/// Listens on the address, or on the next free port.
+async fn listen(address: &str) -> Result<TcpListener, CliError> {
     let first = match TcpListener::bind(address).await {
         Ok(listener) => return Ok(listener),
         Err(error) => error,
@@ -172,14 +170,14 @@ async fn listen(address: &str) -> Result<TcpListener, Failure> {
     {
         for next in (port..=u16::MAX).skip(1).take(100) {
             if let Ok(listener) = TcpListener::bind(format!("{host}:{next}")).await {
-                crate::output::aside!("{address} is taken; {host}:{next} is used");
+                crate::output::errln!("{address} is taken; using {host}:{next}");
                 return Ok(listener);
             }
         }
     }
-    Err(Failure::new(code::FAILED, format!("cannot listen on {address}"))
+    Err(CliError::new(code::FAILED, format!("cannot listen on {address}"))
         .why(first.to_string())
-        .remedy("choose another: --listen 127.0.0.1:7331"))
+        .remedy("use another address: --listen 127.0.0.1:7331"))
 }
 
 fn banner(args: &DemoArgs, demo: &Demo, data: &Data) {
@@ -187,20 +185,20 @@ fn banner(args: &DemoArgs, demo: &Demo, data: &Data) {
         None => shown(&data.path),
         Some(_) => "temporary, removed on exit         keep it: comeback demo --keep demo.db".into(),
     };
-    say!("comeback {}  demo", env!("CARGO_PKG_VERSION"));
-    say!("");
-    say!("  Dashboard   http://{}/", demo.address);
-    say!("  API         http://{}/api/v1      docs: /docs", demo.address);
-    say!("  Data        {place}");
+    outln!("comeback {}  demo", env!("CARGO_PKG_VERSION"));
+    outln!("");
+    outln!("  Dashboard   http://{}/", demo.address);
+    outln!("  API         http://{}/api/v1      docs: /docs", demo.address);
+    outln!("  Data        {place}");
     let second = span(Millis((args.speed * 1_000.0) as u64));
-    say!("  Clock       x{}: one second of the demo stands for {second}", args.speed);
-    say!("");
-    say!("  Eight workloads fail on purpose. Watch them come back (Ctrl-C ends it):");
-    say!("");
+    outln!("  Clock       {}x speed: 1s here is {second} in the demo", args.speed);
+    outln!("");
+    outln!("  Eight workloads fail on purpose. Watch them recover (Ctrl-C to stop):");
+    outln!("");
 }
 
 fn shown(path: &Path) -> String {
-    format!("{}   look again: comeback serve --db {0}", path.display())
+    format!("{}   keep using it: comeback serve --db {0}", path.display())
 }
 
 async fn counts(client: &Client) -> String {
@@ -238,7 +236,7 @@ mod tests {
         panic!("{task} does not end");
     }
 
-    /// As the button of the dashboard does it: a task like any other, taken by the demo's own worker.
+    /// The button of the dashboard submits such a task; the worker of the demo runs it.
     #[tokio::test]
     async fn a_task_takes_the_bank_down_and_brings_it_back() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -252,19 +250,19 @@ mod tests {
             no_open: true,
         };
         let demo = Demo::start(&args, &data).await.expect("it starts");
-        let (client, fault, outage) = (demo.client.clone(), Fault::default(), Outage::default());
+        let (client, fault, outage) = (demo.client.clone(), BankOutage::default(), CrmOutage::default());
         let working = tokio::spawn(workload::worker(&client, &fault, &outage).run(demo.stopped()));
         let bank = |payload: Value| over(&client, json!({"kind": "demo.bank", "payload": payload}));
-        // The third attempt is the first that the bank takes, and the last that there is.
+        // The third attempt is the first one that succeeds, and the last one allowed.
         let charge = || over(&client, json!({"kind": "payments.charge", "retry": "fixed(1s, 2 retries)"}));
 
-        let told = bank(json!({"down": true})).await;
-        assert_eq!(told["result"]["down"], true, "{told}");
+        let answer = bank(json!({"down": true})).await;
+        assert_eq!(answer["result"]["down"], true, "{answer}");
         let charged = charge().await;
         assert_eq!((&charged["state"], &charged["total_attempts"]), (&json!("dead"), &json!(3)), "{charged}");
 
-        let told = bank(json!({"down": false})).await;
-        assert_eq!(told["result"]["down"], false, "{told}");
+        let answer = bank(json!({"down": false})).await;
+        assert_eq!(answer["result"]["down"], false, "{answer}");
         let charged = charge().await;
         assert_eq!((&charged["state"], &charged["total_attempts"]), (&json!("succeeded"), &json!(3)), "{charged}");
 

@@ -1,91 +1,64 @@
-//! Dependencies: what holds tasks back that need something outside, and turning it by hand.
+//! Dependencies: guards that block tasks while an external service is in trouble, and manual overrides.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{DependencyCommand, SetArgs, TurnArgs};
-use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Paint, Table, View, instant, say};
+use super::resource::{Resource, object, read_json};
+use crate::args::{BreakerArgs, DependencyCommand, PutDependencyArgs};
+use crate::error::{CliError, code};
+use crate::output::{self, Cell, Paint, Table, View, instant, outln};
 
-pub async fn run(context: &Context, command: DependencyCommand) -> Result<u8, Failure> {
+const DEPENDENCIES: Resource = Resource { noun: "dependency", collection: "/api/v1/dependencies" };
+
+pub async fn run(context: &Context, command: DependencyCommand) -> Result<u8, CliError> {
     match command {
         DependencyCommand::List => list(context).await,
-        DependencyCommand::Get { name } => shown(context, context.client.get(&address(&name)).await?).await,
-        DependencyCommand::Set(args) => {
-            let settings = settings(&args)?;
-            shown(context, context.client.put(&address(&args.name), &settings).await?).await
+        DependencyCommand::Get { name } => show(context, DEPENDENCIES.get(context, &name).await?).await,
+        DependencyCommand::Put(args) => {
+            show(context, DEPENDENCIES.put(context, &args.name, &settings(&args)?).await?).await
         }
-        DependencyCommand::Open(args) => turn(context, "open", args).await,
-        DependencyCommand::Close(args) => turn(context, "close", args).await,
+        DependencyCommand::Open(args) => set_breaker(context, "open", args).await,
+        DependencyCommand::Close(args) => set_breaker(context, "close", args).await,
         DependencyCommand::Healthy { name, note } => {
-            turn(context, "healthy", TurnArgs { name, lasts: None, note }).await
+            set_breaker(context, "healthy", BreakerArgs { name, duration: None, note }).await
         }
         DependencyCommand::Maintenance { name, from, to, note } => {
-            let mut body = json!({"to": to});
-            for (field, value) in [("from", from), ("note", note)] {
-                if let Some(value) = value {
-                    body[field] = value.into();
-                }
-            }
-            shown(context, context.client.post(&format!("{}/maintenance", address(&name)), &body).await?).await
+            let body =
+                object([("to", Some(to.into())), ("from", from.map(Value::from)), ("note", note.map(Value::from))]);
+            show(context, DEPENDENCIES.act(context, &name, "maintenance", &body).await?).await
         }
         DependencyCommand::Delete { name } => {
-            context.client.delete(&address(&name)).await?;
-            say!("dependency {name} is gone; it holds nothing any more");
+            DEPENDENCIES.delete(context, &name).await?;
+            outln!("dependency {name} deleted; it no longer blocks anything");
             Ok(code::OK)
         }
     }
 }
 
-fn address(name: &str) -> String {
-    format!("/api/v1/dependencies/{}", super::escaped(name))
+async fn set_breaker(context: &Context, action: &str, args: BreakerArgs) -> Result<u8, CliError> {
+    let body = object([("for", args.duration.map(Value::from)), ("note", args.note.map(Value::from))]);
+    show(context, DEPENDENCIES.act(context, &args.name, action, &body).await?).await
 }
 
-async fn turn(context: &Context, verb: &str, args: TurnArgs) -> Result<u8, Failure> {
-    let mut body = json!({});
-    for (field, value) in [("for", args.lasts), ("note", args.note)] {
-        if let Some(value) = value {
-            body[field] = value.into();
-        }
-    }
-    shown(context, context.client.post(&format!("{}/{verb}", address(&args.name)), &body).await?).await
-}
-
-fn settings(args: &SetArgs) -> Result<Value, Failure> {
+fn settings(args: &PutDependencyArgs) -> Result<Value, CliError> {
     if let Some(text) = &args.settings {
-        return serde_json::from_str(text).map_err(|error| {
-            Failure::new(code::USAGE, "the settings are no JSON")
-                .why(error.to_string())
-                .remedy(r#"--settings '{"gate": {}}'"#)
-        });
+        return read_json("--settings", text, r#"--settings '{"gate": {}}'"#);
     }
-    let mut settings = Map::new();
-    if args.gate {
-        settings.insert("gate".into(), json!({}));
-    }
-    if args.breaker {
-        let given = [
-            ("failures", args.failures.map(Value::from)),
-            ("ratio", args.ratio.map(Value::from)),
-            ("window", args.window.clone().map(Value::from)),
-            ("open", args.open.clone().map(Value::from)),
-            ("max_open", args.max_open.clone().map(Value::from)),
-        ];
-        settings.insert("breaker".into(), part(given));
-    }
-    if let Some(percent) = args.budget {
-        settings
-            .insert("budget".into(), part([("percent", Some(percent.into())), ("floor", args.floor.map(Value::from))]));
-    }
-    if let Some(max) = args.concurrency {
-        let target = args.target.clone().map(Value::from);
-        settings.insert("concurrency".into(), part([("max", Some(max.into())), ("target", target)]));
-    }
-    Ok(settings.into())
-}
-
-fn part<const N: usize>(given: [(&str, Option<Value>); N]) -> Value {
-    given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect::<Map<_, _>>().into()
+    let breaker = object([
+        ("failures", args.failures.map(Value::from)),
+        ("ratio", args.ratio.map(Value::from)),
+        ("window", args.window.clone().map(Value::from)),
+        ("open", args.open.clone().map(Value::from)),
+        ("max_open", args.max_open.clone().map(Value::from)),
+    ]);
+    let floor = args.floor.map(Value::from);
+    let target = args.target.clone().map(Value::from);
+    Ok(object([
+        ("gate", args.gate.then(|| json!({}))),
+        ("breaker", args.breaker.then_some(breaker)),
+        ("budget", args.budget.map(|percent| object([("percent", Some(percent.into())), ("floor", floor)]))),
+        ("concurrency", args.concurrency.map(|max| object([("max", Some(max.into())), ("target", target)]))),
+    ]))
 }
 
 fn state(it: &Value) -> Cell {
@@ -97,9 +70,9 @@ fn state(it: &Value) -> Cell {
     }
 }
 
-fn parts(it: &Value) -> String {
-    let parts: Vec<&str> = it["settings"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+fn guards(it: &Value) -> String {
+    let guards: Vec<&str> = it["settings"].as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    if guards.is_empty() { "no guards".to_owned() } else { guards.join(", ") }
 }
 
 fn running(it: &Value) -> String {
@@ -109,28 +82,27 @@ fn running(it: &Value) -> String {
     }
 }
 
-async fn shown(context: &Context, it: Value) -> Result<u8, Failure> {
+async fn show(context: &Context, it: Value) -> Result<u8, CliError> {
     let now = context.now().await?;
-    let mut view = View::new(it.clone());
-    view.line(format!("{}  {}   {}", state(&it).show(&context.out), output::text(&it, "name"), parts(&it)));
-    if let Some(words) = it["blocked"].as_str() {
-        view.line(format!("  blocked  {words}"));
+    let mut lines = vec![format!("{}  {}   {}", state(&it).show(&context.out), output::text(&it, "name"), guards(&it))];
+    if let Some(reason) = it["blocked"].as_str() {
+        lines.push(format!("  blocked  {reason}"));
     }
-    view.line(format!("  running  {}", running(&it)));
-    view.line(format!("  lately   {} succeeded, {} failed", it["succeeded"], it["failed"]));
+    lines.push(format!("  running  {}", running(&it)));
+    lines.push(format!("  recent   {} succeeded, {} failed", it["succeeded"], it["failed"]));
     for it in it["maintenance"].as_array().into_iter().flatten() {
-        view.line(format!("  work     from {} to {}", output::text(it, "from"), output::text(it, "to")));
+        lines.push(format!("  maintenance  from {} to {}", output::text(it, "from"), output::text(it, "to")));
     }
     for change in it["changes"].as_array().into_iter().flatten().take(8) {
         let at = instant(&change["at"]).map(|at| context.out.at(at, now)).unwrap_or_default();
         let what = output::text(change, "what").replace('_', " ");
-        view.line(format!("  {at}  {what}: {}", output::text(change, "why")));
+        lines.push(format!("  {at}  {what}: {}", output::text(change, "why")));
     }
-    view.print(&context.out)
+    View::lines_of(it, lines).print(&context.out)
 }
 
-async fn list(context: &Context) -> Result<u8, Failure> {
-    let all = context.client.get_with("/api/v1/dependencies", &[("limit", "500".to_owned())]).await?;
+async fn list(context: &Context) -> Result<u8, CliError> {
+    let all = DEPENDENCIES.list(context).await?;
     let mut table = Table::new(&["NAME", "STATE", "RUNNING", "FAILED", "BLOCKED", "GUARDS"]);
     for it in output::items(&all) {
         table.rows.push(vec![
@@ -139,11 +111,9 @@ async fn list(context: &Context) -> Result<u8, Failure> {
             running(it).into(),
             it["failed"].to_string().into(),
             output::text(it, "blocked").into(),
-            parts(it).into(),
+            guards(it).into(),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(all, table);
-    let hint = "no dependencies: nothing outside holds tasks back; comeback dependency set HOST --gate --breaker";
-    if empty { view.with_hint(hint).print(&context.out) } else { view.print(&context.out) }
+    let hint = "no dependencies; create one: comeback dependency put HOST --gate --breaker";
+    View::table(all, table).hint_if_empty(hint).print(&context.out)
 }

@@ -1,4 +1,4 @@
-//! Doctor: looks at everything that can be looked at from here, and says of each whether it is well and what to do if not.
+//! `doctor`: checks configuration, server and database, with a remedy for each finding.
 
 mod database;
 mod server;
@@ -8,71 +8,82 @@ pub use server::SILENCE;
 use serde_json::json;
 
 use crate::args::DoctorArgs;
-use crate::config::Settings;
-use crate::failure::{Failure, code};
+use crate::config::ClientSettings;
+use crate::error::{CliError, code};
 use crate::output::{Cell, Output, Paint, View};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Well,
-    Look,
-    Ill,
+enum CheckStatus {
+    Ok,
+    Warning,
+    Error,
 }
 
-impl Verdict {
+impl CheckStatus {
     fn word(self) -> &'static str {
         match self {
-            Verdict::Well => "ok",
-            Verdict::Look => "warning",
-            Verdict::Ill => "error",
+            CheckStatus::Ok => "ok",
+            CheckStatus::Warning => "warning",
+            CheckStatus::Error => "error",
         }
     }
 
     fn mark(self) -> Cell {
         match self {
-            Verdict::Well => Cell::painted("✓", Paint::Green),
-            Verdict::Look => Cell::painted("!", Paint::Yellow),
-            Verdict::Ill => Cell::painted("✕", Paint::Red),
+            CheckStatus::Ok => Cell::painted("✓", Paint::Green),
+            CheckStatus::Warning => Cell::painted("!", Paint::Yellow),
+            CheckStatus::Error => Cell::painted("✕", Paint::Red),
         }
     }
 }
 
-struct Item {
+/// Result of one check.
+struct CheckResult {
     name: &'static str,
-    verdict: Verdict,
+    status: CheckStatus,
     words: String,
     remedy: Option<String>,
 }
 
-/// What was found so far.
+/// Results of all checks so far.
 #[derive(Default)]
-pub struct Chart {
-    items: Vec<Item>,
+pub struct Diagnosis {
+    items: Vec<CheckResult>,
 }
 
-impl Chart {
-    fn well(&mut self, name: &'static str, words: impl Into<String>) {
-        self.items.push(Item { name, verdict: Verdict::Well, words: words.into(), remedy: None });
+impl Diagnosis {
+    fn ok(&mut self, name: &'static str, words: impl Into<String>) {
+        self.items.push(CheckResult { name, status: CheckStatus::Ok, words: words.into(), remedy: None });
     }
 
-    fn look(&mut self, name: &'static str, words: impl Into<String>, remedy: impl Into<String>) {
-        self.items.push(Item { name, verdict: Verdict::Look, words: words.into(), remedy: Some(remedy.into()) });
+    fn warn(&mut self, name: &'static str, words: impl Into<String>, remedy: impl Into<String>) {
+        self.items.push(CheckResult {
+            name,
+            status: CheckStatus::Warning,
+            words: words.into(),
+            remedy: Some(remedy.into()),
+        });
     }
 
-    fn ill(&mut self, name: &'static str, words: impl Into<String>, remedy: impl Into<String>) {
-        self.items.push(Item { name, verdict: Verdict::Ill, words: words.into(), remedy: Some(remedy.into()) });
+    fn error(&mut self, name: &'static str, words: impl Into<String>, remedy: impl Into<String>) {
+        self.items.push(CheckResult {
+            name,
+            status: CheckStatus::Error,
+            words: words.into(),
+            remedy: Some(remedy.into()),
+        });
     }
 
     fn view(&self, out: &Output) -> View {
-        let worst = self.items.iter().any(|item| item.verdict != Verdict::Well);
+        let worst = self.items.iter().any(|item| item.status != CheckStatus::Ok);
         let mut view = View::new(json!({
             "healthy": !worst,
             "items": self.items.iter().map(|item| json!({
-                "name": item.name, "status": item.verdict.word(), "what": item.words, "do": item.remedy,
+                "name": item.name, "status": item.status.word(), "what": item.words, "do": item.remedy,
             })).collect::<Vec<_>>(),
         }));
         for item in &self.items {
-            view.line(format!("{} {:<11} {}", item.verdict.mark().show(out), item.name, item.words));
+            view.line(format!("{} {:<11} {}", item.status.mark().show(out), item.name, item.words));
             if let Some(remedy) = &item.remedy {
                 view.line(format!("  {:<11} do: {remedy}", ""));
             }
@@ -82,36 +93,36 @@ impl Chart {
     }
 }
 
-pub async fn run(out: &Output, settings: Result<Settings, Failure>, args: DoctorArgs) -> Result<u8, Failure> {
+pub async fn run(out: &Output, settings: Result<ClientSettings, CliError>, args: DoctorArgs) -> Result<u8, CliError> {
     let settings = settings?;
-    let mut chart = Chart::default();
-    configuration(&settings, &mut chart);
-    server::look(&settings, &mut chart).await;
-    database::look(args.db.as_deref(), &mut chart).await;
-    descriptors(&mut chart);
-    chart.view(out).print(out)
+    let mut diagnosis = Diagnosis::default();
+    configuration(&settings, &mut diagnosis);
+    server::check(&settings, &mut diagnosis).await;
+    database::check(args.db.as_deref(), &mut diagnosis).await;
+    descriptors(&mut diagnosis);
+    diagnosis.view(out).print(out)
 }
 
-fn configuration(settings: &Settings, chart: &mut Chart) {
+fn configuration(settings: &ClientSettings, diagnosis: &mut Diagnosis) {
     let profile = settings.profile.value.as_deref().map(|name| format!("profile {name}, ")).unwrap_or_default();
     let words = format!("{profile}server from {}", settings.server.origin);
     match settings.warnings.first().and_then(|warning| warning.trim_start_matches("warning: ").split_once("; do: ")) {
-        None => chart.well("config", words),
-        Some((what, remedy)) => chart.look("config", what, remedy),
+        None => diagnosis.ok("config", words),
+        Some((what, remedy)) => diagnosis.warn("config", what, remedy),
     }
 }
 
-/// A server that is started here gets the same limit: one per connection, one per worker that waits.
+/// Limit below which many connections and waiting workers can exhaust the file descriptors.
 const FEW_DESCRIPTORS: u64 = 4_096;
 
-fn descriptors(chart: &mut Chart) {
+fn descriptors(diagnosis: &mut Diagnosis) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     match limit.current {
         Some(few) if few < FEW_DESCRIPTORS => {
-            let words = format!("{few} open files at most; every connection is one");
-            chart.look("files", words, "ulimit -n 65536, before comeback serve");
+            let words = format!("limit of {few} open files; every connection needs one");
+            diagnosis.warn("files", words, "ulimit -n 65536, before comeback serve");
         }
-        Some(many) => chart.well("files", format!("{} open files at most", crate::output::grouped(many))),
-        None => chart.well("files", "as many open files as wanted"),
+        Some(many) => diagnosis.ok("files", format!("limit of {} open files", crate::output::grouped(many))),
+        None => diagnosis.ok("files", "no limit of open files"),
     }
 }

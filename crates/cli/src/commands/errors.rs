@@ -1,73 +1,63 @@
-//! Error groups: errors that look the same, and what is to be said of them.
+//! Error groups: similar errors and their triage.
 
 use serde_json::{Value, json};
 
 use super::Context;
 use super::numbers::percent;
+use super::resource::{Resource, object, pick};
 use crate::args::ErrorCommand;
-use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Paint, Table, View, say};
+use crate::error::{CliError, code};
+use crate::output::{self, Cell, Paint, Table, View, outln};
 
-pub async fn run(context: &Context, command: ErrorCommand) -> Result<u8, Failure> {
+const ERRORS: Resource = Resource { noun: "error", collection: "/api/v1/errors" };
+
+pub async fn run(context: &Context, command: ErrorCommand) -> Result<u8, CliError> {
     match command {
         ErrorCommand::List { state, kind, limit } => list(context, state, kind, limit).await,
         ErrorCommand::Get { fingerprint, within } => {
             let name = resolve(context, &fingerprint).await?;
-            let group = context.client.get_with(&address(&name), &[("within", within)]).await?;
-            shown(context, group).await
+            let group = context.client.get_with(&ERRORS.path(&name), &[("within", within)]).await;
+            show(context, group.map_err(|error| ERRORS.failure(&name, error))?).await
         }
         ErrorCommand::Resolve { fingerprint, note } => {
-            act(context, &fingerprint, json!({"action": "resolve"}), note, "resolved; it is marked when it comes again")
-                .await
+            act(
+                context,
+                &fingerprint,
+                json!({"action": "resolve"}),
+                note,
+                "resolved; it becomes regressed if it occurs again",
+            )
+            .await
         }
         ErrorCommand::Ignore { fingerprint, span, note } => {
             let words = span.as_ref().map_or("ignored".to_owned(), |span| format!("ignored for {span}"));
-            let mut body = json!({"action": "ignore"});
-            if let Some(span) = span {
-                body["for"] = span.into();
-            }
+            let body = object([("action", Some(json!("ignore"))), ("for", span.map(Value::from))]);
             act(context, &fingerprint, body, note, &words).await
         }
         ErrorCommand::Open { fingerprint, note } => {
-            act(context, &fingerprint, json!({"action": "open"}), note, "open again").await
+            act(context, &fingerprint, json!({"action": "open"}), note, "reopened").await
         }
         ErrorCommand::Classify { fingerprint, class, note } => {
             let words = match class.as_str() {
-                "policy" => "what its policies think of it counts again".to_owned(),
-                class => format!("from now on it is {class}, whatever a policy thinks"),
+                "policy" => "override removed; policies classify it again".to_owned(),
+                class => format!("classified as {class} from now on, whatever the policy says"),
             };
             act(context, &fingerprint, json!({"action": "classify", "class": class}), note, &words).await
         }
         ErrorCommand::Note { fingerprint, note } => {
-            act(context, &fingerprint, json!({"action": "note"}), Some(note), "noted").await
+            act(context, &fingerprint, json!({"action": "note"}), Some(note), "note saved").await
         }
     }
 }
 
-fn address(name: &str) -> String {
-    format!("/api/v1/errors/{}", super::escaped(name))
-}
-
-/// A whole fingerprint, or the beginning of one.
-async fn resolve(context: &Context, text: &str) -> Result<String, Failure> {
-    let unknown = || {
-        Failure::new(code::NOT_FOUND, format!("there is no error group `{text}`"))
-            .why("no error with such a fingerprint was seen")
-            .remedy("comeback errors list")
-    };
+/// The fingerprint that `text` is, or starts.
+async fn resolve(context: &Context, text: &str) -> Result<String, CliError> {
     if text.len() >= 16 {
         return Ok(text.to_owned());
     }
-    let listed = context.client.get_with("/api/v1/errors", &[("limit", "500".to_owned())]).await?;
-    let found: Vec<&str> =
-        output::items(&listed).map(|it| output::text(it, "fingerprint")).filter(|it| it.starts_with(text)).collect();
-    match found.as_slice() {
-        [one] => Ok((*one).to_owned()),
-        [] => Err(unknown()),
-        many => Err(Failure::new(code::USAGE, format!("`{text}` stands for {} groups", many.len()))
-            .why(format!("among them {}", many[..2].join(", ")))
-            .remedy("say more of the fingerprint")),
-    }
+    let listed = ERRORS.list(context).await?;
+    let found = output::items(&listed).map(|it| output::text(it, "fingerprint")).filter(|it| it.starts_with(text));
+    pick(ERRORS.noun, text, found.collect())
 }
 
 async fn act(
@@ -76,21 +66,22 @@ async fn act(
     mut body: Value,
     note: Option<String>,
     words: &str,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let name = resolve(context, fingerprint).await?;
     if let Some(note) = note {
         body["note"] = note.into();
     }
-    let group = context.client.post(&address(&name), &body).await?;
+    let group = context.client.post(&ERRORS.path(&name), &body).await;
+    let group = group.map_err(|error| ERRORS.failure(&name, error))?;
     if context.out.is_json() {
         context.out.json(&group);
     } else {
-        say!("{} {}: {words}", output::text(&group, "kind"), output::text(&group, "title"));
+        outln!("{} {}: {words}", output::text(&group, "kind"), output::text(&group, "title"));
     }
     Ok(code::OK)
 }
 
-fn standing(group: &Value) -> Cell {
+fn triage(group: &Value) -> Cell {
     match output::text(group, "state") {
         "regressed" => Cell::painted("↺ regressed", Paint::Red),
         "resolved" => Cell::painted("✓ resolved", Paint::Green),
@@ -108,11 +99,11 @@ fn sparkline(series: &Value) -> String {
     counts.iter().map(bar).collect()
 }
 
-async fn list(context: &Context, state: Option<String>, kind: Option<String>, limit: u32) -> Result<u8, Failure> {
+async fn list(context: &Context, state: Option<String>, kind: Option<String>, limit: u32) -> Result<u8, CliError> {
     let mut query = vec![("limit", limit.to_string())];
     query.extend(state.map(|state| ("state", state)));
     query.extend(kind.map(|kind| ("kind", kind)));
-    let groups = context.client.get_with("/api/v1/errors", &query).await?;
+    let groups = context.client.get_with(ERRORS.collection, &query).await?;
     let now = context.now().await?;
     let mut head = vec!["FINGERPRINT", "STATE", "KIND", "ERROR", "CLASS", "OPEN", "SEEN", "HELPED", "LAST"];
     if context.out.terminal {
@@ -122,10 +113,10 @@ async fn list(context: &Context, state: Option<String>, kind: Option<String>, li
     for it in output::items(&groups) {
         let class = it["reclassified"]
             .as_str()
-            .map_or_else(|| output::text(it, "class").to_owned(), |said| format!("{said} (said so)"));
+            .map_or_else(|| output::text(it, "class").to_owned(), |class| format!("{class} (override)"));
         let mut row = vec![
             output::text(it, "fingerprint").into(),
-            standing(it),
+            triage(it),
             output::text(it, "kind").into(),
             title(it).into(),
             class.into(),
@@ -139,15 +130,10 @@ async fn list(context: &Context, state: Option<String>, kind: Option<String>, li
         }
         table.rows.push(row);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(groups, table);
-    if empty {
-        return view.with_hint("no errors: groups appear with the first failed attempt").print(&context.out);
-    }
-    view.print(&context.out)
+    View::table(groups, table).hint_if_empty("no errors; a failed attempt creates a group").print(&context.out)
 }
 
-/// With the status or the type in front, where there is one.
+/// The title with the HTTP status or the error type in front.
 fn title(group: &Value) -> String {
     let title = output::text(group, "title");
     match (group["status"].as_u64(), group["type"].as_str()) {
@@ -157,12 +143,12 @@ fn title(group: &Value) -> String {
     }
 }
 
-async fn shown(context: &Context, group: Value) -> Result<u8, Failure> {
+async fn show(context: &Context, group: Value) -> Result<u8, CliError> {
     let now = context.now().await?;
     let mut view = View::new(group.clone());
     let out = &context.out;
     let text = |name: &str| output::text(&group, name);
-    view.line(format!("{}  {}  {}", standing(&group).show(out), text("kind"), title(&group)));
+    view.line(format!("{}  {}  {}", triage(&group).show(out), text("kind"), title(&group)));
     let at = |name: &str| output::instant(&group[name]).map(|at| out.at(at, now)).unwrap_or_default();
     view.line(format!(
         "  seen     {}, first {}, last {}",
@@ -171,12 +157,12 @@ async fn shown(context: &Context, group: Value) -> Result<u8, Failure> {
         at("last_seen")
     ));
     let class = match group["reclassified"].as_str() {
-        Some(said) => format!("{said}, because {} said so", group["by"].as_str().unwrap_or("somebody")),
+        Some(class) => format!("{class}, set by {}", group["by"].as_str().unwrap_or("an operator")),
         None => text("class").to_owned(),
     };
     view.line(format!("  class    {class}"));
     view.line(format!(
-        "  tasks    {} open now, {} came back   comeback task list {}",
+        "  tasks    {} open now, {} recovered   comeback task list {}",
         group["open"],
         group["recovered"],
         text("filter")
@@ -195,6 +181,6 @@ async fn shown(context: &Context, group: Value) -> Result<u8, Failure> {
         ));
     }
     let name = text("fingerprint");
-    view.line(format!("  do       comeback errors resolve {name}      comeback errors classify {name} final"));
+    view.line(format!("  do       comeback error resolve {name}      comeback error classify {name} final"));
     view.print(out)
 }

@@ -1,7 +1,7 @@
-//! Help: about a command, or about what all commands share.
+//! `help`: a command, or a topic.
 
-use crate::failure::{Failure, code};
-use crate::output::say;
+use crate::error::{CliError, code};
+use crate::output::outln;
 
 const TOPICS: [(&str, &str); 4] = [
     ("filters", include_str!("help/filters.txt")),
@@ -10,11 +10,11 @@ const TOPICS: [(&str, &str); 4] = [
     ("environment", include_str!("help/environment.txt")),
 ];
 
-pub fn run(about: &[String]) -> Result<u8, Failure> {
+pub fn run(about: &[String]) -> Result<u8, CliError> {
     if let [topic] = about
         && let Some((_, text)) = TOPICS.iter().find(|(name, _)| name == topic)
     {
-        say!("{}", text.trim_end());
+        outln!("{}", text.trim_end());
         return Ok(code::OK);
     }
     let mut command = crate::args::command();
@@ -22,11 +22,11 @@ pub fn run(about: &[String]) -> Result<u8, Failure> {
         let found = command.find_subcommand(name).cloned();
         command = found.ok_or_else(|| {
             let topics: Vec<&str> = TOPICS.iter().map(|(name, _)| *name).collect();
-            Failure::new(code::USAGE, format!("there is no help about `{}`", about.join(" ")))
-                .why(format!("there are topics ({}) and commands", topics.join(", ")))
+            CliError::new(code::USAGE, format!("no help for `{}`", about.join(" ")))
+                .why(format!("topics are {}; all else is a command", topics.join(", ")))
                 .remedy("comeback help")
         })?;
     }
-    say!("{}", command.render_help().to_string().trim_end());
+    outln!("{}", command.render_help().to_string().trim_end());
     Ok(code::OK)
 }

@@ -1,4 +1,4 @@
-//! API keys: by the server, or on the database itself while there is no server to ask.
+//! API keys, through the server or directly in the database.
 
 use std::net::IpAddr;
 
@@ -10,78 +10,67 @@ use comeback_server::auth::{Keys, Made, NewKey, Role, Terms, default_namespace, 
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use super::resource::{Resource, object, pick};
 use super::{Context, broken};
 use crate::args::KeyCommand;
-use crate::failure::{Failure, code};
-use crate::output::{self, Output, Table, View, say};
+use crate::error::{CliError, code};
+use crate::output::{self, Output, Table, View, outln};
 
-pub async fn run(context: impl Fn() -> Result<Context, Failure>, command: KeyCommand) -> Result<u8, Failure> {
+const KEYS: Resource = Resource { noun: "key", collection: "/api/v1/keys" };
+
+pub async fn run(context: impl Fn() -> Result<Context, CliError>, command: KeyCommand) -> Result<u8, CliError> {
     match command {
         KeyCommand::Create { role, name, expires_in, queues, kinds, addresses, for_namespace, db: Some(db) } => {
             let valid_for = expires_in.as_deref().map(Millis::parse).transpose();
-            let valid_for = valid_for.map_err(|error| Failure::new(code::USAGE, error.to_string()))?;
+            let valid_for = valid_for.map_err(|error| CliError::new(code::USAGE, error.to_string()))?;
             let terms = terms(queues, kinds, &addresses)?;
             create_offline(&Place::named(&db), &role, name, for_namespace, valid_for, terms).await
         }
         KeyCommand::Create { role, name, expires_in, queues, kinds, addresses, for_namespace, db: None } => {
             let context = context()?;
-            let fields = [("name", name), ("expires_in", expires_in), ("namespace", for_namespace)];
-            let mut body = json!({"role": role});
-            for (field, values) in [("queues", queues), ("kinds", kinds), ("allowed_addresses", addresses)] {
-                if !values.is_empty() {
-                    body[field] = values.into();
-                }
-            }
-            for (field, value) in fields {
-                if let Some(value) = value {
-                    body[field] = value.into();
-                }
-            }
-            show_new(&context.out, &context.client.post("/api/v1/keys", &body).await?);
+            let list = |values: Vec<String>| Some(values).filter(|values| !values.is_empty()).map(Value::from);
+            let body = object([
+                ("role", Some(role.into())),
+                ("queues", list(queues)),
+                ("kinds", list(kinds)),
+                ("allowed_addresses", list(addresses)),
+                ("name", name.map(Value::from)),
+                ("expires_in", expires_in.map(Value::from)),
+                ("namespace", for_namespace.map(Value::from)),
+            ]);
+            show_new(&context.out, &context.client.post(KEYS.collection, &body).await?);
             Ok(code::OK)
         }
         KeyCommand::List => list(&context()?).await,
         KeyCommand::Rotate { id, overlap, expires_in } => {
             let context = context()?;
             let id = resolve(&context, &id).await?;
-            let mut body = json!({"overlap": overlap});
-            if let Some(span) = expires_in {
-                body["expires_in"] = span.into();
-            }
-            show_new(&context.out, &context.client.post(&format!("/api/v1/keys/{id}/rotate"), &body).await?);
+            let body = object([("overlap", Some(json!(overlap))), ("expires_in", expires_in.map(Value::from))]);
+            show_new(&context.out, &KEYS.act(&context, &id, "rotate", &body).await?);
             if !context.out.is_json() {
-                output::aside!("{id} stays good for {overlap}, or until it expires.");
+                output::errln!("{id} stays valid for {overlap}, or until it expires.");
             }
             Ok(code::OK)
         }
         KeyCommand::Revoke { id } => {
             let context = context()?;
             let id = resolve(&context, &id).await?;
-            context.client.delete(&format!("/api/v1/keys/{id}")).await?;
-            say!("{id} is revoked");
+            KEYS.delete(&context, &id).await?;
+            outln!("key {id} revoked");
             Ok(code::OK)
         }
     }
 }
 
-/// A whole id, or the beginning of one.
-async fn resolve(context: &Context, text: &str) -> Result<String, Failure> {
-    let keys = context.client.get("/api/v1/keys").await?;
-    let ids: Vec<&str> = output::items(&keys).map(|key| output::text(key, "id")).collect();
-    let found: Vec<&&str> = ids.iter().filter(|id| id.starts_with(text) && !text.is_empty()).collect();
-    match found.as_slice() {
-        [one] => Ok((**one).to_owned()),
-        [] => Err(Failure::new(code::NOT_FOUND, format!("there is no key `{text}`")).remedy("comeback key list")),
-        _ if ids.contains(&text) => Ok(text.to_owned()),
-        many => {
-            Err(Failure::new(code::USAGE, format!("`{text}` stands for {} keys", many.len()))
-                .remedy("say more of the id"))
-        }
-    }
+/// The id that `text` is, or starts.
+async fn resolve(context: &Context, text: &str) -> Result<String, CliError> {
+    let keys = context.client.get(KEYS.collection).await?;
+    let found = output::items(&keys).map(|key| output::text(key, "id")).filter(|id| id.starts_with(text));
+    pick(KEYS.noun, text, if text.is_empty() { Vec::new() } else { found.collect() })
 }
 
-async fn list(context: &Context) -> Result<u8, Failure> {
-    let keys = context.client.get("/api/v1/keys").await?;
+async fn list(context: &Context) -> Result<u8, CliError> {
+    let keys = context.client.get(KEYS.collection).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["ID", "ROLE", "NAMESPACE", "STATE", "CREATED", "EXPIRES", "NAME"]);
     for it in output::items(&keys) {
@@ -104,28 +93,28 @@ async fn list(context: &Context) -> Result<u8, Failure> {
             text("name"),
         ]);
     }
-    let empty = table.rows.is_empty();
     let is_ending = |it: &&Value| it["expires_soon"] == true && it["replaced_by"].is_null();
     let ending = output::items(&keys).filter(is_ending).count() as u64;
     let view = View::table(keys, table);
     if ending > 0 {
-        let hint = format!("{} within 14 days: comeback key rotate ID", ends(ending));
+        let hint = format!("{} within 14 days; replace them: comeback key rotate ID", expire(ending));
         return view.with_hint(hint).print(&context.out);
     }
-    let hint = "no keys: everybody on this machine may do everything; comeback key create --role admin";
-    if empty { view.with_hint(hint).print(&context.out) } else { view.print(&context.out) }
+    let hint = "no keys: anyone on this host is admin; create one: comeback key create --role admin";
+    view.hint_if_empty(hint).print(&context.out)
 }
 
-/// How many keys end.
-pub fn ends(count: u64) -> String {
-    format!("{} {}", output::plural(count, "key"), if count == 1 { "ends" } else { "end" })
+/// `1 key expires`, `2 keys expire`.
+pub fn expire(count: u64) -> String {
+    format!("{} {}", output::plural(count, "key"), if count == 1 { "expires" } else { "expire" })
 }
 
-/// What a key is limited to.
-fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<Terms, Failure> {
+/// The restrictions of a new key.
+fn terms(queues: Vec<String>, kinds: Vec<String>, addresses: &[String]) -> Result<Terms, CliError> {
     let read = |text: &String| {
         let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
-        network.ok_or_else(|| Failure::new(code::USAGE, format!("`{text}` is no network")).remedy("--from 10.0.0.0/8"))
+        network
+            .ok_or_else(|| CliError::new(code::USAGE, format!("invalid network `{text}`")).remedy("--from 10.0.0.0/8"))
     };
     let allowed_addresses = addresses.iter().map(read).collect::<Result<_, _>>()?;
     Ok(Terms { queues: NamePatterns::new(queues), kinds: NamePatterns::new(kinds), allowed_addresses, replaces: None })
@@ -136,15 +125,15 @@ fn show_new(out: &Output, key: &Value) {
         out.json(key);
         return;
     }
-    say!("{}", output::text(key, "key"));
-    output::aside!(
+    outln!("{}", output::text(key, "key"));
+    output::errln!(
         "role {}, namespace {}. This is the only time the key is shown.",
         output::text(key, "role"),
         output::text(key, "namespace")
     );
 }
 
-/// The first key, before a server may listen to others.
+/// Creates a key without a server: the first one, before a server may listen on a public address.
 async fn create_offline(
     place: &Place,
     role: &str,
@@ -152,14 +141,14 @@ async fn create_offline(
     namespace: Option<String>,
     valid_for: Option<Millis>,
     terms: Terms,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let role = Role::from_word(role).ok_or_else(|| {
-        Failure::new(code::USAGE, format!("`{role}` is no role"))
+        CliError::new(code::USAGE, format!("unknown role `{role}`"))
             .remedy("--role viewer, worker, submitter, operator or admin")
     })?;
     if terms.is_scoped() && !matches!(role, Role::Worker | Role::Submitter) {
-        let why = "only the keys of workers and submitters can be limited to queues or kinds";
-        return Err(Failure::new(code::USAGE, why).remedy("--role worker, or --role submitter"));
+        let why = "only worker and submitter keys can be restricted to queues or kinds";
+        return Err(CliError::new(code::USAGE, why).remedy("--role worker, or --role submitter"));
     }
     let store = place.open().await.map_err(|error| broken(place, &error))?;
     let namespace = namespace.unwrap_or_else(|| default_namespace(role).into());
@@ -168,10 +157,10 @@ async fn create_offline(
     let (id, now) = (key_id(None).map_err(|error| broken(place, &error))?, SystemClock::new().now());
     let made = Keys::default().create_as(&*store, id, new, terms, u64::MAX, &by, now).await;
     let Made::Key(_, secret) = made.map_err(|error| broken(place, &error))? else {
-        let why = "an active key of this namespace has this name, or a key for `*` has it";
-        return Err(Failure::new(code::USAGE, why).remedy("choose another --name"));
+        let why = "an active key of this namespace, or of `*`, has this name already";
+        return Err(CliError::new(code::USAGE, why).remedy("choose another --name"));
     };
-    say!("{secret}");
-    crate::output::aside!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
+    outln!("{secret}");
+    crate::output::errln!("role {}, namespace {namespace}. This is the only time the key is shown.", role.word());
     Ok(code::OK)
 }

@@ -1,4 +1,4 @@
-//! One file per noun.
+//! The commands, one file per noun.
 
 mod accounts;
 mod alert;
@@ -20,6 +20,7 @@ mod offline;
 mod operations;
 mod policy;
 mod query;
+mod resource;
 mod rules;
 mod run;
 mod schedule;
@@ -40,71 +41,57 @@ use serde_json::Value;
 
 use crate::args::{Arguments, Command, Global, LoopCommand, TaskCommand};
 use crate::complete;
-use crate::config::{Said, Settings};
-use crate::failure::{Failure, code};
+use crate::config::{ClientSettings, ConfigSources};
+use crate::error::{CliError, code};
 use crate::output::{self, Output, instant};
-use serve::Beside;
+use serve::ServeExtras;
 
-/// What every command that talks to a server has.
+/// Client and output of a command that talks to a server.
 pub struct Context {
     pub client: Client,
     pub out: Output,
 }
 
 impl Context {
-    fn new(global: &Global, settings: &Settings) -> Result<Context, Failure> {
+    fn new(global: &Global, settings: &ClientSettings) -> Result<Context, CliError> {
         for warning in &settings.warnings {
-            output::aside!("{warning}");
+            output::errln!("{warning}");
         }
         let (key, namespace) = (settings.key.value.clone(), settings.namespace.value.clone());
         let client = Client::new(settings.server())?.with_key(key).in_namespace(namespace);
         Ok(Context { client, out: Output::new(global) })
     }
 
-    /// What time it is at the server: relative times are its to say.
-    pub async fn now(&self) -> Result<Timestamp, Failure> {
+    /// The time of the server, which relative times refer to.
+    pub async fn now(&self) -> Result<Timestamp, CliError> {
         let clock = self.client.get("/api/v1/clock").await?;
-        instant(&clock["now"]).ok_or_else(|| Failure::new(code::FAILED, "the server does not say what time it is"))
+        instant(&clock["now"]).ok_or_else(|| CliError::new(code::FAILED, "the server did not return its time"))
     }
 
-    /// A whole id, or either end of one.
-    pub async fn resolve(&self, text: &str) -> Result<String, Failure> {
+    /// The task id that `text` is, or abbreviates.
+    pub async fn resolve(&self, text: &str) -> Result<String, CliError> {
         if uuid::Uuid::try_parse(text).is_ok() {
             return Ok(text.to_owned());
         }
-        let bare: String = text.trim_start_matches("tsk_").to_ascii_lowercase().chars().filter(|c| *c != '-').collect();
-        let unknown =
-            || Failure::new(code::NOT_FOUND, format!("there is no task `{text}`")).remedy("comeback task list");
-        if bare.is_empty() || !bare.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(unknown().why("an id is made of the digits 0 to 9 and a to f"));
+        let digits = resource::digits(text);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(resource::missing("task", text).why("an id is made of the digits 0 to 9 and a to f"));
         }
-        let listed = self.client.get_with("/api/v1/tasks", &[("q", bare.clone()), ("limit", "500".into())]).await?;
-        let is_end = |item: &&Value| {
-            let id: String = output::text(item, "id").chars().filter(|c| *c != '-').collect();
-            id.ends_with(&bare) || id.starts_with(&bare)
-        };
-        let found: Vec<&Value> = output::items(&listed).filter(is_end).collect();
-        match found.as_slice() {
-            [one] => Ok(output::text(one, "id").to_owned()),
-            [] => Err(unknown()),
-            many => {
-                let few: Vec<String> = many.iter().take(3).map(|it| output::short(&it["id"])).collect();
-                Err(Failure::new(code::USAGE, format!("`{text}` stands for {} tasks", many.len()))
-                    .why(format!("among them {}", few.join(", ")))
-                    .remedy("say more of the id"))
-            }
-        }
+        let listed = self.client.get_with("/api/v1/tasks", &[("q", digits), ("limit", "500".into())]).await?;
+        let found = output::items(&listed).map(|it| output::text(it, "id"));
+        resource::pick("task", text, found.filter(|id| resource::abbreviates(text, id)).collect())
     }
 }
 
-pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failure> {
+/// Runs the command and returns its exit code.
+pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, CliError> {
     let global = arguments.global;
-    let settings = || Settings::find(&Said { global: &global, matches });
+    let settings = || ClientSettings::find(&ConfigSources { global: &global, matches });
     let context = || Context::new(&global, &settings()?);
     let out = || Output::new(&global);
     match arguments.command {
         Command::Demo(args) => demo::run(&global, args).await,
-        Command::Serve(args) => serve::run(args, Beside::default()).await,
+        Command::Serve(args) => serve::run(args, ServeExtras::default()).await,
         Command::Daemon(args) => daemon::run(args).await,
         Command::Enqueue(args) => enqueue::run(&context()?, args).await,
         Command::Run(args) => run::run(&context()?, args).await,
@@ -147,42 +134,25 @@ pub async fn run(arguments: Arguments, matches: &ArgMatches) -> Result<u8, Failu
     }
 }
 
-/// What to say where the server knows no thing of this sort under a name.
-fn unknown(what: &str, name: &str, error: comeback_client::Error) -> Failure {
-    let is_none = |problem: &comeback_client::Problem| problem.kind == "not-found" && problem.detail.contains(what);
-    match error.problem().is_some_and(is_none) {
-        true => Failure::new(code::NOT_FOUND, format!("there is no {what} `{name}`"))
-            .remedy(format!("comeback {what} list")),
-        false => error.into(),
-    }
-}
-
-/// A name as a part of an address.
-pub fn escaped(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    let escaped = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    name.bytes().map(escaped).collect()
-}
-
 /// A policy as it is typed: JSON, a number, or the short form.
 pub fn typed_policy(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
-/// A database that cannot be used, in words that help.
-pub fn broken(place: &Place, error: &StoreError) -> Failure {
-    let failure = Failure::new(code::FAILED, format!("{place} cannot be used")).why(error.to_string());
+/// Error for a database that cannot be used, with a remedy.
+pub fn broken(place: &Place, error: &StoreError) -> CliError {
+    let failure = CliError::new(code::FAILED, format!("cannot use {place}")).why(error.to_string());
     match (error, place) {
         (StoreError::Locked(_), _) => failure
             .why("another comeback process has it open")
             .remedy("stop that one, or run several on PostgreSQL: --db postgres://…"),
         (StoreError::Schema(words), _) if !words.contains("db migrate") => {
-            failure.remedy("use the version that made it, or a newer one")
+            failure.remedy("use the version that created it, or a newer one")
         }
         (StoreError::Unavailable(_) | StoreError::Unknown(_), Place::Server(_)) => {
-            failure.remedy("check that PostgreSQL runs there and lets you in")
+            failure.remedy("check that PostgreSQL is running there and accepts the login")
         }
-        (StoreError::Unavailable(_), Place::File(_)) => failure.remedy("check that the folder is there and yours"),
+        (StoreError::Unavailable(_), Place::File(_)) => failure.remedy("check that the folder exists and is writable"),
         (StoreError::Corrupt(_), Place::File(_)) => failure.remedy("restore a backup, or name another file: --db FILE"),
         _ => failure,
     }

@@ -1,23 +1,24 @@
-//! Numbers: how many tasks there are in each state, what retrying came to, and what is due when.
+//! `stats` and `upcoming`: tasks by state, retry statistics, and due times.
 
 use comeback_core::Millis;
 use serde_json::{Value, json};
 
 use super::Context;
 use super::status::all_held;
-use crate::args::{StatsArgs, Watch};
-use crate::failure::{Failure, code};
+use crate::args::{StatsArgs, WatchArgs};
+use crate::error::{CliError, code};
 use crate::output::{self, Table, View, instant};
 use crate::watch;
 
-pub async fn stats(context: &Context, args: StatsArgs) -> Result<u8, Failure> {
+/// `stats`: tasks by state, or retry statistics.
+pub async fn stats(context: &Context, args: StatsArgs) -> Result<u8, CliError> {
     match &args.by {
         None => states(context, &args.watch).await,
         Some(by) => retries(context, by, &args).await,
     }
 }
 
-/// A share with of how many it is one: alone it says too little.
+/// A rate with its sample size, such as `80% of 746`.
 pub fn percent(rate: &Value) -> String {
     let n = rate["n"].as_u64().unwrap_or(0);
     rate["rate"]
@@ -25,8 +26,8 @@ pub fn percent(rate: &Value) -> String {
         .map_or_else(|| "-".to_owned(), |rate| format!("{:.0}% of {}", rate * 100.0, output::grouped(n)))
 }
 
-/// What retrying came to.
-async fn retries(context: &Context, by: &str, args: &StatsArgs) -> Result<u8, Failure> {
+/// Retry statistics by a dimension.
+async fn retries(context: &Context, by: &str, args: &StatsArgs) -> Result<u8, CliError> {
     let mut query = vec![("by", by.replace("error", "fingerprint")), ("within", args.within.clone())];
     let only = [("kind", &args.kind), ("queue", &args.queue), ("dependency", &args.dependency)];
     query.extend(only.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))));
@@ -69,7 +70,7 @@ async fn retries(context: &Context, by: &str, args: &StatsArgs) -> Result<u8, Fa
     .await
 }
 
-async fn states(context: &Context, watch: &Watch) -> Result<u8, Failure> {
+async fn states(context: &Context, watch: &WatchArgs) -> Result<u8, CliError> {
     watch::show(&context.out, watch, || async {
         let stats = context.client.get("/api/v1/stats").await?;
         let mut table = Table::new(&["STATE", "TASKS"]);
@@ -85,14 +86,16 @@ async fn states(context: &Context, watch: &Watch) -> Result<u8, Failure> {
     .await
 }
 
-/// As long as the longest bar is.
+/// Length of the longest bar.
 const BAR: u64 = 40;
 
-pub async fn upcoming(context: &Context, within: String, bucket: String, watch: &Watch) -> Result<u8, Failure> {
+/// `upcoming`: due tasks per time bucket.
+pub async fn upcoming(context: &Context, within: String, bucket: String, watch: &WatchArgs) -> Result<u8, CliError> {
     let (out, query) = (&context.out, [("within", within), ("bucket", bucket)]);
     watch::show(out, watch, || async {
         let coming = context.client.get_with("/api/v1/upcoming", &query).await?;
-        let now = instant(&coming["now"]).ok_or_else(|| Failure::new(code::FAILED, "the server does not say when"))?;
+        let now =
+            instant(&coming["now"]).ok_or_else(|| CliError::new(code::FAILED, "the server did not return its time"))?;
         let buckets = || coming["buckets"].as_array().into_iter().flatten();
         let most = buckets().filter_map(|it| it["count"].as_u64()).max().unwrap_or(1).max(1);
         let mut table = Table::new(if out.terminal { &["FROM", "DUE", ""] } else { &["FROM", "DUE"] });

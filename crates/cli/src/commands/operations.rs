@@ -1,68 +1,42 @@
-//! Bulk operations: begun with a filter, followed, stopped and taken back.
+//! Bulk operations: started with a filter, followed, aborted and undone.
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Context;
-use super::db::progress::Progress;
-use crate::args::{Many, OperationCommand};
+use super::db::progress::ProgressLine;
+use super::resource::{Resource, object};
+use crate::args::{BulkArgs, OperationCommand};
 use crate::confirm;
-use crate::failure::{Failure, code};
-use crate::output::{self, Table, View, say};
+use crate::error::{CliError, code};
+use crate::output::{self, Table, View, outln};
 use crate::watch;
 
-const LOOK: Duration = Duration::from_millis(250);
+const OPERATIONS: Resource = Resource { noun: "operation", collection: "/api/v1/operations" };
+/// Polling interval while following one.
+const POLL: Duration = Duration::from_millis(250);
 
-pub async fn run(context: &Context, command: OperationCommand) -> Result<u8, Failure> {
+pub async fn run(context: &Context, command: OperationCommand) -> Result<u8, CliError> {
     match command {
         OperationCommand::List { limit, watch } => watch::show(&context.out, &watch, || list(context, limit)).await,
         OperationCommand::Get { id, watch } => {
-            let id = find(context, &id).await?;
-            watch::show(&context.out, &watch, || async { Ok(detail(&get(context, &id).await?)) }).await
+            let id = OPERATIONS.resolve(context, &id).await?;
+            watch::show(&context.out, &watch, || async { Ok(detail(&OPERATIONS.get(context, &id).await?)) }).await
         }
-        OperationCommand::Abort { id, note } => turn(context, &id, "abort", note.note).await,
-        OperationCommand::Undo { id, note } => turn(context, &id, "undo", note.note).await,
+        OperationCommand::Abort { id, note } => act(context, &id, "abort", note.note).await,
+        OperationCommand::Undo { id, note } => act(context, &id, "undo", note.note).await,
     }
 }
 
-async fn get(context: &Context, id: &str) -> Result<Value, Failure> {
-    Ok(context.client.get(&format!("/api/v1/operations/{id}")).await?)
+async fn act(context: &Context, id: &str, verb: &str, note: Option<String>) -> Result<u8, CliError> {
+    let id = OPERATIONS.resolve(context, id).await?;
+    let changed = OPERATIONS.act(context, &id, verb, &object([("note", note.map(Value::from))])).await?;
+    detail(&changed).print(&context.out)
 }
 
-async fn turn(context: &Context, id: &str, verb: &str, note: Option<String>) -> Result<u8, Failure> {
-    let id = find(context, id).await?;
-    let body: Map<String, Value> = note.map(|note| ("note".to_owned(), note.into())).into_iter().collect();
-    let turned = context.client.post(&format!("/api/v1/operations/{id}/{verb}"), &json!(body)).await?;
-    detail(&turned).print(&context.out)
-}
-
-/// A whole id, or either end of one of the newest.
-async fn find(context: &Context, text: &str) -> Result<String, Failure> {
-    if uuid::Uuid::try_parse(text).is_ok() {
-        return Ok(text.to_owned());
-    }
-    let listed = context.client.get_with("/api/v1/operations", &[("limit", "500".to_owned())]).await?;
-    let bare = |text: &str| text.to_ascii_lowercase().replace('-', "");
-    let is_end = |it: &&Value| {
-        let id = bare(output::text(it, "id"));
-        id.ends_with(&bare(text)) || id.starts_with(&bare(text))
-    };
-    let found: Vec<&Value> = output::items(&listed).filter(is_end).collect();
-    match found.as_slice() {
-        [one] => Ok(output::text(one, "id").to_owned()),
-        [] => {
-            Err(Failure::new(code::NOT_FOUND, format!("there is no operation `{text}`"))
-                .remedy("comeback operation list"))
-        }
-        many => Err(Failure::new(code::USAGE, format!("`{text}` stands for {} operations", many.len()))
-            .why("both ends of an id can be said, and this is of more than one")
-            .remedy("say more of the id")),
-    }
-}
-
-async fn list(context: &Context, limit: u32) -> Result<View, Failure> {
-    let listed = context.client.get_with("/api/v1/operations", &[("limit", limit.to_string())]).await?;
+async fn list(context: &Context, limit: u32) -> Result<View, CliError> {
+    let listed = context.client.get_with(OPERATIONS.collection, &[("limit", limit.to_string())]).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["ID", "ACTION", "STATE", "DONE", "OF", "AGE", "FILTER", "NOTE"]);
     for it in output::items(&listed) {
@@ -77,13 +51,8 @@ async fn list(context: &Context, limit: u32) -> Result<View, Failure> {
             output::text(it, "note").into(),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(listed, table);
-    Ok(if empty {
-        view.with_hint("no operations yet; comeback task retry --filter state:dead --dry-run")
-    } else {
-        view
-    })
+    let hint = "no operations yet; try one: comeback task retry --filter state:dead --dry-run";
+    Ok(View::table(listed, table).hint_if_empty(hint))
 }
 
 fn detail(it: &Value) -> View {
@@ -100,80 +69,79 @@ fn detail(it: &Value) -> View {
         view.line(format!("{id}  {action}  {state}   {} of {} done", number("done"), number("matched")));
     }
     for part in it["excluded"].as_array().into_iter().flatten() {
-        view.line(format!("  left out  {}", group(part)));
+        view.line(format!("  skipped   {}", skipped(part)));
     }
     if let Some(wave) = it["wave"]["number"].as_u64() {
-        view.line(format!("  wave {wave} of {} tasks is under way", it["wave"]["tasks"]));
+        view.line(format!("  wave {wave} of {} tasks is running", it["wave"]["tasks"]));
     }
     for wave in it["waves_done"].as_array().into_iter().flatten() {
         view.line(format!(
-            "  wave {}: {} succeeded, {} failed, {} of them alike",
+            "  wave {}: {} succeeded, {} failed, {} of them with the same error",
             wave["number"], wave["succeeded"], wave["failed"], wave["alike"]
         ));
     }
     if matches!(state, "undoing" | "undone") {
-        view.line(format!("  taken back  {}", number("undone")));
+        view.line(format!("  undone    {}", number("undone")));
     }
     for part in it["kept"].as_array().into_iter().flatten() {
-        view.line(format!("  kept  {}", group(part)));
+        view.line(format!("  kept      {}", skipped(part)));
     }
     view
 }
 
-/// How many, why, and one of them.
-fn group(part: &Value) -> String {
+/// Count and reason of a group of skipped tasks, with an example.
+fn skipped(part: &Value) -> String {
     let why = match (output::text(part, "reason"), part["state"].as_str()) {
         ("wrong_state", Some(state)) => format!("are {state}"),
         ("no_credits", _) => "have an account with too few credits".to_owned(),
-        ("deadline_passed", _) => "would be past their deadline".to_owned(),
-        ("not_found", _) => "are not there".to_owned(),
+        ("deadline_passed", _) => "would miss their deadline".to_owned(),
+        ("not_found", _) => "do not exist".to_owned(),
         ("key_taken", _) => "have a dedupe key that another open task holds".to_owned(),
-        ("conflict", _) => "were changed by somebody else all the time".to_owned(),
-        ("started", _) => "have started since".to_owned(),
-        ("changed", _) => "were changed since".to_owned(),
+        ("conflict", _) => "kept changing concurrently".to_owned(),
+        ("started", _) => "have started meanwhile".to_owned(),
+        ("changed", _) => "were changed meanwhile".to_owned(),
         (other, _) => other.replace('_', " "),
     };
-    let first = part["sample"].get(0).map(|id| format!(", such as {}", output::short(id))).unwrap_or_default();
+    let first = part["sample"].get(0).map(|id| format!(", e.g. {}", output::short(id))).unwrap_or_default();
     format!("{} {why}{first}", output::grouped(part["count"].as_u64().unwrap_or(0)))
 }
 
-/// Tries it out, asks where somebody can answer, begins it and follows it.
-pub async fn begin(context: &Context, many: Many, action: &str, body: Value) -> Result<u8, Failure> {
-    let mut body = body;
-    (body["action"], body["filter"]) = (action.into(), json!(many.filter));
-    let asks = !many.yes && confirm::can_ask(&context.out);
-    if many.dry_run || asks {
+/// Shows a dry run, asks for confirmation on a terminal, starts the operation and follows it.
+pub async fn start(context: &Context, bulk: BulkArgs, action: &str, mut body: Value) -> Result<u8, CliError> {
+    (body["action"], body["filter"]) = (action.into(), json!(bulk.filter));
+    let confirms = !bulk.yes && confirm::can_ask(&context.out);
+    if bulk.dry_run || confirms {
         let mut dry = body.clone();
         dry["dry_run"] = true.into();
         let tried = context.client.post("/api/v1/tasks/bulk", &dry).await?;
-        if many.dry_run {
+        if bulk.dry_run {
             return detail(&tried).print(&context.out);
         }
         detail(&tried).print(&context.out)?;
         let eligible = output::plural(tried["eligible"].as_u64().unwrap_or(0), "task");
         if !confirm::is_confirmed(&format!("{action} {eligible}"))? {
-            say!("nothing was changed");
+            outln!("nothing was changed");
             return Ok(code::OK);
         }
     }
-    let begun = context.client.post("/api/v1/tasks/bulk", &body).await?;
-    if many.no_wait {
-        return detail(&begun).print(&context.out);
+    let started = context.client.post("/api/v1/tasks/bulk", &body).await?;
+    if bulk.no_wait {
+        return detail(&started).print(&context.out);
     }
-    follow(context, output::text(&begun, "id")).await
+    follow(context, output::text(&started, "id")).await
 }
 
-/// Until it is over. Whoever stops looking stops nothing.
-async fn follow(context: &Context, id: &str) -> Result<u8, Failure> {
-    let mut progress = Progress::begin();
+/// Prints progress until the end. Ctrl-C ends the output, not the operation.
+async fn follow(context: &Context, id: &str) -> Result<u8, CliError> {
+    let mut progress = ProgressLine::new();
     loop {
-        let it = get(context, id).await?;
+        let it = OPERATIONS.get(context, id).await?;
         let number = |name: &str| it[name].as_u64().unwrap_or(0);
         let skipped = number("matched") - number("eligible");
         if matches!(output::text(&it, "state"), "running" | "undoing") {
             let what = format!("{}  done {}  skipped {skipped} ", output::text(&it, "action"), number("done"));
-            progress.tell(&what, number("done") + skipped, Some(number("matched")));
-            tokio::time::sleep(LOOK).await;
+            progress.update(&what, number("done") + skipped, Some(number("matched")));
+            tokio::time::sleep(POLL).await;
             continue;
         }
         drop(progress);
@@ -185,27 +153,29 @@ async fn follow(context: &Context, id: &str) -> Result<u8, Failure> {
     }
 }
 
-/// `canary 10, size 50, pause 30s, stop over 20% alike`, in any order.
-pub fn waves(text: &str) -> Result<Value, Failure> {
-    let unread = |part: &str| {
-        Failure::new(code::USAGE, format!("`{part}` says nothing of waves"))
-            .why("they are made of `canary N`, `size N`, `pause SPAN` and `stop over N%`, with `alike` behind it")
+/// Parses `canary 10, size 50, pause 30s, stop over 20% alike`, in any order.
+pub fn waves(text: &str) -> Result<Value, CliError> {
+    let invalid = |part: &str| {
+        CliError::new(code::USAGE, format!("invalid --waves `{part}`"))
+            .why(
+                "waves are made of `canary N`, `size N`, `double`, `pause DURATION` and `stop over N%` (or `N% alike`)",
+            )
             .remedy("--waves 'canary 10, pause 30s, stop over 20% alike'")
     };
     let mut waves = json!({"canary": 10});
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let words: Vec<&str> = part.split_whitespace().collect();
-        let number = |text: &str| text.parse::<u32>().map_err(|_| unread(part));
+        let number = |text: &str| text.parse::<u32>().map_err(|_| invalid(part));
         match words.as_slice() {
             ["canary", count] => waves["canary"] = number(count)?.into(),
             ["size", count] => waves["size"] = number(count)?.into(),
             ["double"] => waves["double"] = true.into(),
             ["pause", span] => waves["pause"] = (*span).into(),
             ["stop", "over", share, rest @ ..] if matches!(rest, [] | ["alike"]) => {
-                let share: f64 = share.trim_end_matches('%').parse().map_err(|_| unread(part))?;
+                let share: f64 = share.trim_end_matches('%').parse().map_err(|_| invalid(part))?;
                 waves["stop_if"] = json!({"failed_over": share / 100.0, "same_fingerprint": !rest.is_empty()});
             }
-            _ => return Err(unread(part)),
+            _ => return Err(invalid(part)),
         }
     }
     Ok(waves)
@@ -226,7 +196,7 @@ mod tests {
         );
         assert_eq!(read("size 50"), Ok(json!({"canary": 10, "size": 50})));
         for bad in ["canary", "canary many", "stop 20%", "stop over much", "faster"] {
-            assert_eq!(read(bad), Err(format!("`{bad}` says nothing of waves")));
+            assert_eq!(read(bad), Err(format!("invalid --waves `{bad}`")));
         }
     }
 }

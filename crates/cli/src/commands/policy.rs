@@ -1,4 +1,4 @@
-//! Policies: read here, without a server, by the same core; only what it has recorded is the server's to tell.
+//! Policies: explained, simulated and linted here by the core; back-tested by the server.
 
 mod backtest;
 
@@ -13,14 +13,14 @@ use serde_json::json;
 
 use super::{Context, typed_policy};
 use crate::args::PolicyCommand;
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::{Cell, Output, Paint, View, span};
 
 pub async fn run(
-    context: impl Fn() -> Result<Context, Failure>,
+    context: impl Fn() -> Result<Context, CliError>,
     out: &Output,
     command: PolicyCommand,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let view = match command {
         PolicyCommand::Explain(args) => explained(read(&args.policy, &args.dialect)?.as_ref()),
         PolicyCommand::Simulate { policy, seed } => simulated(read(&policy.policy, &policy.dialect)?, seed),
@@ -30,9 +30,9 @@ pub async fn run(
     view.print(out)
 }
 
-fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, Failure> {
+fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, CliError> {
     let dialect = Dialect::from_word(dialect_word).ok_or_else(|| {
-        Failure::new(code::USAGE, format!("`{dialect_word}` is no dialect"))
+        CliError::new(code::USAGE, format!("unknown dialect `{dialect_word}`"))
             .remedy("--dialect native, workflow, task, job, run or step")
     })?;
     dialect::parse(&typed_policy(text), dialect, &PolicyLimits::default()).map_err(|invalid| {
@@ -43,7 +43,7 @@ fn read(text: &str, dialect_word: &str) -> Result<Option<Policy>, Failure> {
                 if fault.path.is_empty() { fault.message.clone() } else { format!("{}: {}", fault.path, fault.message) }
             })
             .collect();
-        Failure::new(code::USAGE, format!("`{text}` is no policy"))
+        CliError::new(code::USAGE, format!("invalid policy `{text}`"))
             .why(faults.join("; "))
             .remedy("comeback help policies")
     })
@@ -62,7 +62,7 @@ fn simulated(policy: Option<Policy>, seed: Option<u64>) -> View {
     let now = Timestamp(0);
     let id = TaskId(seed.map_or_else(uuid::Uuid::now_v7, |seed| uuid::Uuid::from_u128(u128::from(seed))));
     let words = explain::policy(policy.as_ref());
-    let failure = TaskFailure::new(Trigger::Error, "as assumed");
+    let failure = TaskFailure::new(Trigger::Error, "simulated");
     let coming = forecast::of_policy(policy.map(Arc::new), PolicyLimits::default(), &[failure.into()], id, now, 1_000);
     let attempts: Vec<_> =
         coming.attempts.iter().map(|it| json!({"number": it.number, "after_ms": it.at.since(now).0})).collect();
@@ -82,9 +82,9 @@ fn simulated(policy: Option<Policy>, seed: Option<u64>) -> View {
     view.line(match coming.then {
         Some((state, reason)) => {
             let reason = reason.word();
-            format!("  then {state} ({reason}), {} after the first try", span(before.since(now)))
+            format!("  then {state} ({reason}), {} after the first attempt", span(before.since(now)))
         }
-        None => "  and so on".to_owned(),
+        None => "  … and so on".to_owned(),
     });
     view
 }
@@ -97,7 +97,7 @@ fn linted(policy: Option<&Policy>, out: &Output) -> View {
         view.line(format!("  do: {}", advice.instead));
     }
     if found.is_empty() {
-        view.line(format!("{} nothing odd about it", Cell::painted("✓", Paint::Green).show(out)));
+        view.line(format!("{} no findings", Cell::painted("✓", Paint::Green).show(out)));
     } else {
         view.code = code::ATTENTION;
     }

@@ -1,4 +1,4 @@
-//! Query: tasks as runs, in the words of a daemon. The server knows states and verdicts; what they are called here is ours.
+//! `query` and `admin`: tasks shown as the runs of a daemon, with its status words.
 
 mod status;
 mod survey;
@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use super::{Context, task};
 use crate::args::{AdminCommand, QueryCommand, RunFilter, Status};
 use crate::confirm;
-use crate::failure::{Failure, code};
-use crate::output::{self, Block, Cell, Output, Table, View, say};
+use crate::error::{CliError, code};
+use crate::output::{self, Block, Cell, Output, Table, View, outln};
 use crate::watch;
 use status::StatusExt;
 
-pub async fn run(context: &Context, command: QueryCommand) -> Result<u8, Failure> {
+pub async fn run(context: &Context, command: QueryCommand) -> Result<u8, CliError> {
     let out = &context.out;
     match command {
         QueryCommand::List { filter, limit, cursor, watch } => {
-            let page = Page { terms: terms(&filter, None)?, limit, cursor };
+            let page = RunPage { terms: terms(&filter, None)?, limit, cursor };
             watch::show(out, &watch, || list(context, &page, &LIST)).await
         }
         QueryCommand::Errors { filter, limit, cursor, watch } => {
-            let page = Page { terms: terms(&filter, Some(Status::Error))?, limit, cursor };
+            let page = RunPage { terms: terms(&filter, Some(Status::Error))?, limit, cursor };
             watch::show(out, &watch, || list(context, &page, &ERRORS)).await
         }
-        QueryCommand::Show(id) => show(context, &id.id).await,
+        QueryCommand::Get(id) => show(context, &id.id).await,
         QueryCommand::Queue { filter, limit, watch } => {
             let terms = format!("{} state:open", terms(&filter, None)?);
             watch::show(out, &watch, || survey::queue(context, &terms, limit)).await
@@ -37,11 +37,12 @@ pub async fn run(context: &Context, command: QueryCommand) -> Result<u8, Failure
     }
 }
 
-pub async fn admin(context: &Context, command: AdminCommand) -> Result<u8, Failure> {
+/// `admin`: resets a run, deletes old tasks.
+pub async fn admin(context: &Context, command: AdminCommand) -> Result<u8, CliError> {
     match command {
         AdminCommand::Reset { id, clear_error, yes, note } => {
             if !yes && confirm::can_ask(&context.out) && !confirm::is_confirmed(&format!("reset {}", id.id))? {
-                say!("nothing was changed");
+                outln!("nothing was changed");
                 return Ok(code::OK);
             }
             task::act(context, &id.id, "retry", json!({"keep_counters": !clear_error, "note": note.note})).await
@@ -52,57 +53,57 @@ pub async fn admin(context: &Context, command: AdminCommand) -> Result<u8, Failu
     }
 }
 
-/// Says how much it would be, asks, and goes on until all of it is forgotten.
+/// Shows the count, asks for confirmation, and deletes in batches until none is left.
 async fn cleanup(
     context: &Context,
     older_than: &str,
     dry_run: bool,
     yes: bool,
     note: Option<String>,
-) -> Result<u8, Failure> {
-    let ask = async |dry_run: bool| {
+) -> Result<u8, CliError> {
+    let request = async |dry_run: bool| {
         let body = json!({"older_than": older_than, "dry_run": dry_run, "note": note});
         context.client.post("/api/v1/admin/cleanup", &body).await
     };
-    let count = |told: &Value| output::plural(told["tasks"].as_u64().unwrap_or(0), "task");
-    let tried = ask(true).await?;
+    let count = |answer: &Value| output::plural(answer["tasks"].as_u64().unwrap_or(0), "task");
+    let tried = request(true).await?;
     let nothing = tried["tasks"] == 0;
     if dry_run || nothing {
         let words = match nothing {
-            true => format!("nothing ended more than {older_than} ago"),
-            false => format!("{} ended more than {older_than} ago and would be forgotten", count(&tried)),
+            true => format!("no task ended more than {older_than} ago"),
+            false => format!("{} ended more than {older_than} ago and would be deleted", count(&tried)),
         };
-        return View::said(tried, words).print(&context.out);
+        return View::message(tried, words).print(&context.out);
     }
-    let question = format!("forget {} that ended more than {older_than} ago", count(&tried));
+    let question = format!("delete {} that ended more than {older_than} ago", count(&tried));
     if !yes && !confirm::can_ask(&context.out) {
-        return Err(Failure::new(code::USAGE, "nothing was forgotten")
-            .why(format!("nobody is there to be asked: {question}?"))
-            .remedy("say --yes, or --dry-run to look only"));
+        return Err(CliError::new(code::USAGE, "nothing was deleted")
+            .why(format!("no terminal to confirm: {question}?"))
+            .remedy("--yes to confirm, or --dry-run to look only"));
     }
     if !yes && !confirm::is_confirmed(&question)? {
-        say!("nothing was forgotten");
+        outln!("nothing was deleted");
         return Ok(code::OK);
     }
-    let mut done = ask(false).await?;
+    let mut done = request(false).await?;
     while done["more"] == true {
-        let next = ask(false).await?;
+        let next = request(false).await?;
         let sum = done["tasks"].as_u64().unwrap_or(0) + next["tasks"].as_u64().unwrap_or(0);
         done = next;
         done["tasks"] = sum.into();
     }
-    let words = format!("{} forgotten", count(&done));
-    View::said(done, words).print(&context.out)
+    let words = format!("{} deleted", count(&done));
+    View::message(done, words).print(&context.out)
 }
 
-/// What is asked for, in the grammar that all lists share.
-fn terms(filter: &RunFilter, only: Option<Status>) -> Result<String, Failure> {
+/// The filter of the request, in the grammar that all lists share.
+fn terms(filter: &RunFilter, only: Option<Status>) -> Result<String, CliError> {
     let mut terms: Vec<String> = Vec::new();
     if let (Some(asked), Some(only)) = (filter.status, only)
         && asked != only
     {
-        let what = format!("these are all {}, none is {}", only.word(), asked.word());
-        return Err(Failure::new(code::USAGE, what).remedy(format!("comeback query list --status {}", asked.word())));
+        let what = format!("this lists only runs with status {}, not {}", only.word(), asked.word());
+        return Err(CliError::new(code::USAGE, what).remedy(format!("comeback query list --status {}", asked.word())));
     }
     terms.extend(filter.status.or(only).map(|status| status.terms().to_owned()));
     let exactly = |name: &str, value: &String| format!("{name}:{}", quoted(value));
@@ -110,10 +111,10 @@ fn terms(filter: &RunFilter, only: Option<Status>) -> Result<String, Failure> {
     terms.extend(filter.category.as_ref().map(|category| exactly("label.category", category)));
     terms.extend(filter.class.as_ref().map(|class| exactly("class", class)));
     if let Some(since) = &filter.since {
-        terms.push(moment("--since", since, ">=", "<=")?);
+        terms.push(submitted_term("--since", since, ">=", "<=")?);
     }
     if let Some(before) = &filter.before {
-        terms.push(moment("--before", before, "<", ">")?);
+        terms.push(submitted_term("--before", before, "<", ">")?);
     }
     Ok(terms.join(" "))
 }
@@ -122,28 +123,28 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// An instant, the beginning of a day, or so long ago: a span looks the other way.
-fn moment(option: &str, text: &str, at: &str, ago: &str) -> Result<String, Failure> {
+/// A filter term for a time, the start of a day, or a duration ago; a duration compares the other way round.
+fn submitted_term(option: &str, text: &str, at: &str, ago: &str) -> Result<String, CliError> {
     let midnight = format!("{text}T00:00:00Z");
     if let Ok(instant) = Timestamp::parse_rfc3339(text).or_else(|_| Timestamp::parse_rfc3339(&midnight)) {
         return Ok(format!("submitted:{at}{}", instant.to_rfc3339()));
     }
     match Millis::parse(text) {
         Ok(_) => Ok(format!("submitted:{ago}{text}")),
-        Err(_) => Err(Failure::new(code::USAGE, format!("`{text}` cannot be used for {option}"))
-            .why("it is no instant, no day and no span")
+        Err(_) => Err(CliError::new(code::USAGE, format!("`{text}` cannot be used for {option}"))
+            .why("it is not a time, a day or a duration")
             .remedy(format!("{option} 2026-01-31T09:00:00Z, {option} 2026-01-31 or {option} 7d"))),
     }
 }
 
-/// A part of a list.
-struct Page {
+/// Parameters of one page of runs.
+struct RunPage {
     terms: String,
     limit: u32,
     cursor: Option<String>,
 }
 
-impl Page {
+impl RunPage {
     fn query(&self) -> Vec<(&'static str, String)> {
         let mut query = vec![("q", self.terms.clone()), ("limit", self.limit.to_string())];
         query.extend(self.cursor.clone().map(|cursor| ("cursor", cursor)));
@@ -151,8 +152,8 @@ impl Page {
     }
 }
 
-type Show = fn(&Value, Timestamp, &Output) -> Cell;
-type TableColumn = (&'static str, Show);
+type ShowCell = fn(&Value, Timestamp, &Output) -> Cell;
+type TableColumn = (&'static str, ShowCell);
 
 const ID: TableColumn = ("ID", |run, _, out| task::id(run, out));
 const RUN: TableColumn = ("RUN", |run, _, _| output::text(run, "external_id").into());
@@ -175,25 +176,25 @@ fn table<'a>(columns: &[TableColumn], runs: impl Iterator<Item = &'a Value>, now
     table
 }
 
-async fn list(context: &Context, page: &Page, columns: &[TableColumn]) -> Result<View, Failure> {
+async fn list(context: &Context, page: &RunPage, columns: &[TableColumn]) -> Result<View, CliError> {
     let mut listed = context.client.get_with("/api/v1/tasks", &page.query()).await?;
     let now = context.now().await?;
-    listed["items"].as_array_mut().into_iter().flatten().for_each(status::say);
+    listed["items"].as_array_mut().into_iter().flatten().for_each(status::add);
     let table = table(columns, output::items(&listed), now, &context.out);
     let more = listed["next_cursor"].as_str().map(|cursor| format!(" · more: --cursor {cursor}")).unwrap_or_default();
     let hint = match table.rows.len() as u64 {
-        0 => "no run matches".to_owned(),
+        0 => "no matching runs".to_owned(),
         count => format!("{}{more}", output::plural(count, "run")),
     };
     Ok(View::table(listed, table).with_hint(hint))
 }
 
-async fn show(context: &Context, id: &str) -> Result<u8, Failure> {
+async fn show(context: &Context, id: &str) -> Result<u8, CliError> {
     let id = context.resolve(id).await?;
     let mut run = context.client.task(&id).await?;
     let attempts = task::attempts_of(context, &id).await?;
     let (now, out) = (context.now().await?, &context.out);
-    status::say(&mut run);
+    status::add(&mut run);
     let mut view = task::detail(&run, now, out);
     view.blocks.insert(1, Block::Line(format!("  {:<10} {}", "status", output::text(&run, "status"))));
     let table = task::attempts_table(&attempts, now, out);

@@ -1,82 +1,60 @@
-//! Admission rules: how many tasks of one sort may run at once.
+//! Admission rules: concurrency limits.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::Context;
+use super::resource::{Resource, labels, object};
 use crate::args::{RuleArgs, RuleCommand};
-use crate::failure::{Failure, code};
-use crate::output::{self, Table, View, say};
+use crate::error::{CliError, code};
+use crate::output::{self, Table, View, outln};
 
-pub async fn run(context: &Context, command: RuleCommand) -> Result<u8, Failure> {
+const RULES: Resource = Resource { noun: "rule", collection: "/api/v1/rules" };
+
+pub async fn run(context: &Context, command: RuleCommand) -> Result<u8, CliError> {
     match command {
-        RuleCommand::Put(args) => put(context, args).await,
+        RuleCommand::Put(args) => {
+            let name = args.name.clone();
+            detail(RULES.put(context, &name, &body(args)?).await?).print(&context.out)
+        }
         RuleCommand::List => list(context).await,
-        RuleCommand::Show { name } => show(context, &name).await,
+        RuleCommand::Get { name } => detail(RULES.get(context, &name).await?).print(&context.out),
         RuleCommand::Delete { name } => {
-            context.client.delete(&address(&name)).await?;
-            say!("rule {name} is gone; it holds nothing any more");
+            RULES.delete(context, &name).await?;
+            outln!("rule {name} deleted; it no longer limits anything");
             Ok(code::OK)
         }
     }
 }
 
-fn address(name: &str) -> String {
-    format!("/api/v1/rules/{}", super::escaped(name))
+fn body(args: RuleArgs) -> Result<Value, CliError> {
+    let matched = object([
+        ("queue", args.queue.map(Value::from)),
+        ("kind", args.kind.map(Value::from)),
+        ("labels", labels(&args.labels)?),
+    ]);
+    Ok(object([
+        ("match", Some(matched)),
+        ("per", Some(json!(args.per))),
+        ("max_running", args.max_running.map(Value::from)),
+        ("capacity", args.capacity.map(Value::from)),
+        ("fair", args.fair.then_some(json!(true))),
+    ]))
 }
 
-async fn put(context: &Context, args: RuleArgs) -> Result<u8, Failure> {
-    let mut matched = Map::new();
-    for (field, value) in [("queue", args.queue), ("kind", args.kind)] {
-        if let Some(value) = value {
-            matched.insert(field.into(), value.into());
-        }
-    }
-    let mut labels = Map::new();
-    for label in &args.labels {
-        let (name, value) = label.split_once('=').ok_or_else(|| {
-            Failure::new(code::USAGE, format!("`{label}` is no label"))
-                .why("it has no equals sign between a name and a value")
-                .remedy("--label name=value")
-        })?;
-        labels.insert(name.into(), value.into());
-    }
-    if !labels.is_empty() {
-        matched.insert("labels".into(), labels.into());
-    }
-    let mut body = json!({"match": matched, "per": args.per});
-    for (field, value) in [("max_running", args.max_running), ("capacity", args.capacity)] {
-        if let Some(value) = value {
-            body[field] = value.into();
-        }
-    }
-    if args.fair {
-        body["fair"] = true.into();
-    }
-    let rule = context.client.put(&address(&args.name), &body).await?;
-    shown(context, rule)
-}
-
-async fn show(context: &Context, name: &str) -> Result<u8, Failure> {
-    let rule = context.client.get(&address(name)).await?;
-    shown(context, rule)
-}
-
-fn shown(context: &Context, rule: Value) -> Result<u8, Failure> {
-    let mut view = View::new(rule.clone());
-    view.line(format!("rule {}: {} {}", output::text(&rule, "name"), limit(&rule), about(&rule)));
-    let used = rule["used"].as_array().cloned().unwrap_or_default();
-    for it in &used {
+fn detail(rule: Value) -> View {
+    let mut lines = vec![format!("rule {}: {} {}", output::text(&rule, "name"), limit(&rule), scope(&rule))];
+    for it in rule["used"].as_array().into_iter().flatten() {
         let values: Vec<&str> = it["per"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let of = if values.is_empty() { String::new() } else { format!("{}: ", values.join(", ")) };
-        view.line(format!("  {of}{}", in_use(&rule, it)));
+        lines.push(format!("  {of}{}", usage(&rule, it)));
     }
-    if used.is_empty() {
-        view.line("  nothing runs under it");
+    if lines.len() == 1 {
+        lines.push("  no task runs under it".to_owned());
     }
-    view.print(&context.out)
+    View::lines_of(rule, lines)
 }
 
-fn in_use(rule: &Value, used: &Value) -> String {
+fn usage(rule: &Value, used: &Value) -> String {
     match (&rule["max_running"], &rule["capacity"]) {
         (Value::Null, Value::Null) => format!("{} running", used["running"]),
         (Value::Null, capacity) => format!("{} of {capacity} used by {} running", used["weight"], used["running"]),
@@ -84,17 +62,17 @@ fn in_use(rule: &Value, used: &Value) -> String {
     }
 }
 
-/// What it allows.
+/// The limit of a rule, in words.
 fn limit(rule: &Value) -> String {
     match (&rule["max_running"], &rule["capacity"]) {
         (Value::Null, Value::Null) => "fair".to_owned(),
         (Value::Null, capacity) => format!("capacity {capacity}"),
-        (most, _) => format!("{most} at once"),
+        (most, _) => format!("max {most}"),
     }
 }
 
-/// Which tasks it is about.
-fn about(rule: &Value) -> String {
+/// The tasks a rule applies to, in words.
+fn scope(rule: &Value) -> String {
     let matched = &rule["match"];
     let mut parts: Vec<String> = Vec::new();
     for field in ["queue", "kind"] {
@@ -107,23 +85,21 @@ fn about(rule: &Value) -> String {
     }
     let what = if parts.is_empty() { "of all tasks".to_owned() } else { format!("of {}", parts.join(", ")) };
     let per: Vec<&str> = rule["per"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if per.is_empty() { what } else { format!("{what}, for each {}", per.join(" and ")) }
+    if per.is_empty() { what } else { format!("{what}, per {}", per.join(" and ")) }
 }
 
-async fn list(context: &Context) -> Result<u8, Failure> {
-    let rules = context.client.get("/api/v1/rules").await?;
+async fn list(context: &Context) -> Result<u8, CliError> {
+    let rules = context.client.get(RULES.collection).await?;
     let mut table = Table::new(&["NAME", "ALLOWS", "OF", "RUNNING"]);
     for it in output::items(&rules) {
         let running: u64 = it["used"].as_array().into_iter().flatten().filter_map(|it| it["running"].as_u64()).sum();
         table.rows.push(vec![
             output::text(it, "name").into(),
             limit(it).into(),
-            about(it).trim_start_matches("of ").to_owned().into(),
+            scope(it).trim_start_matches("of ").to_owned().into(),
             running.to_string().into(),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(rules, table);
-    let hint = "no rules: whoever asks for work gets it; comeback rule put NAME --max-running 5";
-    if empty { view.with_hint(hint).print(&context.out) } else { view.print(&context.out) }
+    let hint = "no rules, so concurrency is not limited; create one: comeback rule put NAME --max-running 5";
+    View::table(rules, table).hint_if_empty(hint).print(&context.out)
 }

@@ -1,77 +1,72 @@
-//! Named secrets. A value comes from standard input or a file, never from the command line, and is never shown.
+//! Secrets. A value is read from standard input or a file, never from the command line, and is never shown.
 
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use serde_json::json;
 
-use super::{Context, escaped, unknown};
+use super::Context;
+use super::resource::Resource;
 use crate::args::SecretCommand;
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::{self, Table, View};
 use crate::watch;
 
-const ALL: &str = "/api/v1/secrets";
+const SECRETS: Resource = Resource { noun: "secret", collection: "/api/v1/secrets" };
 
-fn at(name: &str) -> String {
-    format!("{ALL}/{}", escaped(name))
-}
-
-pub async fn run(context: &Context, command: SecretCommand) -> Result<u8, Failure> {
-    let client = &context.client;
+pub async fn run(context: &Context, command: SecretCommand) -> Result<u8, CliError> {
     match command {
         SecretCommand::Put { name, file } => {
             let value = value(file.as_deref())?;
-            let put = client.put(&at(&name), &json!({"value": value})).await?;
-            let words = format!("{name} is put; use it as {{\"secret\": \"{name}\"}}");
-            View::said(put, words).print(&context.out)
+            let put = SECRETS.put(context, &name, &json!({"value": value})).await?;
+            let words = format!("secret {name} saved; refer to it as {{\"secret\": \"{name}\"}}");
+            View::message(put, words).print(&context.out)
         }
         SecretCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
         SecretCommand::Get { name } => {
-            let it = client.get(&at(&name)).await.map_err(|error| unknown("secret", &name, error))?;
+            let it = SECRETS.get(context, &name).await?;
             let now = context.now().await?;
             let put = output::instant(&it["updated_at"]).map(|at| context.out.at(at, now)).unwrap_or_default();
             let by = it["updated_by"].as_str().map(|by| format!(" by {by}")).unwrap_or_default();
-            let words = format!("{name}  put {put}{by}, encrypted with the key {}", output::text(&it, "key_id"));
-            View::said(it, words).print(&context.out)
+            let words = format!("{name}  saved {put}{by}, encrypted with key {}", output::text(&it, "key_id"));
+            View::message(it, words).print(&context.out)
         }
         SecretCommand::Delete { name } => {
-            let gone = client.delete(&at(&name)).await.map_err(|error| unknown("secret", &name, error))?;
-            View::said(gone, format!("{name} is deleted")).print(&context.out)
+            let deleted = SECRETS.delete(context, &name).await?;
+            View::message(deleted, format!("secret {name} deleted")).print(&context.out)
         }
         SecretCommand::RotateKey => {
-            let done = client.post(&format!("{ALL}/reencrypt"), &json!({})).await?;
+            let done = context.client.post(&format!("{}/reencrypt", SECRETS.collection), &json!({})).await?;
             let unreadable = done["unreadable"].as_array().map_or(0, Vec::len);
             let mut words = format!(
-                "{} encrypted anew with the key {}, {} were already",
+                "{} re-encrypted with key {}, {} unchanged",
                 done["reencrypted"],
                 output::text(&done, "key_id"),
                 done["unchanged"]
             );
             if unreadable > 0 {
-                words.push_str(&format!("; {unreadable} cannot be read with any key of this server"));
+                words.push_str(&format!("; {unreadable} cannot be decrypted with any key of this server"));
             }
-            let said = View::said(done, words).print(&context.out)?;
-            Ok(if unreadable > 0 { code::FAILED } else { said })
+            let printed = View::message(done, words).print(&context.out)?;
+            Ok(if unreadable > 0 { code::FAILED } else { printed })
         }
     }
 }
 
-/// One line end at the end is the terminal's or the editor's, and no part of the value.
-fn value(file: Option<&Path>) -> Result<String, Failure> {
-    let wrong = |what: String, error: std::io::Error| Failure::new(code::USAGE, what).why(error.to_string());
+/// Reads the value, without the line end that a terminal or an editor adds.
+fn value(file: Option<&Path>) -> Result<String, CliError> {
+    let unreadable = |what: String, error: std::io::Error| CliError::new(code::USAGE, what).why(error.to_string());
     let mut value = match file {
-        Some(path) => {
-            std::fs::read_to_string(path).map_err(|error| wrong(format!("{} cannot be read", path.display()), error))?
-        }
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| unreadable(format!("cannot read {}", path.display()), error))?,
         None => {
             if std::io::stdin().is_terminal() {
-                crate::output::aside!("type the value, then Enter and Ctrl-D:");
+                crate::output::errln!("type the value, then Enter and Ctrl-D:");
             }
             let mut text = String::new();
             std::io::stdin()
                 .read_to_string(&mut text)
-                .map_err(|error| wrong("standard input cannot be read".into(), error))?;
+                .map_err(|error| unreadable("cannot read standard input".into(), error))?;
             text
         }
     };
@@ -82,15 +77,15 @@ fn value(file: Option<&Path>) -> Result<String, Failure> {
         }
     }
     if value.is_empty() {
-        return Err(Failure::new(code::USAGE, "the value is empty")
-            .why("a value is read from standard input, or from --file")
+        return Err(CliError::new(code::USAGE, "the value is empty")
+            .why("the value is read from standard input, or from --file")
             .remedy("comeback secret put stripe < stripe.key"));
     }
     Ok(value)
 }
 
-async fn list(context: &Context) -> Result<View, Failure> {
-    let found = context.client.get_with(ALL, &[("limit", "500".into())]).await?;
+async fn list(context: &Context) -> Result<View, CliError> {
+    let found = SECRETS.list(context).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["NAME", "PUT", "BY", "CREATED", "KEY"]);
     for it in output::items(&found) {
@@ -102,7 +97,5 @@ async fn list(context: &Context) -> Result<View, Failure> {
             output::text(it, "key_id").into(),
         ]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(found, table);
-    Ok(if empty { view.with_hint("there are no secrets: comeback secret put NAME < FILE") } else { view })
+    Ok(View::table(found, table).hint_if_empty("no secrets; create one: comeback secret put NAME < FILE"))
 }

@@ -1,4 +1,4 @@
-//! Serve: opens the store, says where everything is, and runs until it is told to stop.
+//! `serve`: opens the store, prints the addresses, and runs until a signal stops it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -17,39 +17,40 @@ use super::broken;
 use crate::args::ServeArgs;
 use crate::crash;
 use crate::environment;
-use crate::failure::{Failure, code};
-use crate::output::{grouped, span, tell};
+use crate::error::{CliError, code};
+use crate::output::{grouped, span, try_outln};
 use crate::telemetry::{Telemetry, log};
 use crate::watch::Interrupted;
 
-/// What a server has beside what every server has.
-pub struct Beside {
-    /// Kinds that it runs itself.
+/// Additions of a daemon to a plain server.
+pub struct ServeExtras {
+    /// Kinds that the server runs itself.
     pub kinds: Kinds,
-    /// How long what was begun may go on after the word to stop.
+    /// Time for running work to finish after the signal to stop.
     pub grace: Duration,
-    /// Said when it starts.
+    /// Lines for the banner.
     pub lines: Vec<String>,
 }
 
-impl Default for Beside {
+impl Default for ServeExtras {
     fn default() -> Self {
-        Beside { kinds: Kinds::default(), grace: Duration::from_secs(10), lines: Vec::new() }
+        ServeExtras { kinds: Kinds::default(), grace: Duration::from_secs(10), lines: Vec::new() }
     }
 }
 
-pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
+/// Runs a server until it is stopped.
+pub async fn run(args: ServeArgs, mut extras: ServeExtras) -> Result<u8, CliError> {
     crash::abort_on_panic(&args.log_format);
-    let instance = args.instance.clone().unwrap_or_else(own_name);
+    let instance = args.instance.clone().unwrap_or_else(default_instance);
     let background = Background::default();
     let telemetry = Telemetry::start(&args.log_format, &instance, &background)?;
     environment::warn_of_unknown();
-    let Limited { limits, policies, gate, serving } = limits(&args.limit)?;
+    let AllLimits { limits, policies, gate, serving } = limits(&args.limit)?;
     let policies = environment::tightened(policies)?;
     let quotas = quotas(&args.quota)?;
     let secret_keys = secret_keys(args.secret_key_file.as_deref())?;
     let retention = args.retention.as_deref().map(retention).transpose()?;
-    // The last one wins: an option over its `RETRY_` variable.
+    // The last one wins: an option overrides its `RETRY_` variable.
     let look_every: Vec<String> = environment::look_every()?.into_iter().chain(args.look_every.clone()).collect();
     let (stuck_after, periods) = (stuck_after(&args.stuck_after)?, periods(&look_every)?);
     let place = Place::named(&args.db);
@@ -60,7 +61,7 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
     let config = EngineConfig {
         instance: instance.clone(),
         executors,
-        kinds: std::mem::take(&mut beside.kinds),
+        kinds: std::mem::take(&mut extras.kinds),
         limits,
         quotas,
         secret_keys,
@@ -72,25 +73,32 @@ pub async fn run(args: ServeArgs, mut beside: Beside) -> Result<u8, Failure> {
         background,
         ..EngineConfig::default()
     };
-    // Before the loops begin to change it.
+    // Counted before the loops start to change it.
     let now = clock.now();
     let found = store.open_work(now).await.map_err(wrong)?;
     let listener = listen(&args.listen).await?;
     let engine = Engine::start(store.clone(), clock, config).await.map_err(wrong)?;
-    let door =
-        Door { place: &place, listener, resumed: resumed(&found, now), gate, serving, clock: virtual_clock, instance };
-    let served = open(&args, beside, &engine, door, &telemetry).await;
-    // However it ended: loops that are torn out of their work would complain of the store.
+    let endpoint = Endpoint {
+        place: &place,
+        listener,
+        resumed: resumed(&found, now),
+        gate,
+        serving,
+        clock: virtual_clock,
+        instance,
+    };
+    let served = serve(&args, extras, &engine, endpoint, &telemetry).await;
+    // Also after an error: loops must not outlive the store.
     engine.stop_loops().await;
     engine.close().await;
-    // Whoever still holds a connection is not waited for: everything that was acknowledged is written, and the file is whole.
+    // Open connections are not waited for: everything acknowledged is written, and the file is complete.
     store.close().await;
     telemetry.finish().await;
     served.map(|()| code::OK)
 }
 
-/// What the engine is reached by.
-struct Door<'a> {
+/// Everything between the engine and its clients.
+struct Endpoint<'a> {
     place: &'a Place,
     listener: TcpListener,
     resumed: String,
@@ -100,14 +108,14 @@ struct Door<'a> {
     instance: String,
 }
 
-async fn open(
+async fn serve(
     args: &ServeArgs,
-    beside: Beside,
+    extras: ServeExtras,
     engine: &Engine,
-    door: Door<'_>,
+    endpoint: Endpoint<'_>,
     telemetry: &Telemetry,
-) -> Result<(), Failure> {
-    let Door { place, listener, resumed, gate, serving, clock, instance } = door;
+) -> Result<(), CliError> {
+    let Endpoint { place, listener, resumed, gate, serving, clock, instance } = endpoint;
     let mut interrupted = Interrupted::listen()?;
     let executors = start_executors(args, engine, &listener)?;
     let ending = executors.as_ref().map(Executors::ending);
@@ -115,21 +123,21 @@ async fn open(
     let (requests, added_routes) = (telemetry.requests(), added_routes());
     let options = AppOptions { instance, clock, executors, gate, requests, trusted_proxies, added_routes };
     let app = App::new(engine.clone(), options).await.map_err(|error| broken(place, &error))?;
-    refuse_strangers(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
+    require_keys(&listener, &args.listen, &app).inspect_err(|_| app.drain())?;
     banner(args, place, &app, &listener);
-    beside.lines.iter().for_each(|line| tell!("  {line}"));
-    tell!("  {resumed}");
-    let (closing, grace) = (ending.clone(), beside.grace);
+    extras.lines.iter().for_each(|line| try_outln!("  {line}"));
+    try_outln!("  {resumed}");
+    let (closing, grace) = (ending.clone(), extras.grace);
     let stopped = async move {
         interrupted.wait().await;
-        log::line(&format!("stopping: finishing what was begun (at most {} s)", grace.as_secs()));
+        log::line(&format!("stopping: waiting for running work (at most {} s)", grace.as_secs()));
         closing.inspect(Ending::close);
     };
     let served = comeback_server::serve(app, listener, stopped, serving).await;
     if let Some(ending) = ending {
         ending.finish(grace).await;
     }
-    served.map_err(|error| Failure::new(code::FAILED, format!("serving ended: {error}")))
+    served.map_err(|error| CliError::new(code::FAILED, format!("server failed: {error}")))
 }
 
 /// The routes of other systems, if this binary was built with them.
@@ -140,26 +148,26 @@ pub fn added_routes() -> Vec<RouteSet> {
     Vec::new()
 }
 
-/// Machine and process: containers all have a process number 1.
-fn own_name() -> String {
+/// Host and process id, because every container has a process 1.
+fn default_instance() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "comeback" } else { host.trim() };
     format!("{host}-{}", std::process::id())
 }
 
-fn networks<T: std::str::FromStr>(given: &[String], remedy: &str) -> Result<Vec<T>, Failure> {
+fn networks<T: std::str::FromStr>(given: &[String], remedy: &str) -> Result<Vec<T>, CliError> {
     let read = |text: &String| {
-        text.parse().map_err(|_| Failure::new(code::USAGE, format!("`{text}` is no network")).remedy(remedy))
+        text.parse().map_err(|_| CliError::new(code::USAGE, format!("invalid network `{text}`")).remedy(remedy))
     };
     given.iter().map(read).collect()
 }
 
-fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) -> Result<Option<Executors>, Failure> {
+fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) -> Result<Option<Executors>, CliError> {
     if args.no_executors {
         return Ok(None);
     }
     let networks = networks(&args.allow_network, "--allow-network 10.1.0.0/16")?;
-    // Where it really listens: whoever asked for any port could not say which.
+    // The address it listens on: with port 0 only the listener knows the port.
     let address = listener.local_addr().map_or_else(|_| args.listen.clone(), |address| address.to_string());
     let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let options = ExecutorOptions {
@@ -169,70 +177,77 @@ fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) ->
         pass_env: args.pass_env.clone(),
         ..ExecutorOptions::default()
     };
-    let wrong = |why| Failure::new(code::FAILED, "the executors cannot be started").why(why);
+    let wrong = |why| CliError::new(code::FAILED, "cannot start the executors").why(why);
     engine.start_executors(options).map(Some).map_err(wrong)
 }
 
-/// What may be kept for how long. Idempotency keys live for a day at least, so tasks do too.
-fn retention(text: &str) -> Result<Millis, Failure> {
-    let wrong = |why: String| {
-        Failure::new(code::USAGE, format!("`{text}` is no time to keep tasks for")).why(why).remedy("--retention 90d")
+/// Parses `--retention`. Idempotency keys live for at least a day, so tasks do too.
+fn retention(text: &str) -> Result<Millis, CliError> {
+    let invalid = |why: String| {
+        CliError::new(code::USAGE, format!("invalid --retention `{text}`")).why(why).remedy("--retention 90d")
     };
-    match Millis::parse(text).map_err(|error| wrong(error.to_string()))? {
-        span if span < Millis::from_days(1) => Err(wrong("a day is the least".into())),
+    match Millis::parse(text).map_err(|error| invalid(error.to_string()))? {
+        span if span < Millis::from_days(1) => Err(invalid("the minimum is 1d".into())),
         span => Ok(span),
     }
 }
 
-fn stuck_after(text: &str) -> Result<Millis, Failure> {
-    let wrong = |why: String| {
-        Failure::new(code::USAGE, format!("`{text}` is no time after which work is stuck"))
-            .why(why)
-            .remedy("--stuck-after 30m")
+/// Parses `--stuck-after`.
+fn stuck_after(text: &str) -> Result<Millis, CliError> {
+    let invalid = |why: String| {
+        CliError::new(code::USAGE, format!("invalid --stuck-after `{text}`")).why(why).remedy("--stuck-after 30m")
     };
-    match Millis::parse(text).map_err(|error| wrong(error.to_string()))? {
-        span if span < Millis::from_secs(1) => Err(wrong("a second is the least".into())),
+    match Millis::parse(text).map_err(|error| invalid(error.to_string()))? {
+        span if span < Millis::from_secs(1) => Err(invalid("the minimum is 1s".into())),
         span => Ok(span),
     }
 }
 
-/// How often loops look, each as its name, `=` and a span.
-fn periods(given: &[String]) -> Result<Vec<(Loop, Millis)>, Failure> {
+/// Parses `--look-every`: polling intervals of loops.
+fn periods(given: &[String]) -> Result<Vec<(Loop, Millis)>, CliError> {
     let read = |text: &String| {
-        let wrong = |why: String| {
-            Failure::new(code::USAGE, format!("`{text}` says of no loop how often it looks"))
+        let invalid = |why: String| {
+            CliError::new(code::USAGE, format!("invalid --look-every `{text}`"))
                 .why(why)
                 .remedy("--look-every retries=10s")
         };
-        let (name, span) = text.split_once('=').ok_or_else(|| wrong("it is a name, `=` and a span".into()))?;
+        let (name, span) = text.split_once('=').ok_or_else(|| invalid("expected LOOP=DURATION".into()))?;
         let loops = Loop::ALL.iter().filter(|it| !matches!(it, Loop::Dispatch | Loop::Hooks));
         let name = loops.clone().find(|it| it.word() == name).ok_or_else(|| {
-            wrong(format!("there are {}", loops.clone().map(|it| it.word()).collect::<Vec<_>>().join(", ")))
+            invalid(format!(
+                "unknown loop; one of {}",
+                loops.clone().map(|it| it.word()).collect::<Vec<_>>().join(", ")
+            ))
         })?;
-        match Millis::parse(span).map_err(|error| wrong(error.to_string()))? {
-            span if span < Millis(100) || span > Millis::from_days(1) => Err(wrong("100ms to a day".into())),
+        match Millis::parse(span).map_err(|error| invalid(error.to_string()))? {
+            span if span < Millis(100) || span > Millis::from_days(1) => {
+                Err(invalid("the interval must be between 100ms and 1d".into()))
+            }
             span => Ok((*name, span)),
         }
     };
     given.iter().map(read).collect()
 }
 
-/// Limits of the engine, of policies, of the door, and of the connections.
+/// Limits of the engine, of policies, of request admission, and of connections.
 #[derive(Default)]
-pub(super) struct Limited {
+pub(super) struct AllLimits {
     limits: Limits,
     policies: PolicyLimits,
     gate: GateOptions,
     serving: ServeOptions,
 }
 
-pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
-    let mut limited = Limited::default();
+/// Parses `--limit`.
+pub(super) fn limits(given: &[String]) -> Result<AllLimits, CliError> {
+    let mut limited = AllLimits::default();
     for text in given {
-        let wrong = |why: String| {
-            Failure::new(code::USAGE, format!("`{text}` is no limit")).why(why).remedy("--limit payload_bytes=1048576")
+        let invalid = |why: String| {
+            CliError::new(code::USAGE, format!("invalid --limit `{text}`"))
+                .why(why)
+                .remedy("--limit payload_bytes=1048576")
         };
-        let (name, value) = text.split_once('=').ok_or_else(|| wrong("a limit is a name, `=` and a value".into()))?;
+        let (name, value) = text.split_once('=').ok_or_else(|| invalid("expected NAME=VALUE".into()))?;
         let set = match name {
             _ if ServeOptions::NAMES.contains(&name) => limited.serving.set(name, value),
             _ if GateOptions::NAMES.contains(&name) => limited.gate.set(name, value),
@@ -240,51 +255,51 @@ pub(super) fn limits(given: &[String]) -> Result<Limited, Failure> {
             _ if Limits::NAMES.contains(&name) => limited.limits.set(name, value),
             _ => {
                 let names = [ServeOptions::NAMES, GateOptions::NAMES, &PolicyLimits::NAMES, Limits::NAMES].concat();
-                Err(format!("there are {}", names.join(", ")))
+                Err(format!("unknown limit; one of {}", names.join(", ")))
             }
         };
-        set.map_err(wrong)?;
+        set.map_err(invalid)?;
     }
     Ok(limited)
 }
 
-/// What one namespace may have, each quota as its name, `=` and a number.
-fn quotas(given: &[String]) -> Result<Quotas, Failure> {
+/// Parses `--quota`: quotas per namespace.
+fn quotas(given: &[String]) -> Result<Quotas, CliError> {
     let mut quotas = Quotas::default();
     for text in given {
-        let wrong = |why: String| {
-            Failure::new(code::USAGE, format!("`{text}` is no quota")).why(why).remedy("--quota lanes=20000")
+        let invalid = |why: String| {
+            CliError::new(code::USAGE, format!("invalid --quota `{text}`")).why(why).remedy("--quota lanes=20000")
         };
-        let (name, value) = text.split_once('=').ok_or_else(|| wrong("a quota is a name, `=` and a number".into()))?;
-        quotas.set(name, value).map_err(wrong)?;
+        let (name, value) = text.split_once('=').ok_or_else(|| invalid("expected NAME=NUMBER".into()))?;
+        quotas.set(name, value).map_err(invalid)?;
     }
     Ok(quotas)
 }
 
-/// The keys that named secrets are encrypted with: of the environment, or of a file. None where nobody gave any.
-fn secret_keys(file: Option<&Path>) -> Result<Keyring, Failure> {
+/// The encryption keys for secrets, from the environment or from a file; none if neither is set.
+fn secret_keys(file: Option<&Path>) -> Result<Keyring, CliError> {
     let text = match (std::env::var("COMEBACK_SECRET_KEY").ok().filter(|text| !text.trim().is_empty()), file) {
         (Some(_), Some(_)) => {
-            return Err(Failure::new(code::USAGE, "keys for secrets are given twice")
-                .why("COMEBACK_SECRET_KEY and --secret-key-file say the same")
-                .remedy("give one of them"));
+            return Err(CliError::new(code::USAGE, "encryption keys for secrets are given twice")
+                .why("COMEBACK_SECRET_KEY and --secret-key-file are both set")
+                .remedy("set only one of them"));
         }
         (Some(text), None) => text,
         (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
-            Failure::new(code::USAGE, format!("{} cannot be read", path.display())).why(error.to_string())
+            CliError::new(code::USAGE, format!("cannot read {}", path.display())).why(error.to_string())
         })?,
         (None, None) => return Ok(Keyring::default()),
     };
     Keyring::read(&text).map_err(|why| {
-        Failure::new(code::USAGE, "the key for secrets cannot be used")
+        CliError::new(code::USAGE, "invalid encryption key for secrets")
             .why(why)
-            .remedy("make one: openssl rand -hex 32")
+            .remedy("create one: openssl rand -hex 32")
     })
 }
 
 type Clocks = (Arc<dyn Clock>, Option<Arc<VirtualClock>>);
 
-async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, Failure> {
+async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, CliError> {
     if word == "system" {
         return Ok((SystemClock::new(), None));
     }
@@ -292,7 +307,7 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
     let start = word.strip_prefix("virtual@").map(Timestamp::parse_rfc3339);
     if word == "virtual" || start.is_some() {
         let start = start.transpose().map_err(|error| {
-            Failure::new(code::USAGE, format!("`{word}` is no clock"))
+            CliError::new(code::USAGE, format!("invalid --clock `{word}`"))
                 .why(error.to_string())
                 .remedy("--clock virtual@2026-01-31T12:00:00Z")
         })?;
@@ -303,27 +318,28 @@ async fn clock(word: &str, place: &Place, store: &dyn Store) -> Result<Clocks, F
     match word.strip_prefix('x').and_then(|factor| factor.parse::<f64>().ok()).filter(|factor| *factor > 0.0) {
         Some(factor) => Ok((ScaledClock::new(now, factor), None)),
         None => {
-            Err(Failure::new(code::USAGE, format!("`{word}` is no clock")).remedy("--clock system, virtual or x60"))
+            Err(CliError::new(code::USAGE, format!("invalid --clock `{word}`"))
+                .remedy("--clock system, virtual or x60"))
         }
     }
 }
 
-async fn listen(address: &str) -> Result<TcpListener, Failure> {
+async fn listen(address: &str) -> Result<TcpListener, CliError> {
     let wrong = |error: std::io::Error| {
-        Failure::new(code::FAILED, format!("cannot listen on {address}"))
+        CliError::new(code::FAILED, format!("cannot listen on {address}"))
             .why(error.to_string())
-            .remedy("choose another: --listen 127.0.0.1:7331")
+            .remedy("use another address: --listen 127.0.0.1:7331")
     };
     TcpListener::bind(address).await.map_err(wrong)
 }
 
-/// Without keys only this machine is listened to.
-pub fn refuse_strangers(listener: &TcpListener, address: &str, app: &App) -> Result<(), Failure> {
+/// Refuses to listen on a public address without keys.
+pub fn require_keys(listener: &TcpListener, address: &str, app: &App) -> Result<(), CliError> {
     let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     if !is_local && app.keys.is_empty() {
-        return Err(Failure::new(code::AUTH, format!("{address} can be reached from outside, and there is no key"))
-            .why("without keys everybody who can reach the server could do everything")
-            .remedy("start on loopback, make a key with `comeback key create --role admin`, then listen")
+        return Err(CliError::new(code::AUTH, format!("{address} can be reached from outside, and there are no keys"))
+            .why("without keys anyone who can reach the server is admin")
+            .remedy("create a key first: comeback key create --role admin --db FILE")
             .remedy("or stay on loopback: --listen 127.0.0.1:7330"));
     }
     Ok(())
@@ -336,24 +352,24 @@ fn banner(args: &ServeArgs, place: &Place, app: &App, listener: &TcpListener) {
         Place::File(_) => format!("{place} (SQLite, WAL)   durable: yes, survives restart"),
     };
     let auth = if app.keys.is_empty() {
-        "none, loopback only         make a key: comeback key create --role admin"
+        "none, loopback only         create a key: comeback key create --role admin"
     } else {
         "keys"
     };
-    tell!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
-    tell!("  Dashboard   http://{address}/");
-    tell!("  API         http://{address}/api/v1");
-    tell!("  Data        {data}");
-    tell!("  Auth        {auth}");
+    try_outln!("comeback {}  serving", env!("CARGO_PKG_VERSION"));
+    try_outln!("  Dashboard   http://{address}/");
+    try_outln!("  API         http://{address}/api/v1");
+    try_outln!("  Data        {data}");
+    try_outln!("  Auth        {auth}");
     if args.clock != "system" {
-        tell!("  Clock       {}", args.clock.split('@').next().unwrap_or_default());
+        try_outln!("  Clock       {}", args.clock.split('@').next().unwrap_or_default());
     }
 }
 
-/// What a start finds: the product in one sentence.
+/// The open work that a start finds, in one line.
 fn resumed(found: &OpenWork, now: Timestamp) -> String {
     if *found == OpenWork::default() {
-        return "ready: nothing is open".into();
+        return "ready: no open tasks".into();
     }
     let overdue = |it: Overdue, one: &str, many: &str| {
         let late = if it.late == Millis::ZERO { String::new() } else { format!(" by up to {}", span(it.late)) };
@@ -366,7 +382,7 @@ fn resumed(found: &OpenWork, now: Timestamp) -> String {
         overdue(found.retries, "retry", "retries"),
         overdue(found.starts, "start", "starts"),
         (found.scheduled, format!("scheduled{next}")),
-        (found.waiting, "waiting for others".to_owned()),
+        (found.waiting, "waiting for other tasks".to_owned()),
         (found.paused, "paused".to_owned()),
     ];
     let there = parts.into_iter().filter(|(count, _)| *count > 0);
@@ -388,14 +404,14 @@ mod tests {
             next: Some(now + Millis(42_000)),
             ..OpenWork::default()
         };
-        let said = "resumed 1 running, 3 retries overdue by up to 8s, 11 scheduled (next in 42s)";
-        assert_eq!(resumed(&found, now), said);
+        let expected = "resumed 1 running, 3 retries overdue by up to 8s, 11 scheduled (next in 42s)";
+        assert_eq!(resumed(&found, now), expected);
         let starts = Overdue { count: 1, late: Millis(500) };
         let all = OpenWork { pending: 1_204, starts, waiting: 2, paused: 4, ..OpenWork::default() };
         assert_eq!(
             resumed(&all, now),
-            "resumed 1,204 pending, 1 start overdue by up to 500ms, 2 waiting for others, 4 paused"
+            "resumed 1,204 pending, 1 start overdue by up to 500ms, 2 waiting for other tasks, 4 paused"
         );
-        assert_eq!(resumed(&OpenWork::default(), now), "ready: nothing is open");
+        assert_eq!(resumed(&OpenWork::default(), now), "ready: no open tasks");
     }
 }

@@ -1,22 +1,22 @@
-//! Status: whether anything needs a person, in a few lines. Scripts ask by the exit code.
+//! `status`: whether anything needs attention, in a few lines and by the exit code.
 
 use comeback_core::{Millis, Timestamp};
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::Watch;
-use crate::failure::{Failure, code};
+use crate::args::WatchArgs;
+use crate::error::{CliError, code};
 use crate::output::{self, Cell, Output, Paint, View, instant, plural, span};
 use crate::watch;
 
-/// What is overdue by less is about to be done.
-pub const PATIENCE: Millis = Millis::from_secs(10);
+/// Work overdue by less is not reported.
+pub const TOLERANCE: Millis = Millis::from_secs(10);
 
-pub async fn run(context: &Context, watch: &Watch) -> Result<u8, Failure> {
-    watch::show(&context.out, watch, || look(context)).await
+pub async fn run(context: &Context, watch: &WatchArgs) -> Result<u8, CliError> {
+    watch::show(&context.out, watch, || view(context)).await
 }
 
-async fn look(context: &Context) -> Result<View, Failure> {
+async fn view(context: &Context) -> Result<View, CliError> {
     let client = &context.client;
     let stats = client.get("/api/v1/stats").await?;
     let loops = client.get("/api/v1/admin/loops").await?;
@@ -32,7 +32,7 @@ async fn look(context: &Context) -> Result<View, Failure> {
         "concerns": concerns.iter().map(|it| json!({"what": it.what, "do": it.remedy})).collect::<Vec<_>>(),
     }));
     let held = |state: &str| stats["held"][state].as_u64().unwrap_or(0);
-    // What is held is counted once, as the dashboard does.
+    // Held tasks are counted once, as in the dashboard.
     let count = |state: &str| match state {
         "held" => output::grouped(all_held(&stats)),
         _ => output::grouped(stats["by_state"][state].as_u64().unwrap_or(0).saturating_sub(held(state))),
@@ -65,16 +65,17 @@ async fn look(context: &Context) -> Result<View, Failure> {
     Ok(view)
 }
 
-/// How many are kept from running, in whatever state.
+/// Number of held tasks, in all states.
 pub fn all_held(stats: &Value) -> u64 {
     stats["held"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
-/// The first time that anything is due.
+/// The earliest due time.
 pub fn next_due(stats: &Value) -> Option<Timestamp> {
     ["retry", "start"].iter().filter_map(|name| instant(&stats["next"][*name])).min()
 }
 
+/// A finding with its remedy.
 pub struct Concern {
     pub what: String,
     pub remedy: String,
@@ -95,9 +96,9 @@ fn concerns(stats: &Value, loops: &Value, stuck: &Value, now: Timestamp, out: &O
     }
     let stuck = output::items(stuck).count() as u64;
     if stuck > 0 {
-        add(format!("{} lost their lease and wait to be reaped", plural(stuck, "run")), "comeback doctor".into());
+        add(format!("{} lost their lease and are not reaped yet", plural(stuck, "run")), "comeback doctor".into());
     }
-    if let Some(late) = next_due(stats).map(|next| now.since(next)).filter(|late| *late > PATIENCE) {
+    if let Some(late) = next_due(stats).map(|next| now.since(next)).filter(|late| *late > TOLERANCE) {
         add(format!("work is overdue by up to {}", span(late)), "comeback doctor".into());
     }
     found

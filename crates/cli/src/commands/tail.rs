@@ -1,4 +1,4 @@
-//! Tail: what happens, one line each.
+//! `tail`: events, one per line.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use serde_json::Value;
 use super::Context;
 use super::task::attempt;
 use crate::args::TailArgs;
-use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Output, Paint, say, soon};
+use crate::error::{CliError, code};
+use crate::output::{self, Cell, Output, Paint, outln, soon};
 use crate::watch::Interrupted;
 
-/// Verdicts and ends: what a person wants to see go by.
+/// Event types shown without `--all`: retry decisions, ends and dependency changes.
 const NOTABLE: &str = "task.retry_scheduled,task.throttled,task.snoozed,task.parked,task.failed,task.retry_exhausted,\
     task.succeeded,task.canceled,task.skipped,task.expired,task.manual_retry,task.paused,task.resumed,dependency.opened,\
     dependency.half_open,dependency.recovering,dependency.closed,dependency.gated,dependency.healthy,dependency.maintenance";
 
-pub async fn run(context: &Context, args: TailArgs) -> Result<u8, Failure> {
+pub async fn run(context: &Context, args: TailArgs) -> Result<u8, CliError> {
     let mut interrupted = Interrupted::listen()?;
     tokio::select! {
-        ended = follow(context, args, |line| say!("{line}")) => ended,
+        ended = follow(context, args, |line| outln!("{line}")) => ended,
         () = interrupted.wait() => Ok(code::OK),
     }
 }
 
-/// The server says that it is there every quarter of a minute.
+/// Longest silence on the stream; the server sends a keep-alive every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Hands over line by line until there are enough. A stream that ends before is a failure: more would have come.
-pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(String)) -> Result<u8, Failure> {
-    let mut tasks = Tasks::default();
+/// Passes on lines until `--count` is reached. A stream that ends before is a failure.
+pub async fn follow(context: &Context, args: TailArgs, mut print: impl FnMut(String)) -> Result<u8, CliError> {
+    let mut tasks = TaskCache::default();
     let mut query: Vec<(&str, String)> = Vec::new();
     if let Some(task) = args.task {
         query.push(("task_id", context.resolve(&task).await?));
@@ -46,13 +46,13 @@ pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(Stri
     query.retain(|(_, value)| !value.is_empty());
     let mut pieces = context.client.open("/api/v1/events/stream", &query).await?.bytes_stream();
     let mut rest = Vec::new();
-    let mut told = 0;
-    while args.count.is_none_or(|count| told < count) {
+    let mut printed = 0;
+    while args.count.is_none_or(|count| printed < count) {
         let piece = match tokio::time::timeout(SILENCE, pieces.next()).await {
             Ok(Some(Ok(piece))) => piece,
-            Ok(Some(Err(error))) => return Err(broken_off(error.to_string())),
-            Ok(None) => return Err(broken_off("the server stopped, or this key is good no more")),
-            Err(_) => return Err(broken_off("the server has been silent for a minute")),
+            Ok(Some(Err(error))) => return Err(aborted(error.to_string())),
+            Ok(None) => return Err(aborted("the server stopped, or the key is no longer valid")),
+            Err(_) => return Err(aborted("no keep-alive for a minute")),
         };
         rest.extend_from_slice(&piece);
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -62,31 +62,33 @@ pub async fn follow(context: &Context, args: TailArgs, mut tell: impl FnMut(Stri
             else {
                 continue;
             };
-            if args.count.is_some_and(|count| told >= count) {
+            if args.count.is_some_and(|count| printed >= count) {
                 return Ok(code::OK);
             }
-            told += 1;
-            tell(if context.out.is_json() {
+            printed += 1;
+            print(if context.out.is_json() {
                 output::json_line(&event)
             } else {
-                worded(&event, &tasks.of(context, &event).await, &context.out)
+                event_line(&event, &tasks.of(context, &event).await, &context.out)
             });
         }
     }
     Ok(code::OK)
 }
 
-fn broken_off(why: impl Into<String>) -> Failure {
-    Failure::new(code::UNREACHABLE, "the stream broke off").why(why).remedy("comeback tail, once the server is back")
+fn aborted(why: impl Into<String>) -> CliError {
+    CliError::new(code::UNREACHABLE, "event stream aborted")
+        .why(why)
+        .remedy("run comeback tail again once the server is back")
 }
 
-/// What sort of task each one is, and how often it may be tried; asked once.
+/// Kind and retry limit of the tasks seen so far.
 #[derive(Default)]
-struct Tasks {
+struct TaskCache {
     known: HashMap<String, Value>,
 }
 
-impl Tasks {
+impl TaskCache {
     async fn of(&mut self, context: &Context, event: &Value) -> Value {
         let Some(id) = event["task_id"].as_str() else { return Value::Null };
         if let Some(task) = self.known.get(id) {
@@ -99,8 +101,8 @@ impl Tasks {
     }
 }
 
-/// What became of a dependency, in words.
-fn turned(event: &Value, what: &str, out: &Output) -> String {
+/// The line of a dependency event.
+fn dependency_line(event: &Value, what: &str, out: &Output) -> String {
     let at = output::text(event, "at").get(11..19).unwrap_or_default();
     let (glyph, paint) = match what {
         "closed" => ("●", Paint::Green),
@@ -112,11 +114,12 @@ fn turned(event: &Value, what: &str, out: &Output) -> String {
     format!("{at}  {mark} {name:<16} {}: {why}", what.replace('_', " "))
 }
 
-fn worded(event: &Value, task: &Value, out: &Output) -> String {
+/// The line of a task event.
+fn event_line(event: &Value, task: &Value, out: &Output) -> String {
     let data = &event["data"];
     let word = output::text(event, "type");
     if let Some(what) = word.strip_prefix("dependency.") {
-        return turned(event, what, out);
+        return dependency_line(event, what, out);
     }
     let again = event["run"].as_u64().unwrap_or(0) > 1;
     let (glyph, paint, end) = match word {
@@ -124,16 +127,16 @@ fn worded(event: &Value, task: &Value, out: &Output) -> String {
         "task.succeeded" => ("✓", Paint::Green, "ok"),
         "task.retry_scheduled" | "task.throttled" | "task.snoozed" => ("↻", Paint::Yellow, ""),
         "task.failed" => ("✕", Paint::Red, "failed, no retry"),
-        "task.retry_exhausted" => ("✕", Paint::Red, "dead, no retry is left"),
-        "task.expired" => ("✕", Paint::Red, "dead, its deadline has passed"),
+        "task.retry_exhausted" => ("✕", Paint::Red, "dead, no retries left"),
+        "task.expired" => ("✕", Paint::Red, "dead, deadline passed"),
         "attempt.failed" => ("✕", Paint::Red, ""),
         "attempt.started" => ("▶", Paint::Blue, "started"),
         "task.canceled" => ("–", Paint::Dim, "canceled"),
         "task.skipped" => ("–", Paint::Dim, "skipped"),
         "task.paused" => ("⏸", Paint::Magenta, "paused"),
-        "task.parked" => ("⏸", Paint::Magenta, "paused for a person"),
+        "task.parked" => ("⏸", Paint::Magenta, "parked"),
         "task.resumed" => ("○", Paint::Dim, "resumed"),
-        "task.manual_retry" => ("↻", Paint::Yellow, "retried by hand"),
+        "task.manual_retry" => ("↻", Paint::Yellow, "manual retry"),
         other => ("·", Paint::Dim, other),
     };
     let mut words: Vec<String> = Vec::new();
@@ -154,7 +157,7 @@ fn worded(event: &Value, task: &Value, out: &Output) -> String {
     let at = output::text(event, "at").get(11..19).unwrap_or_default();
     let mark = Cell::painted(glyph, paint).show(out);
     let name = task["kind"].as_str().unwrap_or("execution");
-    // A retry that costs something has counted on; what is told here is the try that failed.
+    // A counted retry has advanced the counter already; the line is about the attempt that failed.
     let counted = word == "task.retry_scheduled" && data["reason"] != "lost_retry";
     let number = event["attempt"].as_u64().unwrap_or(0) + u64::from(!counted);
     let mut about = task.clone();

@@ -1,17 +1,18 @@
-//! Tasks, as a person looks at them and acts on them.
+//! Tasks: list, inspect, wait for, and act on them.
 
 use std::time::Duration;
 
 use comeback_core::{Millis, Timestamp};
 use serde_json::{Value, json};
 
+use super::resource::{object, read_json};
 use super::{Context, operations, typed_policy};
-use crate::args::{OneOrMany, TaskCommand, Watch};
-use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Output, Table, View, instant, say, soon, span};
+use crate::args::{TaskCommand, TaskSelection, WatchArgs};
+use crate::error::{CliError, code};
+use crate::output::{self, Cell, Output, Table, View, instant, outln, soon, span};
 use crate::watch;
 
-pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure> {
+pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, CliError> {
     match command {
         TaskCommand::List { filter, limit, sort, cursor, watch } => {
             let query = query(filter, limit, sort, cursor);
@@ -23,22 +24,20 @@ pub async fn run(context: &Context, command: TaskCommand) -> Result<u8, Failure>
         TaskCommand::Attempts(id) => attempts(context, &id.id).await,
         TaskCommand::Retry { which, spread, waves, keep_counters, patch, note } => {
             let mut body = json!({"keep_counters": keep_counters, "note": note.note});
-            if which.many.filter.is_some() {
+            if which.bulk.filter.is_some() {
                 (body["spread"], body["waves"]) =
                     (json!(spread), waves.map(|text| operations::waves(&text)).transpose()?.into());
             }
             if let Some(text) = patch {
-                body["payload_patch"] = read_patch(&text)?;
+                body["payload_patch"] = read_json("--patch", &text, "--patch '{\"card\": {\"number\": \"4242\"}}'")?;
             }
-            one_or_many(context, which, "retry", body).await
+            act_on(context, which, "retry", body).await
         }
-        TaskCommand::Cancel { which, note, .. } => {
-            one_or_many(context, which, "cancel", json!({"note": note.note})).await
-        }
-        TaskCommand::Pause { which, note } => one_or_many(context, which, "pause", json!({"note": note.note})).await,
-        TaskCommand::Resume { which, note } => one_or_many(context, which, "resume", json!({"note": note.note})).await,
+        TaskCommand::Cancel { which, note, .. } => act_on(context, which, "cancel", json!({"note": note.note})).await,
+        TaskCommand::Pause { which, note } => act_on(context, which, "pause", json!({"note": note.note})).await,
+        TaskCommand::Resume { which, note } => act_on(context, which, "resume", json!({"note": note.note})).await,
         TaskCommand::Edit { id, retry, priority, labels } => edit(context, &id.id, retry, priority, &labels).await,
-        TaskCommand::Snooze { id, span } => act(context, &id.id, "snooze", json!({"delay": span})).await,
+        TaskCommand::Snooze { id, delay } => act(context, &id.id, "snooze", json!({"delay": delay})).await,
         TaskCommand::Reschedule { id, at } => act(context, &id.id, "reschedule", json!({"at": at})).await,
     }
 }
@@ -49,15 +48,9 @@ async fn edit(
     retry: Option<String>,
     priority: Option<i16>,
     labels: &[String],
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     let id = context.resolve(id).await?;
-    let mut body = json!({});
-    if let Some(retry) = retry {
-        body["retry"] = typed_policy(&retry);
-    }
-    if let Some(priority) = priority {
-        body["priority"] = priority.into();
-    }
+    let mut body = object([("retry", retry.as_deref().map(typed_policy)), ("priority", priority.map(Value::from))]);
     for label in labels {
         let (name, value) = label.split_once('=').map_or((label.as_str(), None), |(name, value)| (name, Some(value)));
         body["labels"][name] = value.into();
@@ -66,24 +59,25 @@ async fn edit(
     detail(&changed["task"], context.now().await?, &context.out).print(&context.out)
 }
 
-type Query = Vec<(&'static str, String)>;
+/// Parameters of a request.
+type Parameters = Vec<(&'static str, String)>;
 
-fn query(filter: Vec<String>, limit: u32, sort: Option<String>, cursor: Option<String>) -> Query {
+fn query(filter: Vec<String>, limit: u32, sort: Option<String>, cursor: Option<String>) -> Parameters {
     let mut query = vec![("q", filter.join(" ")), ("limit", limit.to_string())];
     query.extend(sort.map(|sort| ("sort", sort)));
     query.extend(cursor.map(|cursor| ("cursor", cursor)));
     query
 }
 
-async fn list(context: &Context, query: &Query) -> Result<View, Failure> {
+async fn list(context: &Context, query: &Parameters) -> Result<View, CliError> {
     let listed = context.client.get_with("/api/v1/tasks", query).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["ID", "STATE", "KIND", "QUEUE", "ATTEMPT", "NEXT", "AGE", "LAST ERROR"]);
     table.rows = output::items(&listed).map(|task| row(task, now, &context.out)).collect();
     let more = listed["next_cursor"].as_str().map(|cursor| format!(" · more: --cursor {cursor}")).unwrap_or_default();
     let hint = match table.rows.len() as u64 {
-        0 if query[0].1.is_empty() => "no tasks yet; make one: comeback enqueue hello".to_owned(),
-        0 => "no task matches".to_owned(),
+        0 if query[0].1.is_empty() => "no tasks yet; create one: comeback enqueue hello".to_owned(),
+        0 => "no matching tasks".to_owned(),
         count => format!("{}{more}", output::plural(count, "task")),
     };
     Ok(View::table(listed, table).with_hint(hint))
@@ -102,17 +96,17 @@ fn row(task: &Value, now: Timestamp, out: &Output) -> Vec<Cell> {
     ]
 }
 
-/// A pipe gets the whole id: it must still be unique tomorrow.
+/// The id: short on a terminal, whole on a pipe, where it must stay unique.
 pub fn id(task: &Value, out: &Output) -> Cell {
     if out.terminal { output::short(&task["id"]).into() } else { output::text(task, "id").into() }
 }
 
-/// When it may run next, where that is not now.
+/// The time of the next run, unless that is now.
 pub fn due(task: &Value) -> &Value {
     if task["next_retry_at"].is_null() { &task["start_at"] } else { &task["next_retry_at"] }
 }
 
-/// Which try of how many.
+/// Attempt number and maximum, such as `2/6`.
 pub fn attempt(task: &Value) -> String {
     let number = task["attempt_number"].as_u64().unwrap_or(1);
     match task["max_retries"].as_u64() {
@@ -121,7 +115,7 @@ pub fn attempt(task: &Value) -> String {
     }
 }
 
-async fn get(context: &Context, id: &str, watch: &Watch) -> Result<u8, Failure> {
+async fn get(context: &Context, id: &str, watch: &WatchArgs) -> Result<u8, CliError> {
     let id = context.resolve(id).await?;
     watch::show(&context.out, watch, || async {
         let task = context.client.task(&id).await?;
@@ -130,7 +124,7 @@ async fn get(context: &Context, id: &str, watch: &Watch) -> Result<u8, Failure> 
     .await
 }
 
-/// Everything about a task that a person asks for first; the rest is in the JSON.
+/// The most important fields of a task; the JSON output has all of them.
 pub fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
     let mut view = View::new(task.clone());
     view.line(headline(task, out));
@@ -149,12 +143,12 @@ pub fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
         field("execution", text("execution_id"));
     }
     field("key", text("key"));
-    let ended = instant(&task["ended_at"]).map(|_| format!("   over {}", at(&task["ended_at"]))).unwrap_or_default();
+    let ended = instant(&task["ended_at"]).map(|_| format!("   ended {}", at(&task["ended_at"]))).unwrap_or_default();
     field("submitted", at(&task["submitted_at"]) + &ended);
     field("due", at(due(task)));
     field("deadline", at(&task["deadline_at"]));
     if let Some(worker) = task["lease"]["worker"].as_str() {
-        field("running", format!("by {worker}, lease ends {}", at(&task["lease"]["expires_at"])));
+        field("running", format!("by {worker}, lease expires {}", at(&task["lease"]["expires_at"])));
     }
     field("blocked", text("blocked"));
     let counts = [("lost_count", "lost"), ("throttle_count", "throttled"), ("snooze_count", "snoozed")];
@@ -164,7 +158,7 @@ pub fn detail(task: &Value, now: Timestamp, out: &Output) -> View {
         .collect();
     let runs = task["total_attempts"].as_u64().unwrap_or(0);
     field("runs", if counts.is_empty() { runs.to_string() } else { format!("{runs} ({})", counts.join(", ")) });
-    field("last error", error_words(task));
+    field("last error", last_error(task));
     field("verdict", text("verdict"));
     let labels = task["labels"].as_object().into_iter().flatten();
     let labels: Vec<String> = labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or(""))).collect();
@@ -182,7 +176,7 @@ fn headline(task: &Value, out: &Output) -> String {
     format!("{state}  {kind}  {}   attempt {}", output::short(&task["id"]), attempt(task))
 }
 
-fn error_words(task: &Value) -> String {
+fn last_error(task: &Value) -> String {
     let error = &task["last_error"];
     let status = error["status"].as_u64().map(|status| format!("HTTP {status} ")).unwrap_or_default();
     let class = task["error_class"].as_str().map(|class| format!(" ({class})")).unwrap_or_default();
@@ -192,14 +186,14 @@ fn error_words(task: &Value) -> String {
     }
 }
 
-/// In one line, and not too long a one.
+/// JSON in one line, shortened to 200 characters.
 fn short_json(value: &Value) -> String {
     let text = value.to_string();
     let short: String = text.chars().take(200).collect();
-    if short.len() < text.len() { format!("{short}… (all of it: --json)") } else { short }
+    if short.len() < text.len() { format!("{short}… (--json prints all)") } else { short }
 }
 
-/// How a task's end is said to scripts.
+/// Exit code for a final state.
 pub fn end_code(state: &str) -> Option<u8> {
     match state {
         "succeeded" => Some(code::OK),
@@ -209,16 +203,16 @@ pub fn end_code(state: &str) -> Option<u8> {
     }
 }
 
-async fn wait(context: &Context, id: &str, timeout: Option<String>) -> Result<u8, Failure> {
+async fn wait(context: &Context, id: &str, timeout: Option<String>) -> Result<u8, CliError> {
     let id = context.resolve(id).await?;
     let limit = match timeout {
         None => Duration::MAX,
         Some(text) => match Millis::parse(&text) {
             Ok(Millis(ms)) => Duration::from_millis(ms),
-            Err(error) => return Err(Failure::new(code::USAGE, error.to_string())),
+            Err(error) => return Err(CliError::new(code::USAGE, error.to_string())),
         },
     };
-    let over = async {
+    let ended = async {
         loop {
             let task = context.client.task(&id).await?;
             if let Some(code) = end_code(output::text(&task, "state")) {
@@ -229,19 +223,19 @@ async fn wait(context: &Context, id: &str, timeout: Option<String>) -> Result<u8
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     };
-    match tokio::time::timeout(limit, over).await {
+    match tokio::time::timeout(limit, ended).await {
         Ok(outcome) => outcome,
         Err(_) => {
             let task = context.client.task(&id).await?;
             let name = output::short(&task["id"]);
-            Err(Failure::new(code::TIMEOUT, format!("{name} is still {}", output::text(&task, "state")))
-                .why("the time to wait is over")
+            Err(CliError::new(code::TIMEOUT, format!("{name} is still {}", output::text(&task, "state")))
+                .why("--timeout elapsed")
                 .remedy(format!("comeback task why {name}")))
         }
     }
 }
 
-async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
+async fn why(context: &Context, id: &str) -> Result<u8, CliError> {
     let (id, out) = (context.resolve(id).await?, &context.out);
     let why = context.client.get(&format!("/api/v1/tasks/{id}/why")).await?;
     let task = context.client.task(&id).await?;
@@ -259,10 +253,10 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     if let (Some(at), Some(then), true) = (instant(&forecast["gives_up_at"]), forecast["then"]["state"].as_str(), open)
     {
         let reason = match output::text(&forecast["then"], "reason") {
-            "attempts" => "no retry is left then",
-            "expired" => "its deadline is then",
-            "no_policy" => "it has no retry policy",
-            "final" => "its error is final",
+            "attempts" => "no retries left",
+            "expired" => "deadline",
+            "no_policy" => "no retry policy",
+            "final" => "final error",
             other => other,
         };
         view.line(format!("  at worst {then} {} ({reason})", out.at(at, now)));
@@ -274,7 +268,7 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     match output::text(&task, "state") {
         "paused" => view.line(format!("  do       comeback task resume {name}      comeback task cancel {name}")),
         "succeeded" | "canceled" | "skipped" => {}
-        // Somebody is at it; there is nothing to hurry.
+        // It runs already: a retry would change nothing.
         "running" | "claimed" => view.line(format!("  do       comeback task cancel {name}")),
         _ if open => view.line(format!("  do       comeback task retry {name}      comeback task cancel {name}")),
         _ => view.line(format!("  do       comeback task retry {name}")),
@@ -282,10 +276,10 @@ async fn why(context: &Context, id: &str) -> Result<u8, Failure> {
     view.print(out)
 }
 
-/// What keeps it from running: something about it, or a loop that somebody paused.
-async fn blocked(context: &Context, task: &Value) -> Result<String, Failure> {
-    if let Some(words) = task["blocked"].as_str() {
-        return Ok(words.to_owned());
+/// The reason a task cannot run: its own, or a paused loop.
+async fn blocked(context: &Context, task: &Value) -> Result<String, CliError> {
+    if let Some(reason) = task["blocked"].as_str() {
+        return Ok(reason.to_owned());
     }
     let needed = match output::text(task, "state") {
         "retry_pending" => "retries",
@@ -294,18 +288,16 @@ async fn blocked(context: &Context, task: &Value) -> Result<String, Failure> {
     };
     let loops = context.client.get("/api/v1/admin/loops").await?;
     let paused = output::items(&loops).any(|it| it["name"] == needed && it["paused"] == true);
-    Ok(if paused { format!("the loop {needed} is paused (comeback loop resume {needed})") } else { "no".into() })
+    Ok(if paused { format!("loop {needed} is paused (comeback loop resume {needed})") } else { "no".into() })
 }
 
-async fn attempts(context: &Context, id: &str) -> Result<u8, Failure> {
+async fn attempts(context: &Context, id: &str) -> Result<u8, CliError> {
     let listed = attempts_of(context, &context.resolve(id).await?).await?;
     let table = attempts_table(&listed, context.now().await?, &context.out);
-    let empty = table.rows.is_empty();
-    let view = View::table(listed, table);
-    if empty { view.with_hint("it has not run yet").print(&context.out) } else { view.print(&context.out) }
+    View::table(listed, table).hint_if_empty("no attempts yet").print(&context.out)
 }
 
-pub async fn attempts_of(context: &Context, id: &str) -> Result<Value, Failure> {
+pub async fn attempts_of(context: &Context, id: &str) -> Result<Value, CliError> {
     Ok(context.client.get(&format!("/api/v1/tasks/{id}/attempts?limit=500")).await?)
 }
 
@@ -328,28 +320,29 @@ pub fn attempts_table(listed: &Value, now: Timestamp, out: &Output) -> Table {
     table
 }
 
-async fn one_or_many(context: &Context, which: OneOrMany, verb: &str, body: Value) -> Result<u8, Failure> {
+async fn act_on(context: &Context, which: TaskSelection, verb: &str, body: Value) -> Result<u8, CliError> {
     match which {
-        OneOrMany { id: Some(id), .. } => act(context, &id, verb, body).await,
-        OneOrMany { many, .. } => operations::begin(context, many, verb, said(body)).await,
+        TaskSelection { id: Some(id), .. } => act(context, &id, verb, body).await,
+        TaskSelection { bulk, .. } => operations::start(context, bulk, verb, without_defaults(body)).await,
     }
 }
 
-/// Without what was not said.
-fn said(body: Value) -> Value {
+/// The body without fields that are null or false.
+fn without_defaults(body: Value) -> Value {
     match body {
         Value::Object(fields) => {
-            let said = |value: &Value| !value.is_null() && *value != Value::Bool(false);
-            Value::Object(fields.into_iter().filter(|(_, value)| said(value)).collect())
+            let given = |value: &Value| !value.is_null() && *value != Value::Bool(false);
+            Value::Object(fields.into_iter().filter(|(_, value)| given(value)).collect())
         }
         other => other,
     }
 }
 
-pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, Failure> {
+/// Posts an action on one task and prints its new state.
+pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result<u8, CliError> {
     let id = context.resolve(id).await?;
-    let body = said(body);
-    let answer = context.client.act(&id, verb, &body).await.map_err(|error| not_done(&id, verb, error))?;
+    let body = without_defaults(body);
+    let answer = context.client.act(&id, verb, &body).await.map_err(|error| wrong_state(&id, verb, error))?;
     if context.out.is_json() {
         context.out.json(&answer);
         return Ok(code::OK);
@@ -357,30 +350,22 @@ pub async fn act(context: &Context, id: &str, verb: &str, body: Value) -> Result
     let task = &answer["task"];
     let now = context.now().await?;
     let when = instant(due(task)).map(|at| format!("   due {}", context.out.at(at, now))).unwrap_or_default();
-    let place = answer["queue_position"].as_u64().map(|n| format!("   number {n} in its queue")).unwrap_or_default();
-    say!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task).show(&context.out));
+    let place = answer["queue_position"].as_u64().map(|n| format!("   position {n} in its queue")).unwrap_or_default();
+    outln!("{}  {}{when}{place}", output::short(&task["id"]), output::state(task).show(&context.out));
     if let Some(version) = answer["payload"]["version"].as_u64() {
-        say!("  payload  version {version}: {}", differences(&answer["payload"]["diff"]));
+        outln!("  payload  version {version}: {}", differences(&answer["payload"]["diff"]));
     }
     Ok(code::OK)
 }
 
 fn differences(diff: &Value) -> String {
-    let word = |value: &Value| if value.is_null() { "nothing".to_owned() } else { value.to_string() };
-    let told = |it: &Value| format!("{} {} → {}", output::text(it, "path"), word(&it["before"]), word(&it["after"]));
-    diff.as_array().into_iter().flatten().map(told).collect::<Vec<_>>().join(", ")
+    let word = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
+    let change = |it: &Value| format!("{} {} → {}", output::text(it, "path"), word(&it["before"]), word(&it["after"]));
+    diff.as_array().into_iter().flatten().map(change).collect::<Vec<_>>().join(", ")
 }
 
-fn read_patch(text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| {
-        Failure::new(code::USAGE, "the patch is no JSON")
-            .why(error.to_string())
-            .remedy("--patch '{\"card\": {\"number\": \"4242\"}}'")
-    })
-}
-
-/// A task that is not in the state for it, in the words of what was asked.
-fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
+/// Error for an action that the state of the task does not allow.
+fn wrong_state(id: &str, verb: &str, error: comeback_client::Error) -> CliError {
     let state = error.problem().filter(|problem| problem.kind == "wrong-state").and_then(|it| it.more.get("state"));
     let Some(state) = state.and_then(Value::as_str) else { return error.into() };
     let name = output::short(&id.into());
@@ -392,10 +377,10 @@ fn not_done(id: &str, verb: &str, error: comeback_client::Error) -> Failure {
         "snooze" => "snoozed",
         _ => "rescheduled",
     };
-    Failure::new(code::USAGE, format!("{name} was not {done}"))
+    CliError::new(code::USAGE, format!("{name} was not {done}"))
         .why(match state {
             "succeeded" | "failed" => format!("it has {state}"),
-            "retry_pending" => "it waits for its retry".to_owned(),
+            "retry_pending" => "it is waiting for a retry".to_owned(),
             other => format!("it is {other}"),
         })
         .remedy(format!("comeback task why {name}"))

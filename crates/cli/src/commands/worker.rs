@@ -1,37 +1,35 @@
-//! Those who ask for work.
+//! Workers.
 
 use serde_json::{Value, json};
 
 use super::Context;
 use super::doctor::SILENCE;
+use super::resource::{Resource, object};
 use crate::args::WorkerCommand;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::output::{self, Cell, Paint, Table, View, instant};
 use crate::watch;
 
-pub async fn run(context: &Context, command: WorkerCommand) -> Result<u8, Failure> {
+const WORKERS: Resource = Resource { noun: "worker", collection: "/api/v1/admin/workers" };
+
+pub async fn run(context: &Context, command: WorkerCommand) -> Result<u8, CliError> {
     match command {
         WorkerCommand::List { watch } => watch::show(&context.out, &watch, || list(context)).await,
         WorkerCommand::Drain { name, note } => {
-            let body = note.map_or_else(|| json!({}), |note| json!({"note": note}));
-            let drained = act(context, &name, "drain", &body).await?;
-            let hint = format!("what it has it keeps: comeback task list worker:{name} state:running");
-            View::said(drained, format!("{name} is given nothing more")).with_hint(hint).print(&context.out)
+            let body = object([("note", note.map(Value::from))]);
+            let drained = WORKERS.act(context, &name, "drain", &body).await?;
+            let hint = format!("running leases finish: comeback task list worker:{name} state:running");
+            View::message(drained, format!("worker {name} is draining")).with_hint(hint).print(&context.out)
         }
         WorkerCommand::Undrain { name } => {
-            let undrained = act(context, &name, "undrain", &json!({})).await?;
-            View::said(undrained, format!("{name} is given work again")).print(&context.out)
+            let undrained = WORKERS.act(context, &name, "undrain", &json!({})).await?;
+            View::message(undrained, format!("worker {name} gets leases again")).print(&context.out)
         }
     }
 }
 
-async fn act(context: &Context, name: &str, act: &str, body: &Value) -> Result<Value, Failure> {
-    let done = context.client.post(&format!("/api/v1/admin/workers/{}/{act}", super::escaped(name)), body).await;
-    done.map_err(|error| super::unknown("worker", name, error))
-}
-
-async fn list(context: &Context) -> Result<View, Failure> {
-    let workers = context.client.get("/api/v1/admin/workers").await?;
+async fn list(context: &Context) -> Result<View, CliError> {
+    let workers = context.client.get(WORKERS.collection).await?;
     let now = context.now().await?;
     let mut table = Table::new(&["WORKER", "STATE", "LAST SEEN", "LEASED", "QUEUES", "KINDS", "INSTANCE", "NOTE"]);
     for it in output::items(&workers) {
@@ -41,11 +39,11 @@ async fn list(context: &Context) -> Result<View, Failure> {
             let more = more.map(|more| format!(" and {more} more")).unwrap_or_default();
             if words.is_empty() { none.to_owned() } else { format!("{}{more}", words.join(",")) }
         };
-        let asks_still = instant(&it["last_seen_at"]).is_some_and(|at| now.since(at) <= SILENCE);
-        let state = match (it["draining"] == true, asks_still) {
+        let is_active = instant(&it["last_seen_at"]).is_some_and(|at| now.since(at) <= SILENCE);
+        let state = match (it["draining"] == true, is_active) {
             (true, _) => Cell::painted("⏸ draining", Paint::Magenta),
-            (false, true) => Cell::painted("▶ takes work", Paint::Blue),
-            (false, false) => "– silent".into(),
+            (false, true) => Cell::painted("▶ active", Paint::Blue),
+            (false, false) => "– idle".into(),
         };
         table.rows.push(vec![
             output::text(it, "name").into(),
@@ -59,7 +57,7 @@ async fn list(context: &Context) -> Result<View, Failure> {
         ]);
     }
     let hint = match table.rows.len() as u64 {
-        0 => "no worker has asked for work in the last hour".to_owned(),
+        0 => "no workers in the last hour".to_owned(),
         count => format!("{} in the last hour", output::plural(count, "worker")),
     };
     Ok(View::table(workers, table).with_hint(hint))

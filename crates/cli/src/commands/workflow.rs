@@ -1,4 +1,4 @@
-//! The catalog of workflows.
+//! Workflows and their versions.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,15 +7,18 @@ use comeback_core::workflow;
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::args::{SwitchArgs, WorkflowCommand};
-use crate::failure::{Failure, code};
-use crate::output::{self, Cell, Output, Paint, Table, View, say};
+use super::resource::Resource;
+use crate::args::{WorkflowArgs, WorkflowCommand};
+use crate::error::{CliError, code};
+use crate::output::{self, Cell, Output, Paint, Table, View, outln};
+
+const WORKFLOWS: Resource = Resource { noun: "workflow", collection: "/api/v1/workflows" };
 
 pub async fn run(
-    context: impl FnOnce() -> Result<Context, Failure>,
+    context: impl FnOnce() -> Result<Context, CliError>,
     out: &Output,
     command: WorkflowCommand,
-) -> Result<u8, Failure> {
+) -> Result<u8, CliError> {
     match command {
         WorkflowCommand::Check { file } => check(&file),
         WorkflowCommand::Schema => {
@@ -26,65 +29,70 @@ pub async fn run(
     }
 }
 
-async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failure> {
-    let at = |path: &str| format!("/api/v1/workflows/{}", path.replace('/', "%2F"));
+async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, CliError> {
     match command {
         WorkflowCommand::Put { path, file, import } => {
             let text = read(&file)?;
-            // The same reader as the server's: what is wrong is told before anybody is asked.
+            // Parsed with the code of the server first, so that syntax errors need no request.
             let checked = if import { workflow::import(&text).map(drop) } else { workflow::read(&text).map(drop) };
-            checked.map_err(|problems| wrong(&file, &problems))?;
-            let address = if import { format!("{}?import=true", at(&path)) } else { at(&path) };
-            let put = context.client.put_yaml(&address, &text).await.map_err(|error| refused(&file, error))?;
+            checked.map_err(|problems| invalid(&file, &problems))?;
+            let query = if import { "?import=true" } else { "" };
+            let address = format!("{}{query}", WORKFLOWS.path(&path));
+            let put = context.client.put_yaml(&address, &text).await.map_err(|error| rejected(&file, error))?;
             let version = put["version"].as_u64().unwrap_or(0);
-            let words = if put["created"] == true { "" } else { "; nothing has changed" };
+            let words = if put["created"] == true { "" } else { "; nothing changed" };
             let words = format!("{path} is at version {version}{words}");
-            let mut view = View::new(put.clone());
-            for it in put["warnings"].as_array().into_iter().flatten() {
+            let warning = |it: &Value| {
                 let place = format!("{}:{}:{}", file.display(), it["line"], it["column"]);
-                view.line(format!("{place}: {}: {}", output::text(it, "path"), output::text(it, "message")));
-            }
-            view.line(words);
-            view.print(&context.out)
+                format!("{place}: {}: {}", output::text(it, "path"), output::text(it, "message"))
+            };
+            let mut lines: Vec<String> = put["warnings"].as_array().into_iter().flatten().map(warning).collect();
+            lines.push(words);
+            View::lines_of(put, lines).print(&context.out)
         }
-        WorkflowCommand::List => {
-            let found = context.client.get_with("/api/v1/workflows", &[("limit", "500".into())]).await?;
-            lines(context, found, "comeback workflow put PATH FILE").await
-        }
+        WorkflowCommand::List => list(context, WORKFLOWS.list(context).await?).await,
         WorkflowCommand::Versions { path } => {
-            let found = context.client.get(&format!("{}/versions", at(&path))).await?;
-            lines(context, found, "").await
+            let found = context.client.get(&format!("{}/versions", WORKFLOWS.path(&path))).await;
+            list(context, found.map_err(|error| WORKFLOWS.failure(&path, error))?).await
         }
-        WorkflowCommand::Show { path, version } => {
-            let address = version.map_or_else(|| at(&path), |version| format!("{}/versions/{version}", at(&path)));
-            let found = context.client.get(&address).await?;
+        WorkflowCommand::Get { path, version } => {
+            let found = match version {
+                None => WORKFLOWS.get(context, &path).await?,
+                Some(version) => {
+                    let address = format!("{}/versions/{version}", WORKFLOWS.path(&path));
+                    let found = context.client.get(&address).await;
+                    found.map_err(|error| WORKFLOWS.failure(&format!("{path}@{version}"), error))?
+                }
+            };
             if context.out.is_json() {
                 context.out.json(&found);
             } else {
-                say!("{}", output::text(&found, "source").trim_end());
+                outln!("{}", output::text(&found, "source").trim_end());
             }
             Ok(0)
         }
-        WorkflowCommand::Steps { path } => steps(context, context.client.get(&at(&path)).await?),
-        WorkflowCommand::Activate(one) => switch(context, &at(&one.path), one, "activate").await,
-        WorkflowCommand::Deactivate(one) => switch(context, &at(&one.path), one, "deactivate").await,
-        WorkflowCommand::Pause(one) => switch(context, &at(&one.path), one, "pause").await,
-        WorkflowCommand::Resume(one) => switch(context, &at(&one.path), one, "resume").await,
+        WorkflowCommand::Steps { path } => steps(context, WORKFLOWS.get(context, &path).await?),
+        WorkflowCommand::Activate(one) => set_state(context, one, "activate").await,
+        WorkflowCommand::Deactivate(one) => set_state(context, one, "deactivate").await,
+        WorkflowCommand::Pause(one) => set_state(context, one, "pause").await,
+        WorkflowCommand::Resume(one) => set_state(context, one, "resume").await,
         WorkflowCommand::Rollback { one, to } => {
             let body = json!({"version": to, "note": one.note});
-            let put = context.client.post(&format!("{}/rollback", at(&one.path)), &body).await?;
+            let put = context.client.post(&format!("{}/rollback", WORKFLOWS.path(&one.path)), &body).await;
+            let put = put.map_err(|error| WORKFLOWS.failure(&format!("{}@{to}", one.path), error))?;
             let words = match put["created"] == true {
-                true => format!("{} is at version {}, which says what {to} said", one.path, put["version"]),
-                false => format!("{} is at version {}; nothing has changed", one.path, put["version"]),
+                true => format!("{} is at version {}, the same as version {to}", one.path, put["version"]),
+                false => format!("{} is at version {}; nothing changed", one.path, put["version"]),
             };
-            View::said(put, words).print(&context.out)
+            View::message(put, words).print(&context.out)
         }
         WorkflowCommand::Diff { path, from, to } => {
-            let asked: Vec<(&str, String)> = [("from", from), ("to", to)]
+            let query: Vec<(&str, String)> = [("from", from), ("to", to)]
                 .into_iter()
                 .filter_map(|(name, version)| version.map(|version| (name, version.to_string())))
                 .collect();
-            let found = context.client.get_with(&format!("{}/diff", at(&path)), &asked).await?;
+            let found = context.client.get_with(&format!("{}/diff", WORKFLOWS.path(&path)), &query).await;
+            let found = found.map_err(|error| WORKFLOWS.failure(&path, error))?;
             let mut table = Table::new(&["WHERE", "BEFORE", "AFTER"]);
             let shown = |value: &Value| if value.is_null() { "–".to_owned() } else { value.to_string() };
             for it in found["differences"].as_array().into_iter().flatten() {
@@ -93,7 +101,7 @@ async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failu
                 table.rows.push(row);
             }
             let hint = match table.rows.len() as u64 {
-                0 => format!("versions {} and {} say the same", found["from"], found["to"]),
+                0 => format!("versions {} and {} are equal", found["from"], found["to"]),
                 count => {
                     format!("{} from version {} to {}", output::plural(count, "difference"), found["from"], found["to"])
                 }
@@ -104,19 +112,20 @@ async fn online(context: &Context, command: WorkflowCommand) -> Result<u8, Failu
     }
 }
 
-async fn switch(context: &Context, address: &str, one: SwitchArgs, verb: &str) -> Result<u8, Failure> {
-    let standing = context.client.post(&format!("{address}/{verb}"), &json!({"note": one.note})).await?;
-    let words = match output::text(&standing, "state") {
-        "paused" => format!("{} is paused: comeback workflow resume {}", one.path, one.path),
-        "inactive" => format!("{} is out of use: comeback workflow activate {}", one.path, one.path),
+/// Activates, deactivates, pauses or resumes a workflow.
+async fn set_state(context: &Context, one: WorkflowArgs, action: &str) -> Result<u8, CliError> {
+    let answer = WORKFLOWS.act(context, &one.path, action, &json!({"note": one.note})).await?;
+    let words = match output::text(&answer, "state") {
+        "paused" => format!("{} is paused; resume it: comeback workflow resume {}", one.path, one.path),
+        "inactive" => format!("{} is inactive; activate it: comeback workflow activate {}", one.path, one.path),
         _ => format!("{} is active", one.path),
     };
-    View::said(standing, words).print(&context.out)
+    View::message(answer, words).print(&context.out)
 }
 
-/// Its steps, with whose word each policy is: the nearer one wins.
-fn steps(context: &Context, found: Value) -> Result<u8, Failure> {
-    let mut table = Table::new(&["STEP", "KIND", "QUEUE", "RETRY", "SAYS"]);
+/// The steps, with the source of each retry policy: step, workflow, kind or server default.
+fn steps(context: &Context, found: Value) -> Result<u8, CliError> {
+    let mut table = Table::new(&["STEP", "KIND", "QUEUE", "RETRY", "SOURCE"]);
     for step in found["workflow"]["steps"].as_array().into_iter().flatten() {
         let value = |field: &str| if step[field].is_null() { &step["given"][field] } else { &step[field] };
         let shown = |field: &str| match value(field) {
@@ -124,20 +133,20 @@ fn steps(context: &Context, found: Value) -> Result<u8, Failure> {
             Value::Bool(false) | Value::Null => "never".to_owned(),
             other => other.to_string(),
         };
-        let whose = match output::text(&step["origins"], "retry") {
-            "workflow" => "the workflow",
-            "kind" => "its kind",
-            "server" => "nobody",
-            _ => "the step",
+        let source = match output::text(&step["origins"], "retry") {
+            "workflow" => "workflow",
+            "kind" => "kind",
+            "server" => "default",
+            _ => "step",
         };
         let name = output::text(step, "name");
-        let row = [name.to_owned(), shown("kind"), shown("queue"), shown("retry"), whose.to_owned()];
+        let row = [name.to_owned(), shown("kind"), shown("queue"), shown("retry"), source.to_owned()];
         table.rows.push(row.into_iter().map(Into::into).collect());
     }
     View::table(found, table).print(&context.out)
 }
 
-async fn lines(context: &Context, found: Value, remedy: &str) -> Result<u8, Failure> {
+async fn list(context: &Context, found: Value) -> Result<u8, CliError> {
     let now = context.now().await?;
     let mut table = Table::new(&["PATH", "VERSION", "STATE", "SINCE"]);
     for it in output::items(&found) {
@@ -149,41 +158,40 @@ async fn lines(context: &Context, found: Value, remedy: &str) -> Result<u8, Fail
         };
         table.rows.push(vec![path.into(), version.into(), state, context.out.time_cell(&it["created_at"], now)]);
     }
-    let empty = table.rows.is_empty();
-    let view = View::table(found, table);
-    let view = if empty { view.with_hint(format!("the catalog is empty: {remedy}")) } else { view };
-    view.print(&context.out)
+    let hint = "no workflows; add one: comeback workflow put PATH FILE";
+    View::table(found, table).hint_if_empty(hint).print(&context.out)
 }
 
-pub fn read(file: &Path) -> Result<String, Failure> {
+/// Reads a file, or standard input for `-`.
+pub fn read(file: &Path) -> Result<String, CliError> {
     let mut text = String::new();
     let read = match file.to_str() {
         Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| text),
         _ => std::fs::read_to_string(file),
     };
     read.map_err(|error| {
-        Failure::new(code::USAGE, format!("cannot read {}", file.display()))
-            .why(crate::failure::without_number(&error.to_string()))
-            .remedy("name a file that is there, or - for standard input")
+        CliError::new(code::USAGE, format!("cannot read {}", file.display()))
+            .why(crate::error::without_number(&error.to_string()))
+            .remedy("name an existing file, or - for standard input")
     })
 }
 
-fn check(file: &Path) -> Result<u8, Failure> {
+fn check(file: &Path) -> Result<u8, CliError> {
     let text = read(file)?;
-    let source = workflow::read(&text).map_err(|problems| wrong(file, &problems))?;
+    let source = workflow::read(&text).map_err(|problems| invalid(file, &problems))?;
     let steps = source.workflow.steps.len() as u64;
-    say!("{} is well: {}", file.display(), output::plural(steps, "step"));
+    outln!("{} is valid: {}", file.display(), output::plural(steps, "step"));
     Ok(0)
 }
 
-/// Every problem with its place and its line, as compilers do.
-fn wrong(file: &Path, problems: &workflow::Problems) -> Failure {
-    let told = problems.0.iter().map(|it| (it.to_string(), it.snippet.clone())).collect();
-    listed(file, told).remedy("comeback workflow schema > workflow.schema.json, and name it in your editor")
+/// Lists every problem with its place and its line, as compilers do.
+fn invalid(file: &Path, problems: &workflow::Problems) -> CliError {
+    let listed = problems.0.iter().map(|it| (it.to_string(), it.snippet.clone())).collect();
+    problem_list(file, listed).remedy("validate in your editor: comeback workflow schema > workflow.schema.json")
 }
 
-/// What only the server can know to be wrong, with the same places.
-fn refused(file: &Path, error: comeback_client::Error) -> Failure {
+/// Lists the problems that only the server can find, with the same places.
+fn rejected(file: &Path, error: comeback_client::Error) -> CliError {
     let problems = error.problem().and_then(|problem| problem.more.get("errors")).and_then(Value::as_array).cloned();
     let Some(problems) = problems.filter(|problems| problems.iter().any(|it| it["line"].is_u64())) else {
         return error.into();
@@ -191,20 +199,20 @@ fn refused(file: &Path, error: comeback_client::Error) -> Failure {
     let place = |it: &Value| {
         format!("{}:{}: {}: {}", it["line"], it["column"], output::text(it, "path"), output::text(it, "message"))
     };
-    let told = problems.iter().map(|it| (place(it), it["snippet"].as_str().map(str::to_owned))).collect();
-    listed(file, told).remedy("correct it, or start the server with what it needs")
+    let listed = problems.iter().map(|it| (place(it), it["snippet"].as_str().map(str::to_owned))).collect();
+    problem_list(file, listed).remedy("correct it, or start the server with the options it needs")
 }
 
-fn listed(file: &Path, problems: Vec<(String, Option<String>)>) -> Failure {
+fn problem_list(file: &Path, problems: Vec<(String, Option<String>)>) -> CliError {
     let count = problems.len() as u64;
     let mut lines: Vec<String> = Vec::new();
-    for (words, snippet) in problems.into_iter().take(MOST_TOLD) {
+    for (words, snippet) in problems.into_iter().take(MOST_LISTED) {
         lines.push(words);
         lines.extend(snippet.iter().flat_map(|text| text.lines()).map(|line| format!("  {line}")));
     }
-    let failure = Failure::new(code::USAGE, format!("{}: {}", file.display(), output::plural(count, "problem")));
+    let failure = CliError::new(code::USAGE, format!("{}: {}", file.display(), output::plural(count, "problem")));
     failure.why(lines.join("\n       "))
 }
 
-/// More than anybody reads at once.
-const MOST_TOLD: usize = 20;
+/// Problems that are listed at most.
+const MOST_LISTED: usize = 20;

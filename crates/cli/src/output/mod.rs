@@ -1,4 +1,4 @@
-//! How things look: data on stdout, everything else on stderr; for people on a terminal, for programs on a pipe.
+//! Output: data on stdout, everything else on stderr; aligned on a terminal, tab-separated on a pipe.
 
 pub mod safe;
 mod table;
@@ -10,73 +10,76 @@ use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde_json::Value;
 
-use crate::args::{Format, Global};
+use crate::args::{Global, OutputFormat};
 
 pub use table::{Cell, Paint, Table};
 pub use time::{TimeFormat, instant, soon, span};
 pub use view::{Block, View};
 
-/// A line of data. Whoever reads it may stop reading, as `head` does; then there is nothing left to do.
-macro_rules! say {
-    ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
+/// Prints a line on stdout. Exits when the reader is gone, as `head` is after its lines.
+macro_rules! outln {
+    ($($text:tt)*) => { $crate::output::write_out(format_args!($($text)*)) };
 }
-pub(crate) use say;
+pub(crate) use outln;
 
-/// A line of a server on stdout. Whoever should read it may be gone; the server serves all the same.
-macro_rules! tell {
-    ($($text:tt)*) => { $crate::output::told(format_args!($($text)*)) };
+/// Prints a line of a server on stdout. A reader that is gone does not stop the server.
+macro_rules! try_outln {
+    ($($text:tt)*) => { $crate::output::try_write_out(format_args!($($text)*)) };
 }
-pub(crate) use tell;
+pub(crate) use try_outln;
 
-pub fn line(text: fmt::Arguments<'_>) {
+/// Prints a line on stdout, without harmful control characters.
+pub fn write_out(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     raw_line(&safe::lines(&text, std::io::stdout().is_terminal()));
 }
 
-/// A line as it is: of a program that runs here, for whoever started it.
+/// Prints a line on stdout unchanged: the output of a command that `run` executes.
 pub fn raw_line(text: &str) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         std::process::exit(if error.kind() == ErrorKind::BrokenPipe { 0 } else { 1 });
     }
 }
 
-/// A line beside the data, on stderr. It need not be read.
-macro_rules! aside {
-    ($($text:tt)*) => { $crate::output::beside(format_args!($($text)*)) };
+/// Prints a line on stderr.
+macro_rules! errln {
+    ($($text:tt)*) => { $crate::output::write_err(format_args!($($text)*)) };
 }
-pub(crate) use aside;
+pub(crate) use errln;
 
-pub fn beside(text: fmt::Arguments<'_>) {
+/// Prints a line on stderr, without harmful control characters.
+pub fn write_err(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     let _ = writeln!(std::io::stderr(), "{}", safe::lines(&text, std::io::stderr().is_terminal()));
 }
 
-/// A value in one line.
+/// JSON in one line.
 pub fn json_line(value: &Value) -> String {
     safe::json(&value.to_string()).into_owned()
 }
 
-pub fn told(text: fmt::Arguments<'_>) {
+/// Prints a line on stdout and ignores errors.
+pub fn try_write_out(text: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Written as it is, without an end of line.
-pub fn noted(text: fmt::Arguments<'_>) {
+/// Writes on stderr unchanged, without a line end.
+pub fn write_err_raw(text: fmt::Arguments<'_>) {
     let _ = std::io::stderr().write_fmt(text);
 }
 
-/// Drawn on the screen as it is.
-pub fn drawn(text: fmt::Arguments<'_>) {
+/// Writes on stdout unchanged, without a line end.
+pub fn write_out_raw(text: fmt::Arguments<'_>) {
     let _ = std::io::stdout().write_fmt(text);
 }
 
-/// In which form things are wanted, and for whom.
+/// Output options of a command.
 #[derive(Clone, Debug)]
 pub struct Output {
-    pub format: Format,
+    pub format: OutputFormat,
     pub columns: Vec<String>,
     pub time: TimeFormat,
-    /// Somebody reads it.
+    /// Stdout is a terminal.
     pub terminal: bool,
     pub colour: bool,
     pub width: usize,
@@ -90,7 +93,7 @@ impl Output {
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let width = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_col));
         Output {
-            format: if global.json { Format::Json } else { global.output },
+            format: if global.json { OutputFormat::Json } else { global.output },
             columns: global.columns.iter().map(|name| name.to_ascii_lowercase()).collect(),
             time: global.time.unwrap_or(if terminal { TimeFormat::Relative } else { TimeFormat::Utc }),
             terminal,
@@ -100,19 +103,19 @@ impl Output {
     }
 
     pub fn is_json(&self) -> bool {
-        matches!(self.format, Format::Json | Format::Jsonl)
+        matches!(self.format, OutputFormat::Json | OutputFormat::Jsonl)
     }
 
-    /// One document: in many lines for people who asked for it, in one line each where lines are documents.
+    /// Prints one document: indented, or in one line as JSONL.
     pub fn json(&self, value: &Value) {
         match self.format {
-            Format::Jsonl => say!("{}", json_line(value)),
-            _ => say!("{}", safe::json(&serde_json::to_string_pretty(value).unwrap_or_default())),
+            OutputFormat::Jsonl => outln!("{}", json_line(value)),
+            _ => outln!("{}", safe::json(&serde_json::to_string_pretty(value).unwrap_or_default())),
         }
     }
 }
 
-/// A state as people see it: a glyph and a word, never one alone.
+/// The state of a task: a glyph and a word.
 pub fn state(task: &Value) -> Cell {
     let word = task["state"].as_str().unwrap_or("?");
     let recovered = word == "succeeded" && task["total_attempts"].as_u64().unwrap_or(0) > 1;
@@ -134,17 +137,18 @@ pub fn state(task: &Value) -> Cell {
     Cell::painted(format!("{glyph} {shown}"), paint)
 }
 
-/// The last eight digits: what people say.
+/// The last eight digits of an id.
 pub fn short(id: &Value) -> String {
     let text = id.as_str().unwrap_or_default();
     text.get(text.len().saturating_sub(8)..).unwrap_or_default().to_owned()
 }
 
+/// A text field, empty if it is missing.
 pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// The items of a list as the server sends it.
+/// The items of a list.
 pub fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list["items"].as_array().into_iter().flatten()
 }

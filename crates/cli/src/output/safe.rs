@@ -1,5 +1,5 @@
-//! What came from elsewhere, made harmless for a terminal: control characters, which could write to the clipboard or move the
-//! cursor, and those that turn the direction of writing are shown by their number.
+//! Makes foreign text harmless for a terminal: control characters, which could write to the clipboard or move the cursor, and
+//! characters that change the writing direction are printed as their number.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ fn is_harmful(letter: char) -> bool {
         || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fff9}'..='\u{fffb}')
 }
 
-/// A text of one or more lines. With `colours`, the few sequences that this program colours with stay as they are.
+/// Text of one or more lines. With `colours`, the colour sequences of this program are kept.
 pub fn lines(text: &str, colours: bool) -> Cow<'_, str> {
     if !text.contains(|letter| is_harmful(letter) && letter != '\n' && letter != '\t') {
         return Cow::Borrowed(text);
@@ -33,7 +33,7 @@ pub fn lines(text: &str, colours: bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// A text that stands in a line, such as a cell.
+/// Text within a line, such as a cell.
 pub fn cell(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -49,7 +49,7 @@ pub fn cell(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON, in which the characters that JSON itself leaves as they are become `\u0000`s; it means the same.
+/// JSON with harmful characters escaped as `\u0000`; the value is the same.
 pub fn json(text: &str) -> Cow<'_, str> {
     if !text.contains(|letter| is_harmful(letter) && letter != '\n') {
         return Cow::Borrowed(text);
@@ -70,7 +70,7 @@ fn push_number(into: &mut String, letter: char) {
     let _ = if number <= 0xff { write!(into, "\\x{number:02x}") } else { write!(into, "\\u{{{number:04x}}}") };
 }
 
-/// One of the sequences that `Paint` makes, at the beginning of a text.
+/// The colour sequence of `Paint` at the start of a text.
 fn own_colour(text: &str) -> Option<&str> {
     let inner = text.strip_prefix("\x1b[")?;
     let end = inner.bytes().take(10).position(|byte| byte == b'm')?;

@@ -1,4 +1,4 @@
-//! Tables without borders: aligned and cut to the width of a terminal, or tab-separated and whole on a pipe.
+//! Tables without borders: aligned and cut to the width of a terminal, or tab-separated and complete on a pipe.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -31,7 +31,7 @@ impl Paint {
 pub struct Cell {
     pub text: String,
     pub paint: Option<Paint>,
-    /// It says something else every time, and nothing has changed.
+    /// A relative time, which changes without an event.
     pub moves: bool,
 }
 
@@ -40,7 +40,7 @@ impl Cell {
         Cell { text: text.into(), paint: Some(paint), moves: false }
     }
 
-    /// As it stands in running text.
+    /// The text with its colour.
     pub fn show(&self, out: &Output) -> String {
         painted(&safe::cell(&self.text), self.paint, false, out)
     }
@@ -58,7 +58,7 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// What a column is cut to at most, where the terminal is too narrow for all.
+/// Minimum width of a column on a narrow terminal.
 const NARROWEST: usize = 8;
 
 impl Table {
@@ -66,7 +66,7 @@ impl Table {
         Table { head: head.to_vec(), rows: Vec::new() }
     }
 
-    /// Only the columns that are asked for, in that order; what is no column here is named.
+    /// The named columns in that order; `Err` holds the first unknown name.
     pub fn choose(&self, names: &[String]) -> Result<Table, String> {
         if names.is_empty() {
             return Ok(self.clone());
@@ -80,8 +80,8 @@ impl Table {
         Ok(Table { head: chosen.iter().map(|i| self.head[*i]).collect(), rows: self.rows.iter().map(pick).collect() })
     }
 
-    /// For people. What differs from `before` stands out.
-    pub fn for_people(&self, out: &Output, before: Option<&Table>) -> Vec<String> {
+    /// Lines for a terminal. Cells that differ from `before` are highlighted.
+    pub fn aligned(&self, out: &Output, before: Option<&Table>) -> Vec<String> {
         let widths = self.widths(out.width);
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
         if self.head.iter().any(|head| !head.is_empty()) && !self.rows.is_empty() {
@@ -97,8 +97,8 @@ impl Table {
         lines
     }
 
-    /// For programs: nothing is cut, nothing is coloured, a tab between two cells.
-    pub fn for_programs(&self) -> Vec<String> {
+    /// Lines for a pipe: complete, without colours, separated by tabs.
+    pub fn tab_separated(&self) -> Vec<String> {
         let clean = |cell: &Cell| safe::cell(&cell.text).into_owned();
         self.rows.iter().map(|row| row.iter().map(clean).collect::<Vec<_>>().join("\t")).collect()
     }
@@ -112,7 +112,7 @@ impl Table {
         std::iter::once(head).chain(rows).map(csv_line).collect()
     }
 
-    /// As wide as what is in them; the widest gives way until all fit.
+    /// Widths of the columns; the widest ones are narrowed until all fit.
     fn widths(&self, room: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = self.head.iter().map(|head| head.width()).collect();
         for row in &self.rows {
@@ -134,7 +134,7 @@ impl Table {
 
 fn csv_line(cells: Vec<String>) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    // Memory takes all that it is given.
+    // Writing to memory cannot fail.
     let _ = writer.write_record(&cells);
     let written = writer.into_inner().unwrap_or_default();
     String::from_utf8_lossy(&written).trim_end_matches('\n').to_owned()
@@ -156,7 +156,7 @@ fn laid_out(
     line.trim_end().to_owned()
 }
 
-/// Shortened to a width, with a sign that it was.
+/// Shortens a text to a width, with an ellipsis.
 fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
@@ -201,18 +201,18 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_cut_to_the_terminal() {
         assert_eq!(
-            table().for_people(&out(80), None),
+            table().aligned(&out(80), None),
             ["ID  LAST ERROR", "1   connection refused by the other side", "22  日本語のエラー, with a tab"]
         );
         for width in 12..50 {
-            assert!(table().for_people(&out(width), None).iter().all(|line| line.width() <= width), "{width}");
+            assert!(table().aligned(&out(width), None).iter().all(|line| line.width() <= width), "{width}");
         }
-        assert_eq!(table().for_people(&out(20), None)[1], "1   connection refu…");
+        assert_eq!(table().aligned(&out(20), None)[1], "1   connection refu…");
     }
 
     #[test]
     fn programs_get_everything() {
-        assert_eq!(table().for_programs()[1], "22\t日本語のエラー, with a tab");
+        assert_eq!(table().tab_separated()[1], "22\t日本語のエラー, with a tab");
         assert_eq!(
             table().csv(),
             ["id,last_error", "1,connection refused by the other side", "22,\"日本語のエラー, with a\ttab\""]
@@ -232,9 +232,9 @@ mod tests {
         let mut now = table();
         now.rows[0][1] = "timed out".into();
         now.rows[1][1].moves = true;
-        let lines = now.for_people(&bright, Some(&table()));
+        let lines = now.aligned(&bright, Some(&table()));
         assert!(lines[1].contains("\x1b[1;7mtimed out\x1b[0m"), "{lines:?}");
         now.rows[1][1].text = "something else".into();
-        assert!(!now.for_people(&bright, Some(&table()))[2].contains("\x1b[1;7m"));
+        assert!(!now.aligned(&bright, Some(&table()))[2].contains("\x1b[1;7m"));
     }
 }

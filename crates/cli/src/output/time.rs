@@ -1,4 +1,4 @@
-//! Spans and instants, as people and as programs read them.
+//! Durations and times, for terminals and for pipes.
 
 use clap::ValueEnum;
 use comeback_core::{Millis, Timestamp};
@@ -14,12 +14,13 @@ pub enum TimeFormat {
     Utc,
 }
 
+/// The time in a JSON value.
 pub fn instant(value: &Value) -> Option<Timestamp> {
     value.as_str().and_then(|text| Timestamp::parse_rfc3339(text).ok())
 }
 
 impl Output {
-    /// An instant as it is wanted; relative ones are relative to the server's now.
+    /// A time in the chosen format; relative to the time of the server.
     pub fn at(&self, at: Timestamp, now: Timestamp) -> String {
         match self.time {
             TimeFormat::Relative if at == now => "now".into(),
@@ -30,7 +31,7 @@ impl Output {
         }
     }
 
-    /// The same in a table, where relative times move without anything having changed.
+    /// A time in a table.
     pub fn time_cell(&self, at: &Value, now: Timestamp) -> Cell {
         match instant(at) {
             None => Cell::from("–"),
@@ -38,7 +39,7 @@ impl Output {
         }
     }
 
-    /// How long ago, or when: ages are spans for people and instants for programs.
+    /// An age: a duration on a terminal, a time on a pipe.
     pub fn age(&self, at: &Value, now: Timestamp) -> Cell {
         match (instant(at), self.time) {
             (Some(at), TimeFormat::Relative) => Cell { moves: true, ..Cell::from(span(now.since(at))) },
@@ -52,7 +53,7 @@ fn local(at: Timestamp) -> String {
     zoned.map_or_else(|_| at.to_rfc3339(), |at| at.strftime("%Y-%m-%d %H:%M:%S %Z").to_string())
 }
 
-/// A span in at most two units.
+/// A duration in at most two units.
 pub fn span(span: Millis) -> String {
     let Millis(ms) = span;
     let (secs, mins, hours, days) = (ms / 1_000, ms / 60_000, ms / 3_600_000, ms / 86_400_000);
@@ -71,7 +72,7 @@ pub fn soon(delay: Millis) -> String {
     if delay == Millis::ZERO { "at once".into() } else { format!("in {}", span(rounded_up(delay))) }
 }
 
-/// What is still to come has lost a moment on its way here: an hour is not to look like 59m 59s.
+/// Rounds up: a remaining hour, received a moment later, must not print as 59m 59s.
 fn rounded_up(Millis(ms): Millis) -> Millis {
     let unit = match ms {
         0..1_000 => 10,

@@ -1,26 +1,28 @@
-//! One look at something: its data, and how it is laid out for people. Every format is made from the same view.
+//! The result of a command: its data, and its layout. Every output format is made from the same view.
 
 use serde_json::Value;
 
 use super::table::Table;
-use super::{Output, aside, json_line, safe, say};
-use crate::args::Format;
-use crate::failure::{Failure, code};
+use super::{Output, errln, json_line, outln, safe};
+use crate::args::OutputFormat;
+use crate::error::{CliError, code};
 
+/// A part of a view.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
     Line(String),
     Table(Table),
 }
 
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
-    /// What the server said.
+    /// The answer of the server.
     pub data: Value,
     pub blocks: Vec<Block>,
-    /// Said beside the data, on stderr.
+    /// Printed on stderr.
     pub hint: Option<String>,
-    /// What a command that ends with this view exits with.
+    /// Exit code of a command that ends with this view.
     pub code: u8,
 }
 
@@ -33,8 +35,13 @@ impl View {
         View { blocks: vec![Block::Table(table)], ..View::new(data) }
     }
 
-    /// One sentence for people, and the data behind it for programs.
-    pub fn said(data: Value, words: impl Into<String>) -> View {
+    /// Data with its lines.
+    pub fn lines_of(data: Value, lines: Vec<String>) -> View {
+        View { blocks: lines.into_iter().map(Block::Line).collect(), ..View::new(data) }
+    }
+
+    /// Data with one line.
+    pub fn message(data: Value, words: impl Into<String>) -> View {
         let mut view = View::new(data);
         view.line(words);
         view
@@ -44,33 +51,39 @@ impl View {
         self.blocks.push(Block::Line(text.into()));
     }
 
+    /// Adds a hint if there is no row.
+    pub fn hint_if_empty(self, hint: impl Into<String>) -> View {
+        let has_rows = |block: &Block| matches!(block, Block::Table(table) if !table.rows.is_empty());
+        if self.blocks.iter().any(has_rows) { self } else { self.with_hint(hint) }
+    }
+
     pub fn with_hint(self, hint: impl Into<String>) -> View {
         View { hint: Some(hint.into()), ..self }
     }
 
-    pub fn print(&self, out: &Output) -> Result<u8, Failure> {
+    pub fn print(&self, out: &Output) -> Result<u8, CliError> {
         match out.format {
-            Format::Json => out.json(&self.data),
-            Format::Jsonl => match self.data["items"].as_array() {
-                Some(items) => items.iter().for_each(|item| say!("{}", json_line(item))),
-                None => say!("{}", json_line(&self.data)),
+            OutputFormat::Json => out.json(&self.data),
+            OutputFormat::Jsonl => match self.data["items"].as_array() {
+                Some(items) => items.iter().for_each(|item| outln!("{}", json_line(item))),
+                None => outln!("{}", json_line(&self.data)),
             },
-            Format::Csv => self.chosen(out)?.csv().iter().for_each(|line| say!("{line}")),
-            Format::Name => {
+            OutputFormat::Csv => self.chosen(out)?.csv().iter().for_each(|line| outln!("{line}")),
+            OutputFormat::Name => {
                 for row in &self.any_table()?.rows {
-                    say!("{}", safe::cell(row.first().map_or("", |cell| cell.text.as_str())));
+                    outln!("{}", safe::cell(row.first().map_or("", |cell| cell.text.as_str())));
                 }
             }
-            Format::Table => self.lines(out, None)?.iter().for_each(|line| say!("{line}")),
+            OutputFormat::Table => self.lines(out, None)?.iter().for_each(|line| outln!("{line}")),
         }
-        if let Some(hint) = self.hint.as_ref().filter(|_| out.format == Format::Table) {
-            aside!("{hint}");
+        if let Some(hint) = self.hint.as_ref().filter(|_| out.format == OutputFormat::Table) {
+            errln!("{hint}");
         }
         Ok(self.code)
     }
 
-    /// As people see it; what differs from `before` stands out.
-    pub fn lines(&self, out: &Output, before: Option<&View>) -> Result<Vec<String>, Failure> {
+    /// The lines of a table view; cells that differ from `before` are highlighted.
+    pub fn lines(&self, out: &Output, before: Option<&View>) -> Result<Vec<String>, CliError> {
         let mut lines = Vec::new();
         for (i, block) in self.blocks.iter().enumerate() {
             match block {
@@ -82,8 +95,8 @@ impl View {
                         _ => None,
                     };
                     lines.extend(match out.terminal {
-                        true => table.for_people(out, before.as_ref()),
-                        false => table.for_programs(),
+                        true => table.aligned(out, before.as_ref()),
+                        false => table.tab_separated(),
                     });
                 }
             }
@@ -91,23 +104,24 @@ impl View {
         Ok(lines)
     }
 
-    fn any_table(&self) -> Result<&Table, Failure> {
+    fn any_table(&self) -> Result<&Table, CliError> {
         let table = self.blocks.iter().find_map(|block| match block {
             Block::Table(table) => Some(table),
             Block::Line(_) => None,
         });
-        table.ok_or_else(|| Failure::new(code::USAGE, "this is no table").remedy("--output table or --output json"))
+        table.ok_or_else(|| {
+            CliError::new(code::USAGE, "this command prints no table").remedy("--output table or --output json")
+        })
     }
 
-    fn chosen(&self, out: &Output) -> Result<Table, Failure> {
+    fn chosen(&self, out: &Output) -> Result<Table, CliError> {
         choose(self.any_table()?, out)
     }
 }
 
-fn choose(table: &Table, out: &Output) -> Result<Table, Failure> {
+fn choose(table: &Table, out: &Output) -> Result<Table, CliError> {
     table.choose(&out.columns).map_err(|name| {
         let names: Vec<String> = table.head.iter().map(|head| head.to_lowercase().replace(' ', "_")).collect();
-        Failure::new(code::USAGE, format!("there is no column `{name}` here"))
-            .remedy(format!("--columns {}", names.join(",")))
+        CliError::new(code::USAGE, format!("unknown column `{name}`")).remedy(format!("--columns {}", names.join(",")))
     })
 }

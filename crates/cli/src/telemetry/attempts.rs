@@ -1,5 +1,5 @@
-//! Attempts as log lines and spans. Failures are logged as they come, successes only for those who ask (`RUST_LOG=debug`); a storm
-//! is told in numbers, because a line for each would only be a second storm.
+//! Attempts as log lines and spans. Failures are logged, successes only with `RUST_LOG=debug`; above a rate only the number of
+//! suppressed lines is logged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,50 +12,51 @@ use parking_lot::Mutex;
 
 use super::otlp::Spans;
 
-/// Lines about attempts in one second.
-const LINES: u32 = 100;
-/// Traces of runs under way that are remembered.
+/// Log lines about attempts per second.
+const LINES_PER_SECOND: u32 = 100;
+/// Traces of running tasks that are remembered.
 const REMEMBERED: usize = 100_000;
 
+/// Logs and traces attempts.
 pub struct Attempts {
     spans: Option<Arc<Spans>>,
-    /// Under which trace a task was submitted, while it runs here.
+    /// The trace under which each running task was submitted.
     traces: Mutex<HashMap<TaskId, String>>,
-    lines: Mutex<Lines>,
+    lines: Mutex<LineBudget>,
 }
 
 impl Attempts {
     pub fn new(spans: Option<Arc<Spans>>) -> Attempts {
-        let lines = Lines { since: Instant::now(), written: 0, left_out: 0 };
+        let lines = LineBudget { since: Instant::now(), written: 0, suppressed: 0 };
         Attempts { spans, traces: Mutex::default(), lines: Mutex::new(lines) }
     }
 }
 
-/// How many lines were written in this second.
-struct Lines {
+/// Rate limit of log lines: counts within the current second.
+struct LineBudget {
     since: Instant,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
-impl Lines {
-    /// Whether one more may be written, and how many were left out before it.
-    fn one_more(&mut self, now: Instant) -> (bool, u64) {
-        let mut told = 0;
+impl LineBudget {
+    /// Whether another line may be written, and how many were suppressed before it.
+    fn take(&mut self, now: Instant) -> (bool, u64) {
+        let mut suppressed = 0;
         if now.duration_since(self.since) >= Duration::from_secs(1) {
-            told = std::mem::take(&mut self.left_out);
+            suppressed = std::mem::take(&mut self.suppressed);
             (self.since, self.written) = (now, 0);
         }
-        if self.written >= LINES {
-            self.left_out += 1;
-            return (false, told);
+        if self.written >= LINES_PER_SECOND {
+            self.suppressed += 1;
+            return (false, suppressed);
         }
         self.written += 1;
-        (true, told)
+        (true, suppressed)
     }
 }
 
-/// The first try of a cycle, or which retry it is.
+/// `initial attempt`, or `retry N`.
 fn which(attempt_number: u32) -> String {
     match attempt_number {
         0 | 1 => "initial attempt".to_owned(),
@@ -63,7 +64,7 @@ fn which(attempt_number: u32) -> String {
     }
 }
 
-/// Attempts that counted before the one that a record is about.
+/// Number of the attempt that a record is about.
 fn number(record: &Record) -> u32 {
     record.decision.as_ref().map_or(record.attempt, |decision| decision.before.attempt) + 1
 }
@@ -115,11 +116,11 @@ impl Attempts {
         if is_good && !tracing::enabled!(target: "comeback::attempt", tracing::Level::DEBUG) {
             return;
         }
-        let (may, left_out) = self.lines.lock().one_more(Instant::now());
-        if left_out > 0 {
-            tracing::info!(target: "comeback::attempt", left_out, "more attempts ended than are logged one by one");
+        let (allowed, suppressed) = self.lines.lock().take(Instant::now());
+        if suppressed > 0 {
+            tracing::info!(target: "comeback::attempt", suppressed, "suppressed log lines about attempts (rate limit)");
         }
-        if !may {
+        if !allowed {
             return;
         }
         let number = number(record);
@@ -154,7 +155,7 @@ impl Attempts {
             _ if is_good => line!(debug, "{which} {outcome}"),
             Some(Verdict::Refuse) => line!(warn, "{which} {outcome}: no retry"),
             Some(Verdict::Exhaust) => line!(warn, "{which} {outcome}: gave up"),
-            Some(Verdict::Park) => line!(warn, "{which} {outcome}: parked for a person"),
+            Some(Verdict::Park) => line!(warn, "{which} {outcome}: parked"),
             _ => line!(info, "{which} {outcome}: retry scheduled"),
         }
     }
@@ -167,12 +168,12 @@ mod tests {
     #[test]
     fn a_storm_is_told_in_numbers() {
         let begin = Instant::now();
-        let mut lines = Lines { since: begin, written: 0, left_out: 0 };
-        let written = (0..5_000).filter(|_| lines.one_more(begin).0).count();
-        assert_eq!(written, LINES as usize);
+        let mut lines = LineBudget { since: begin, written: 0, suppressed: 0 };
+        let written = (0..5_000).filter(|_| lines.take(begin).0).count();
+        assert_eq!(written, LINES_PER_SECOND as usize);
         let later = begin + Duration::from_secs(1);
-        assert_eq!(lines.one_more(later), (true, 5_000 - u64::from(LINES)));
-        assert_eq!(lines.one_more(later), (true, 0));
+        assert_eq!(lines.take(later), (true, 5_000 - u64::from(LINES_PER_SECOND)));
+        assert_eq!(lines.take(later), (true, 0));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Spans over OTLP/HTTP, as JSON: one per request and one per attempt. All attempts of a task share a trace: the one it was
-//! submitted under, or else one that is named after the task. Nobody waits for this: what cannot be sent in time is dropped.
+//! submitted under, or one derived from the task id. Export never blocks work: spans that cannot be sent in time are dropped.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -8,20 +8,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use comeback_core::{AttemptOutcome, Record, Task, Timestamp};
 use comeback_engine::store::{Background, Finished, Heartbeat};
 use comeback_server::Asked;
+use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 
-/// Spans that wait to be sent, and how many go at once.
+/// Capacity of the queue, size of a batch, and interval of sending.
 const QUEUE: usize = 8_192;
 const BATCH: usize = 512;
 const EVERY: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The standard's environment variables, as far as they concern traces over HTTP.
+/// Settings of the `OTEL_` variables about traces over HTTP.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct OtlpSettings {
     endpoint: String,
     headers: Vec<(String, String)>,
     resource: Vec<(String, String)>,
@@ -30,15 +31,15 @@ pub struct Settings {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sampler {
-    /// What is sampled where nobody has decided before.
+    /// Share of traces to sample without a decision of the parent.
     share: f64,
-    /// Whether the one who submitted has the first word.
+    /// Whether the decision of the parent wins.
     by_parent: bool,
 }
 
-impl Settings {
-    /// Nothing when tracing is not asked for.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
+impl OtlpSettings {
+    /// `None` if tracing is not enabled.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<OtlpSettings>, String> {
         let variable = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
         if variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
@@ -53,7 +54,9 @@ impl Settings {
             let text = variable(name).unwrap_or_default();
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             let pair = |part: &str| match part.split_once('=') {
-                Some((key, value)) => Ok((key.trim().to_owned(), decoded(value.trim()))),
+                Some((key, value)) => {
+                    Ok((key.trim().to_owned(), percent_decode_str(value.trim()).decode_utf8_lossy().into_owned()))
+                }
                 None => Err(format!("{name}: `{part}` is not of the form key=value")),
             };
             parts.map(pair).collect()
@@ -83,33 +86,13 @@ impl Settings {
             "always_on" => 1.0,
             "always_off" => 0.0,
             "traceidratio" => share()?,
-            _ => return Err(format!("OTEL_TRACES_SAMPLER: `{word}` is not known here")),
+            _ => return Err(format!("OTEL_TRACES_SAMPLER: `{word}` is not supported")),
         };
-        Ok(Some(Settings { endpoint, headers, resource, sampler: Sampler { share, by_parent } }))
+        Ok(Some(OtlpSettings { endpoint, headers, resource, sampler: Sampler { share, by_parent } }))
     }
 }
 
-/// Values come as in a URL: a comma or a blank in one of them is written with a percent sign.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, more @ ..] = rest {
-        let digit = |at: usize| more.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high * 16 + low) as u8);
-                rest = &more[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// A place in somebody's trace.
+/// The parent span of a `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parent {
     trace: u128,
@@ -140,20 +123,21 @@ impl Sampler {
     }
 }
 
-enum Message {
+enum SpanMessage {
     Span(Box<Value>),
     Flush(oneshot::Sender<()>),
 }
 
+/// Queue of spans for the exporter.
 pub struct Spans {
-    send: mpsc::Sender<Message>,
+    send: mpsc::Sender<SpanMessage>,
     sampler: Sampler,
 }
 
 impl Spans {
-    pub fn start(settings: Settings, instance: &str, background: &Background) -> Result<Arc<Spans>, Failure> {
-        let wrong = |error: String| Failure::new(code::FAILED, "tracing cannot be set up").why(error);
-        let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(|error| wrong(error.to_string()))?;
+    pub fn start(settings: OtlpSettings, instance: &str, background: &Background) -> Result<Arc<Spans>, CliError> {
+        let wrong = |error: String| CliError::new(code::FAILED, "tracing cannot be set up").why(error);
+        let client = reqwest::Client::builder().timeout(TIMEOUT).build().map_err(|error| wrong(error.to_string()))?;
         let endpoint: reqwest::Url =
             settings.endpoint.parse().map_err(|error| wrong(format!("`{}`: {error}", settings.endpoint)))?;
         let mut resource = settings.resource.clone();
@@ -161,7 +145,7 @@ impl Spans {
         resource.push(("service.version".into(), env!("CARGO_PKG_VERSION").into()));
         let resource: Vec<Value> = resource.iter().map(|(key, value)| attribute(key, text(value))).collect();
         let (send, receive) = mpsc::channel(QUEUE);
-        let sender = Sender { client, endpoint, headers: settings.headers, resource, complained: None };
+        let sender = SpanSender { client, endpoint, headers: settings.headers, resource, warned_at: None };
         let shared = Arc::new(Mutex::new((sender, receive)));
         background.spawn("otlp", EVERY, move |beat| {
             let shared = shared.clone();
@@ -175,14 +159,14 @@ impl Spans {
 
     pub async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        if self.send.send(Message::Flush(done)).await.is_ok() {
-            let _ = tokio::time::timeout(PATIENCE, flushed).await;
+        if self.send.send(SpanMessage::Flush(done)).await.is_ok() {
+            let _ = tokio::time::timeout(TIMEOUT, flushed).await;
         }
     }
 
     fn push(&self, span: Value) {
-        // Full: the collector is slower than we are, and tasks do not wait for it.
-        let _ = self.send.try_send(Message::Span(Box::new(span)));
+        // A full queue drops the span: tasks do not wait for a slow collector.
+        let _ = self.send.try_send(SpanMessage::Span(Box::new(span)));
     }
 
     pub fn attempt(&self, task: &Task, record: &Record, traceparent: Option<&str>) {
@@ -281,17 +265,17 @@ fn span_id(of: &impl Hash) -> u64 {
     hasher.finish().max(1)
 }
 
-/// The one who sends.
-struct Sender {
+/// Sends batches of spans.
+struct SpanSender {
     client: reqwest::Client,
     endpoint: reqwest::Url,
     headers: Vec<(String, String)>,
     resource: Vec<Value>,
-    complained: Option<std::time::Instant>,
+    warned_at: Option<std::time::Instant>,
 }
 
-impl Sender {
-    async fn run(&mut self, receive: &mut mpsc::Receiver<Message>, beat: &Heartbeat) -> Finished {
+impl SpanSender {
+    async fn run(&mut self, receive: &mut mpsc::Receiver<SpanMessage>, beat: &Heartbeat) -> Finished {
         let mut spans: Vec<Value> = Vec::new();
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -299,8 +283,8 @@ impl Sender {
             beat.turn();
             tokio::select! {
                 message = receive.recv() => match message {
-                    Some(Message::Span(span)) => spans.push(*span),
-                    Some(Message::Flush(done)) => {
+                    Some(SpanMessage::Span(span)) => spans.push(*span),
+                    Some(SpanMessage::Flush(done)) => {
                         self.send(&mut spans).await;
                         let _ = done.send(());
                     }
@@ -330,9 +314,9 @@ impl Sender {
         }
         let sent = request.send().await.and_then(reqwest::Response::error_for_status);
         let Err(error) = sent else { return };
-        if self.complained.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {
-            self.complained = Some(std::time::Instant::now());
-            tracing::warn!(%error, "spans could not be sent; they are dropped");
+        if self.warned_at.is_none_or(|at| at.elapsed() > Duration::from_secs(60)) {
+            self.warned_at = Some(std::time::Instant::now());
+            tracing::warn!(%error, "failed to export spans; dropping them");
         }
     }
 }
@@ -341,8 +325,8 @@ impl Sender {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
-        Settings::read(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    fn read(variables: &[(&str, &str)]) -> Result<Option<OtlpSettings>, String> {
+        OtlpSettings::read(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
     }
 
     #[test]

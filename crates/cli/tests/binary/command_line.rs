@@ -1,4 +1,4 @@
-//! What a person types, and what is said to it.
+//! Commands typed by a person, and their output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -144,7 +144,7 @@ fn an_interrupted_run_cancels_its_task() {
     assert!(line.contains("retry in 1h"), "{line}");
     assert_eq!(interrupted(&mut child), Some(130));
     said.read_to_string(&mut line).expect("the rest");
-    assert!(line.contains("canceled: it was interrupted"), "{line}");
+    assert!(line.contains("canceled: interrupted"), "{line}");
     let listed = server.cli(&["task", "list", "state:canceled", "-o", "name"]);
     assert_eq!(text(&listed.stdout).lines().count(), 1);
 }
@@ -173,7 +173,7 @@ fn a_run_outlives_its_server() {
     let mut said = BufReader::new(child.stderr.take().expect("its words"));
     let mut line = String::new();
     said.read_line(&mut line).expect("a line");
-    assert!(line.contains("cannot reach") && line.contains("asking again"), "{line}");
+    assert!(line.contains("cannot reach") && line.contains("retrying until it answers"), "{line}");
     let server = Server::from(Server::command(&db, &address)).expect("it serves again");
     let mut rest = String::new();
     said.read_to_string(&mut rest).expect("the rest");
@@ -182,7 +182,7 @@ fn a_run_outlives_its_server() {
     drop(server);
 }
 
-/// Whoever follows is told when there is nothing to follow.
+/// `tail` fails when the server is unreachable or stops.
 #[test]
 fn a_stream_that_ends_is_not_taken_for_an_end() {
     let nobody = Command::new(env!("CARGO_BIN_EXE_comeback"))
@@ -213,7 +213,7 @@ fn a_stream_that_ends_is_not_taken_for_an_end() {
     server.kill();
     let output = second.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(7));
-    assert!(text(&output.stderr).contains("error: the stream broke off"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("error: event stream aborted"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn the_demo_listens_to_keys() {
     assert!(child.wait().expect("it ends").success());
     let mut beside = String::new();
     child.stderr.take().expect("its words").read_to_string(&mut beside).expect("text");
-    assert!(beside.contains(&format!("127.0.0.1:{port} is taken; 127.0.0.1:")), "{beside}");
+    assert!(beside.contains(&format!("127.0.0.1:{port} is taken; using 127.0.0.1:")), "{beside}");
     assert!(beside.contains("recovered ") && beside.contains("dead 0"), "{beside}");
 }
 
@@ -299,7 +299,7 @@ fn watching_on_a_terminal_repaints() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_comeback"));
     command.args(["stats", "-w", "100ms"]).env("COMEBACK_SERVER", &server.url);
     let mut child = terminal.spawn(command);
-    terminal.wait_for("Ctrl-C ends it");
+    terminal.wait_for("Ctrl-C to stop");
     assert!(server.cli(&["enqueue", "hello"]).status.success());
     terminal.wait_for("○ pending");
     assert!(server.cli(&["enqueue", "hello"]).status.success());

@@ -1,4 +1,4 @@
-//! What a server survives, and how it ends: a log that cannot be written, a clean stop, a lock file that somebody removed.
+//! Crashes and stops of a server: a log that cannot be written, a clean stop, a lock file that was removed.
 
 use std::fs::File;
 use std::net::TcpListener;

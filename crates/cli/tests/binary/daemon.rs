@@ -19,7 +19,7 @@ fn write(folder: &Path, db: &str, more: &str) -> PathBuf {
 
 const FILE: &str = "comeback.db";
 
-/// What is run stands in the payload.
+/// The payload holds the script to run.
 const PROBE: &str = r#"
 [kinds.probe]
 command = ['sh', '-c', 'eval "$COMEBACK_PAYLOAD_SCRIPT"']
@@ -484,7 +484,7 @@ async fn a_bad_configuration_is_fatal() {
     assert!(said.contains("line 3") && said.contains("colour"), "{said}");
 }
 
-/// What examples/runs says it shows.
+/// The output that examples/runs promises.
 #[tokio::test]
 async fn the_example_does_what_it_says() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -107,9 +107,9 @@ async fn postgres_is_backed_up_under_load_and_restored() {
     let folder = tempfile::tempdir().expect("a folder");
     let (database, other) = (Database::create().await, Database::create().await);
     let dry = comeback(&["db", "migrate", "--db", &database.url, "--dry-run"]);
-    assert!(text(&dry.stdout).contains("would go from schema 0 to"), "{}{}", text(&dry.stdout), text(&dry.stderr));
+    assert!(text(&dry.stdout).contains("would migrate from schema 0 to"), "{}{}", text(&dry.stdout), text(&dry.stderr));
     let done = comeback(&["db", "migrate", "--db", &database.url]);
-    assert!(text(&done.stdout).contains("went from schema 0 to"), "{}{}", text(&done.stdout), text(&done.stderr));
+    assert!(text(&done.stdout).contains("migrated from schema 0 to"), "{}{}", text(&done.stdout), text(&done.stderr));
     let again = comeback(&["db", "migrate", "--db", &database.url]);
     assert!(text(&again.stdout).contains("nothing to do"), "{}", text(&again.stdout));
     let server = Server::start(&database.url, &[]);

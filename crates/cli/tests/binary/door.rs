@@ -1,4 +1,4 @@
-//! Who is let in, and for how long.
+//! Authentication, admission and connection limits.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ fn a_server_without_keys_does_not_listen_outside() {
     assert!(said.starts_with("error:") && said.contains("why:") && said.contains("do:"), "{said}");
 }
 
-/// Who says nothing is not waited for, and who says it slowly is not either.
+/// Silent and slow connections are closed.
 #[test]
 fn a_silent_connection_is_closed_and_a_stop_is_clean() {
     use std::io::{Read, Write};
@@ -218,7 +218,7 @@ async fn limits_are_obeyed_by_their_retry_variables() {
     let said = std::fs::read_to_string(&log).expect("a log");
     let warned: Vec<&str> = said.lines().filter(|line| line.contains("environment variable")).collect();
     assert_eq!(warned.len(), 2, "{said}");
-    assert!(warned[0].contains(&slip) && warned[1].contains("RETRY_MAX_RETRY_LIMIT "), "{said}");
+    assert!(warned[0].contains(&slip) && warned[1].contains("RETRY_MAX_RETRY_LIMIT\""), "{said}");
     assert!(!said.contains("secret"), "what it is set to is nobody's business: {said}");
     for (name, value) in [
         ("RETRY_MAX_RETRIES_LIMIT", "many"),

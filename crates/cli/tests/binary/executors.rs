@@ -1,4 +1,4 @@
-//! What the server does itself.
+//! Executors of the server.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the tests say to a server, and wait for.
+//! Helpers to talk to a server and wait for it.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -95,7 +95,7 @@ impl FileLife {
         ready
     }
 
-    /// Whoever was not answered asks again. Answers also the milliseconds until the server was ready.
+    /// Repeats requests without an answer. Returns also the milliseconds until the server was ready.
     async fn start_and_ask_again(&mut self) -> (Server, u128) {
         let begun = Instant::now();
         let server = Server::start(&self.db, &["--no-executors"]);

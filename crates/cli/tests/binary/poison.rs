@@ -1,4 +1,4 @@
-//! What ended a server once: it ends none any more, and what is in the way can be removed without one.
+//! Inputs that once crashed a server: they no longer do, and a blocking task can be removed without a server.
 
 use std::process::{Command, Output};
 

@@ -26,7 +26,7 @@ impl Database {
         Database { name, url }
     }
 
-    /// What is in the other one, and nothing else. Nobody may be connected to either.
+    /// A copy of the other database. No connection to either may be open.
     pub async fn become_a_copy_of(&self, other: &Database) {
         let client = admin().await;
         let sql = format!("drop database {} with (force)", self.name);

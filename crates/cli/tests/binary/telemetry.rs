@@ -1,4 +1,4 @@
-//! What operators' tools are told: log lines and spans.
+//! Log lines and spans.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -44,7 +44,7 @@ impl Terminal {
         command.spawn().expect("it starts")
     }
 
-    /// What was shown before these words.
+    /// Waits for a text and returns the output before it.
     pub fn wait_for(&mut self, words: &str) -> String {
         let begun = Instant::now();
         loop {

@@ -63,7 +63,7 @@ async fn a_worker_that_hung_up_takes_nothing_with_it() {
     }
 }
 
-/// What is too much for one request is told in several, and what is too much for any is told as a failure.
+/// Reports too large for one request are split; one too large for any request is reported as a failure.
 #[tokio::test]
 async fn reports_that_are_refused_are_told_otherwise() {
     const TOGETHER: usize = 10;

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 pub struct Server {
     pub child: Child,
     pub url: String,
-    /// What it said when it started.
+    /// The lines it printed at its start.
     pub lines: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the command line says, word for word. Every `.txt` beside this file is a conversation with the binary:
+//! The output of the command line, word for word. Every `.txt` beside this file is a conversation with the binary:
 //!
 //! ```text
 //! # a remark
@@ -19,7 +19,7 @@ mod typed;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// What is said about the machine is the same on all of them: the binary gets the limits of this process.
+/// Sets the same limits on all machines; the binary inherits them.
 fn level_the_ground() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let most = getrlimit(Resource::Nofile).maximum;

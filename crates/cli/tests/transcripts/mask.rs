@@ -1,4 +1,4 @@
-//! What is different every time is told by what it is: `<id1>`, `<T+5s>`, `<port>`. Whatever is named so can be typed again.
+//! Masks values that differ on every run: `<id1>`, `<T+5s>`, `<port>`. A masked value can be typed again.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,11 +30,11 @@ static KEY: LazyLock<Regex> = LazyLock::new(|| regex(r"cbk_([A-Za-z0-9]+)_[A-Za-
 static CURSOR: LazyLock<Regex> = LazyLock::new(|| regex(r"--cursor ([^<\s]\S*)"));
 /// One id in fifty is made of digits only. What looks like it and is none is written here.
 const PLAIN_NUMBERS: [&str; 2] = ["00000000", "86400000"];
-/// What was begun is told first.
+/// Short id at the start of a line, as `run` prints it.
 static RUN: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^[0-9a-f]{8}  "));
 static CLOCK: LazyLock<Regex> = LazyLock::new(|| regex(r"(?m)^\d\d:\d\d:\d\d  "));
 
-/// What is only told apart, not numbered.
+/// Values that are masked without a number.
 static PLAIN: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     vec![
         (regex(r"127\.0\.0\.1:\d{4,5}\b"), "127.0.0.1:<port>"),
@@ -109,7 +109,7 @@ impl Mask {
         known.0
     }
 
-    /// What was named is put in again, so that it can be typed.
+    /// Replaces masks by their values, so that they can be typed.
     pub fn undo(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (short, (number, whole)) in &self.ids {

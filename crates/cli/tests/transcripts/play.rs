@@ -55,7 +55,7 @@ fn speak(written: &str) -> Result<String, String> {
     Ok(spoken)
 }
 
-/// What was answered the last time, up to the next thing that is said or an empty line before it.
+/// The recorded answer, up to the next command or the empty line before it.
 fn skip_answer<'a>(lines: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) {
     while let Some(line) = lines.peek() {
         let begins = line.starts_with("% ") || line.starts_with("# ") || typed::command(line).is_some();

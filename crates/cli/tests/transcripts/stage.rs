@@ -1,4 +1,4 @@
-//! What happens beside what is typed: servers, workers, time, files and damage.
+//! Events beside the typed commands: servers, workers, time, files and damage.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! What is typed: a command of the binary, on a pipe or on a terminal.
+//! A typed command of the binary, on a pipe or on a terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};

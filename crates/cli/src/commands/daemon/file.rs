@@ -1,4 +1,4 @@
-//! The file of a daemon: what is in it, and what is wrong with it, by name and line. Paths in it start at its own folder.
+//! The configuration file of a daemon. Errors name the field and the line; paths are relative to the folder of the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 
-/// What a daemon is told.
-pub struct Configured {
+/// The configuration of a daemon.
+pub struct DaemonConfig {
     pub listen: String,
     pub db: String,
     pub retention: Option<String>,
-    /// As `serve --limit` takes them.
+    /// In the form of `serve --limit`.
     pub limits: Vec<String>,
     pub grace: Duration,
     pub kinds: Vec<Kind>,
@@ -29,7 +29,7 @@ pub struct Configured {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct DaemonFile {
     #[serde(default = "listen")]
     listen: String,
     #[serde(default = "db")]
@@ -39,15 +39,15 @@ struct File {
     retention: Option<String>,
     grace: Option<Span>,
     #[serde(default)]
-    limits: Settings,
+    limits: TomlTable,
     #[serde(default)]
-    retry: Settings,
+    retry: TomlTable,
     #[serde(default)]
     kinds: BTreeMap<String, Spanned<KindIn>>,
 }
 
-/// Names and values that others read; where each of them stands is remembered.
-type Settings = BTreeMap<String, Spanned<toml::Value>>;
+/// Names and values with their positions in the file.
+type TomlTable = BTreeMap<String, Spanned<toml::Value>>;
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +60,7 @@ struct KindIn {
     concurrency: Option<usize>,
     categories: Option<Vec<String>>,
     #[serde(default)]
-    retry: Settings,
+    retry: TomlTable,
     classify: Option<ClassifyIn>,
     discover: Option<DiscoverIn>,
 }
@@ -90,53 +90,54 @@ fn an_hour() -> Span {
 }
 
 const LONGEST_GRACE: Millis = Millis::from_secs(3_600);
-/// As many queues as one lease may name.
+/// A lease can name this many queues.
 const MOST_CATEGORIES: usize = 100;
 
-pub fn read(path: &Path) -> Result<Configured, Failure> {
-    let wrong = |why: String| {
-        Failure::new(code::USAGE, format!("the configuration {} cannot be used", path.display()))
+/// Reads the file of a daemon.
+pub fn read(path: &Path) -> Result<DaemonConfig, CliError> {
+    let invalid = |why: String| {
+        CliError::new(code::USAGE, format!("invalid configuration {}", path.display()))
             .why(why)
             .remedy("correct it, or name another one: --config FILE")
     };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
     let folder = path.canonicalize().ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();
-    configured(&text, &folder).map_err(|Wrong { at, why }| {
+    configured(&text, &folder).map_err(|FileFault { at, why }| {
         let line = at.map(|at| format!("line {}: ", text[..at.min(text.len())].matches('\n').count() + 1));
-        wrong(format!("{}{why}", line.unwrap_or_default()))
+        invalid(format!("{}{why}", line.unwrap_or_default()))
     })
 }
 
-/// What is wrong, and where it begins.
+/// An error in the file and its position.
 #[derive(Debug, PartialEq)]
-struct Wrong {
+struct FileFault {
     at: Option<usize>,
     why: String,
 }
 
-impl Wrong {
-    fn at(at: usize, why: impl Into<String>) -> Wrong {
-        Wrong { at: Some(at), why: why.into() }
+impl FileFault {
+    fn at(at: usize, why: impl Into<String>) -> FileFault {
+        FileFault { at: Some(at), why: why.into() }
     }
 }
 
-fn configured(text: &str, folder: &Path) -> Result<Configured, Wrong> {
-    let file: File = toml::from_str(text)
-        .map_err(|error| Wrong { at: error.span().map(|span| span.start), why: error.message().to_owned() })?;
-    let plain = |why: String| Wrong { at: None, why };
+fn configured(text: &str, folder: &Path) -> Result<DaemonConfig, FileFault> {
+    let file: DaemonFile = toml::from_str(text)
+        .map_err(|error| FileFault { at: error.span().map(|span| span.start), why: error.message().to_owned() })?;
+    let plain = |why: String| FileFault { at: None, why };
     if file.kinds.is_empty() {
-        return Err(plain("there is no [kinds.NAME], so there is nothing to do".into()));
+        return Err(plain("there is no [kinds.NAME], so no task could run".into()));
     }
     let grace = file.grace.map_or(Millis::from_secs(30), |Span(span)| span);
     if grace > LONGEST_GRACE {
-        return Err(plain(format!("grace: may be {LONGEST_GRACE} at most")));
+        return Err(plain(format!("grace: the maximum is {LONGEST_GRACE}")));
     }
-    let place = Place { folder, namespace: &file.namespace, retry: &file.retry };
+    let reader = KindReader { folder, namespace: &file.namespace, retry: &file.retry };
     let kinds = file.kinds.into_iter().map(|(name, kind)| {
         let at = kind.span().start;
-        place.kind(&name, kind.into_inner(), at)
+        reader.kind(&name, kind.into_inner(), at)
     });
-    Ok(Configured {
+    Ok(DaemonConfig {
         listen: file.listen,
         db: database(file.db, folder),
         retention: file.retention,
@@ -146,18 +147,19 @@ fn configured(text: &str, folder: &Path) -> Result<Configured, Wrong> {
     })
 }
 
-/// A file of ours is beside the configuration, wherever the daemon was started.
+/// A database file is relative to the configuration, wherever the daemon was started.
 fn database(named: String, folder: &Path) -> String {
     if named.contains("://") { named } else { folder.join(named).to_string_lossy().into_owned() }
 }
 
-/// In the words of `serve --limit`, which says what is wrong with one; which line it is, only we know.
-fn limit((name, value): (&String, &Spanned<toml::Value>)) -> Result<String, Wrong> {
-    let said = json(value);
-    let limit = format!("{name}={}", said.as_str().map_or_else(|| said.to_string(), str::to_owned));
+/// A limit in the form of `serve --limit`, which validates it; the line is added here.
+fn limit((name, value): (&String, &Spanned<toml::Value>)) -> Result<String, FileFault> {
+    let value_json = json(value);
+    let text = value_json.as_str().map_or_else(|| value_json.to_string(), str::to_owned);
+    let limit = format!("{name}={text}");
     match crate::commands::serve::limits(std::slice::from_ref(&limit)) {
         Ok(_) => Ok(limit),
-        Err(failure) => Err(Wrong::at(value.span().start, failure.in_a_line())),
+        Err(failure) => Err(FileFault::at(value.span().start, failure.in_a_line())),
     }
 }
 
@@ -165,16 +167,16 @@ fn json(value: &Spanned<toml::Value>) -> Value {
     serde_json::to_value(value.get_ref()).unwrap_or(Value::Null)
 }
 
-/// Where kinds stand.
-struct Place<'a> {
+/// Reads the kinds of a file.
+struct KindReader<'a> {
     folder: &'a Path,
     namespace: &'a str,
-    /// For all kinds, unless one says otherwise.
-    retry: &'a Settings,
+    /// Default policy of all kinds.
+    retry: &'a TomlTable,
 }
 
-impl Place<'_> {
-    fn kind(&self, name: &str, given: KindIn, at: usize) -> Result<Kind, Wrong> {
+impl KindReader<'_> {
+    fn kind(&self, name: &str, given: KindIn, at: usize) -> Result<Kind, FileFault> {
         let in_kind = |path: &str| format!("kinds.{name}.{path}");
         let mut faults = Invalid::default();
         let limits = Limits::default();
@@ -195,7 +197,7 @@ impl Place<'_> {
             ("discover.every", given.discover.as_ref().map(|discover| discover.every.0)),
         ] {
             if span.is_some_and(|span| span < Millis::from_secs(1)) {
-                faults.push(in_kind(path), "must be a second or more");
+                faults.push(in_kind(path), "must be at least 1s");
             }
         }
         let process = |run: Vec<String>, classify| {
@@ -206,7 +208,7 @@ impl Place<'_> {
                 cwd: Some(cwd.to_string_lossy().into_owned()),
                 ..Process::default()
             };
-            process.with(classify).map_err(in_the_words_of_the_file)
+            process.with(classify).map_err(with_names_of_the_file)
         };
         let take = |read: Result<Process, Invalid>, path: String, faults: &mut Invalid| {
             read.unwrap_or_else(|part| {
@@ -219,7 +221,7 @@ impl Place<'_> {
             process: take(process(discover.command, None), in_kind("discover"), &mut faults),
             every: discover.every.0,
         });
-        faults.or(()).map_err(|faults| Wrong::at(at, faults.to_string()))?;
+        faults.or(()).map_err(|faults| FileFault::at(at, faults.to_string()))?;
         Ok(Kind {
             retry: self.policy(name, &given.retry, at)?,
             timeout: given.timeout.map(|Span(span)| span),
@@ -230,7 +232,7 @@ impl Place<'_> {
         })
     }
 
-    /// A program that is named by a path is found from the folder of the file.
+    /// A program given as a path is relative to the folder of the file.
     fn program(&self, mut run: Vec<String>) -> Vec<String> {
         if let Some(program) = run.first_mut().filter(|program| program.contains('/')) {
             *program = self.folder.join(&*program).to_string_lossy().into_owned();
@@ -238,9 +240,9 @@ impl Place<'_> {
         run
     }
 
-    /// What stands for all kinds, with what this kind says in its place.
-    fn policy(&self, name: &str, own: &Settings, at: usize) -> Result<Option<Arc<Policy>>, Wrong> {
-        let merged: Settings =
+    /// The policy of a kind: its own settings over those of all kinds.
+    fn policy(&self, name: &str, own: &TomlTable, at: usize) -> Result<Option<Arc<Policy>>, FileFault> {
+        let merged: TomlTable =
             self.retry.iter().chain(own).map(|(name, value)| (name.clone(), value.clone())).collect();
         let written: Value = merged.iter().map(|(name, value)| (name.clone(), json(value))).collect();
         let limits: PolicyLimits = EngineConfig::default().policy_limits;
@@ -249,13 +251,13 @@ impl Place<'_> {
             let value = first.and_then(|name| merged.get(name));
             let is_own = first.is_some_and(|name| own.contains_key(name));
             let prefix = if is_own { format!("kinds.{name}.retry") } else { "retry".into() };
-            Wrong::at(value.map_or(at, |value| value.span().start), faults.under(&prefix).to_string())
+            FileFault::at(value.map_or(at, |value| value.span().start), faults.under(&prefix).to_string())
         })
     }
 }
 
-/// The file says `command` where a task says `run`.
-fn in_the_words_of_the_file(mut faults: Invalid) -> Invalid {
+/// Renames `run`, the field of a task, to `command`, the field of the file.
+fn with_names_of_the_file(mut faults: Invalid) -> Invalid {
     for fault in faults.faults.iter_mut().filter(|fault| fault.path == "run") {
         fault.path = "command".into();
     }
@@ -305,7 +307,9 @@ concurrency = 3
 "#;
 
     fn wrong(text: &str) -> (usize, String) {
-        let Err(Wrong { at, why }) = configured(text, Path::new("/there")) else { panic!("nothing is wrong: {text}") };
+        let Err(FileFault { at, why }) = configured(text, Path::new("/there")) else {
+            panic!("nothing is wrong: {text}")
+        };
         (at.map_or(0, |at| text[..at].matches('\n').count() + 1), why)
     }
 
@@ -351,7 +355,7 @@ concurrency = 3
                 5,
                 "kinds.a.retry.backoff_multiplier",
             ),
-            ("[limits]\ncolour = 1\n[kinds.a]\ncommand = ['x']\n", 2, "`colour=1` is no limit"),
+            ("[limits]\ncolour = 1\n[kinds.a]\ncommand = ['x']\n", 2, "invalid --limit `colour=1`"),
             ("[kinds.a]\n", 1, "command"),
             ("[kinds.a]\ncommand = []\n", 1, "kinds.a.command"),
             ("[kinds.a]\ncommand = ['x']\nconcurrency = 0\n", 1, "kinds.a.concurrency"),

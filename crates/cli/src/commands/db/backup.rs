@@ -1,4 +1,4 @@
-//! Copies: of a file by SQLite itself, of PostgreSQL by its own pg_dump.
+//! Backups: of a file through SQLite, of PostgreSQL through pg_dump.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,17 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use comeback_engine::store::{Place, PostgresOptions, StoreError, sqlite};
+use percent_encoding::percent_decode_str;
 use serde_json::json;
 
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use crate::commands::broken;
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::{Output, View, size};
 
-pub async fn run(out: &Output, place: &Place, to: &Path) -> Result<u8, Failure> {
+pub async fn run(out: &Output, place: &Place, to: &Path) -> Result<u8, CliError> {
     if to.exists() {
-        return Err(Failure::new(code::USAGE, format!("{} exists already", to.display()))
-            .why("a backup never replaces anything")
+        return Err(CliError::new(code::USAGE, format!("{} already exists", to.display()))
+            .why("a backup does not overwrite files")
             .remedy("name another file: --to FILE"));
     }
     let bytes = match place {
@@ -28,40 +29,40 @@ pub async fn run(out: &Output, place: &Place, to: &Path) -> Result<u8, Failure> 
         Place::Server(_) => format!("pg_restore --no-owner --dbname URL {}", to.display()),
     };
     let mut view = View::new(json!({"db": place.to_string(), "to": to, "bytes": bytes}));
-    view.line(format!("{place} → {}   {}, whole and readable by you alone", to.display(), size(bytes)));
-    view.with_hint(format!("use it: {restore}")).print(out)
+    view.line(format!("{place} → {}   {}, complete, readable only by you", to.display(), size(bytes)));
+    view.with_hint(format!("restore: {restore}")).print(out)
 }
 
-fn copy(place: &Place, from: &Path, to: &Path) -> Result<u64, Failure> {
-    let mut progress = Progress::begin();
-    let copied = sqlite::backup(from, to, &mut |at| progress.tell("copying", at.pages, Some(at.total)));
+fn copy(place: &Place, from: &Path, to: &Path) -> Result<u64, CliError> {
+    let mut progress = ProgressLine::new();
+    let copied = sqlite::backup(from, to, &mut |at| progress.update("copying", at.pages, Some(at.total)));
     copied.map_err(|error| match error {
-        StoreError::Refused(why) => Failure::new(code::FAILED, "no backup was made")
-            .why(why)
-            .remedy("remove it, or name another file: --to FILE"),
+        StoreError::Refused(why) => {
+            CliError::new(code::FAILED, "backup failed").why(why).remedy("remove it, or name another file: --to FILE")
+        }
         StoreError::Unavailable(why) => {
-            Failure::new(code::FAILED, "no backup was made").why(why).remedy("look at the disk and the folder")
+            CliError::new(code::FAILED, "backup failed").why(why).remedy("check the disk and the folder")
         }
         error => broken(place, &error),
     })
 }
 
-async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64, Failure> {
-    let (url, password) = apart(&options.url);
+async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64, CliError> {
+    let (url, password) = split_password(&options.url);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let program = find("pg_dump", &path, Path::new(DEBIAN)).ok_or_else(|| {
-        Failure::new(code::FAILED, format!("no backup of {place} was made"))
+        CliError::new(code::FAILED, format!("backup of {place} failed"))
             .why(format!("pg_dump is neither on PATH nor in {DEBIAN}"))
             .remedy(format!("pg_dump --format=custom --schema={} --file={} '{url}'", options.schema, to.display()))
     })?;
-    // Under another name until it is whole, and for its owner alone.
+    // Written under another name until complete, readable only by its owner.
     let mut partial = to.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let wrong = |why: String| {
-        Failure::new(code::FAILED, format!("no backup of {place} was made"))
+        CliError::new(code::FAILED, format!("backup of {place} failed"))
             .why(why)
-            .remedy("look at the disk, the folder and the rights of the user")
+            .remedy("check the disk, the folder and the permissions of the user")
     };
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
     made.map_err(|error| wrong(format!("{}: {error}", partial.display())))?;
@@ -88,7 +89,7 @@ async fn dump(place: &Place, options: &PostgresOptions, to: &Path) -> Result<u64
     Ok(to.metadata().map_or(0, |it| it.len()))
 }
 
-/// Whether the list of what is in it can be read; unknown counts as yes.
+/// Whether pg_restore can list the dump; true if there is no pg_restore.
 async fn is_readable(path: &OsStr, dump: &Path) -> bool {
     let Some(program) = find("pg_restore", path, Path::new(DEBIAN)) else { return true };
     let quiet = Stdio::null;
@@ -96,8 +97,8 @@ async fn is_readable(path: &OsStr, dump: &Path) -> bool {
     listed.await.is_ok_and(|status| status.success())
 }
 
-/// A URL without its password, and the password: what is in the arguments of a process, everybody on the machine can read.
-fn apart(url: &str) -> (String, Option<String>) {
+/// Splits the password off a URL: the arguments of a process are visible to all users of the machine.
+fn split_password(url: &str) -> (String, Option<String>) {
     let Some((scheme, rest)) = url.split_once("://") else { return (url.to_owned(), None) };
     let (user, place) = match rest.rsplit_once('@') {
         Some((user, place)) => (Some(user), place),
@@ -123,33 +124,16 @@ fn apart(url: &str) -> (String, Option<String>) {
         None => format!("{user}@"),
     });
     let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
-    (format!("{scheme}://{}{path}{query}", name.unwrap_or_default()), password.map(|text| decoded(&text)))
+    (
+        format!("{scheme}://{}{path}{query}", name.unwrap_or_default()),
+        password.map(|text| percent_decode_str(&text).decode_utf8_lossy().into_owned()),
+    )
 }
 
-/// A password in a URL may be written with `%` signs.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (byte, digits.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
-            (b'%', Some(value)) => {
-                bytes.push(value);
-                rest = &after[2..];
-            }
-            _ => {
-                bytes.push(*byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Where Debian keeps what belongs to a version.
+/// Debian's folder of versioned PostgreSQL programs.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
-/// On PATH, or where Debian keeps it, the newest first.
+/// Finds a program on PATH, or the newest one in Debian's folder.
 fn find(name: &str, path: &OsStr, debian: &Path) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| path.is_file();
     if let Some(found) = std::env::split_paths(path).map(|folder| folder.join(name)).find(is_program) {
@@ -201,7 +185,7 @@ mod tests {
             ),
             ("postgres://host/db?user=me&password=secret", "postgres://host/db?user=me", Some("secret")),
         ] {
-            assert_eq!(apart(url), (bare.to_owned(), password.map(str::to_owned)), "{url}");
+            assert_eq!(split_password(url), (bare.to_owned(), password.map(str::to_owned)), "{url}");
         }
     }
 }

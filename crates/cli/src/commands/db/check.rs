@@ -1,16 +1,16 @@
-//! Whether a database holds together: what was looked at, and everything that is wrong.
+//! `db check`: the integrity of a database, with all findings.
 
 use comeback_engine::store::Place;
 use serde_json::json;
 
-use super::progress::Progress;
+use super::progress::ProgressLine;
 use crate::commands::broken;
-use crate::failure::{Failure, code};
+use crate::error::{CliError, code};
 use crate::output::{Cell, Output, Paint, View, grouped, plural};
 
-pub async fn run(out: &Output, place: &Place) -> Result<u8, Failure> {
-    let mut progress = Progress::begin();
-    let checked = place.check(&mut |at| progress.tell(at.part, at.done, at.total)).await;
+pub async fn run(out: &Output, place: &Place) -> Result<u8, CliError> {
+    let mut progress = ProgressLine::new();
+    let checked = place.check(&mut |at| progress.update(at.part, at.done, at.total)).await;
     drop(progress);
     let report = checked.map_err(|error| broken(place, &error))?;
     let mut view = View::new(json!({
@@ -38,16 +38,16 @@ pub async fn run(out: &Output, place: &Place) -> Result<u8, Failure> {
         let about = finding.about.map(|id| format!("{id}: ")).unwrap_or_default();
         view.line(format!("  {}: {about}{}", finding.code, finding.words));
     }
-    let untold = report.wrong().saturating_sub(report.findings.len() as u64);
-    if untold > 0 {
-        view.line(format!("  and {} more", grouped(untold)));
+    let unlisted = report.wrong().saturating_sub(report.findings.len() as u64);
+    if unlisted > 0 {
+        view.line(format!("  and {} more", grouped(unlisted)));
     }
     if report.is_clean() {
-        return view.with_hint(format!("{place} holds together")).print(out);
+        return view.with_hint(format!("{place} is consistent")).print(out);
     }
     view.code = code::FAILED;
     let hint = format!(
-        "{place} does not hold together: {}; restore a backup, or ask with this report",
+        "{place} is inconsistent: {}; restore a backup, or report a bug with this output",
         plural(report.wrong(), "finding")
     );
     view.with_hint(hint).print(out)

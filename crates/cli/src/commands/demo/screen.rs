@@ -1,4 +1,4 @@
-//! The terminal of the demo: lines that go by, one line that stays, and keys. Without a terminal only the lines.
+//! The terminal of the demo: scrolling lines, a status line, and keys. Without a terminal only the lines.
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::{Arc, Mutex};
@@ -6,48 +6,50 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
-use crate::output::say;
+use crate::output::outln;
 
+/// Keys of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyPress {
     Quit,
     Open,
-    Fault,
+    InjectFault,
 }
 
 const KEYS: &str = "q quit · o open the dashboard · f inject a fault";
 
-/// Prints above the line that stays.
+/// Prints lines above the status line.
 #[derive(Clone, Default)]
-pub struct Lines {
-    standing: Arc<Mutex<Option<String>>>,
+pub struct DemoLines {
+    status: Arc<Mutex<Option<String>>>,
 }
 
-impl Lines {
-    pub fn tell(&self, line: String) {
-        let Ok(standing) = self.standing.lock() else { return };
-        match &*standing {
-            None => say!("{line}"),
-            Some(standing) => {
-                say!("\r\x1b[K{line}");
-                crate::output::drawn(format_args!("{standing}"));
+impl DemoLines {
+    pub fn print(&self, line: String) {
+        let Ok(status) = self.status.lock() else { return };
+        match &*status {
+            None => outln!("{line}"),
+            Some(status) => {
+                outln!("\r\x1b[K{line}");
+                crate::output::write_out_raw(format_args!("{status}"));
                 let _ = std::io::stdout().flush();
             }
         }
     }
 }
 
-pub struct Screen {
-    lines: Lines,
-    keys: Option<mpsc::UnboundedReceiver<Key>>,
+/// The terminal in single-key mode, restored when dropped.
+pub struct DemoScreen {
+    lines: DemoLines,
+    keys: Option<mpsc::UnboundedReceiver<KeyPress>>,
     before: Option<Termios>,
 }
 
-impl Screen {
-    /// Single keys are read where there is a terminal on both sides; Ctrl-C stays what it is.
-    pub fn open() -> Screen {
-        let lively = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-        let before = if lively { tcgetattr(std::io::stdin()).ok() } else { None };
+impl DemoScreen {
+    /// Reads single keys if stdin and stdout are terminals; Ctrl-C works as usual.
+    pub fn open() -> DemoScreen {
+        let interactive = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        let before = if interactive { tcgetattr(std::io::stdin()).ok() } else { None };
         let keys = before.as_ref().map(|before| {
             let mut single = before.clone();
             single.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
@@ -56,19 +58,19 @@ impl Screen {
             std::thread::spawn(move || read_keys(&sender));
             keys
         });
-        Screen { lines: Lines::default(), keys, before }
+        DemoScreen { lines: DemoLines::default(), keys, before }
     }
 
-    pub fn lines(&self) -> Lines {
+    pub fn lines(&self) -> DemoLines {
         self.lines.clone()
     }
 
-    pub fn is_lively(&self) -> bool {
+    pub fn is_interactive(&self) -> bool {
         self.keys.is_some()
     }
 
-    /// The next key that means something.
-    pub async fn key(&mut self) -> Key {
+    /// The next known key.
+    pub async fn key(&mut self) -> KeyPress {
         match &mut self.keys {
             None => std::future::pending().await,
             Some(keys) => match keys.recv().await {
@@ -78,18 +80,18 @@ impl Screen {
         }
     }
 
-    pub fn stand(&self, counts: &str) {
+    pub fn set_status(&self, counts: &str) {
         let line = format!("{counts}        {KEYS}");
-        crate::output::drawn(format_args!("\r\x1b[K{line}"));
+        crate::output::write_out_raw(format_args!("\r\x1b[K{line}"));
         let _ = std::io::stdout().flush();
-        if let Ok(mut standing) = self.lines.standing.lock() {
-            *standing = Some(line);
+        if let Ok(mut status) = self.lines.status.lock() {
+            *status = Some(line);
         }
     }
 
     pub fn close(&mut self) {
         if let Some(before) = self.before.take() {
-            crate::output::drawn(format_args!("\r\x1b[K"));
+            crate::output::write_out_raw(format_args!("\r\x1b[K"));
             let _ = std::io::stdout().flush();
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
         }
@@ -97,19 +99,19 @@ impl Screen {
     }
 }
 
-impl Drop for Screen {
+impl Drop for DemoScreen {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-fn read_keys(sender: &mpsc::UnboundedSender<Key>) {
+fn read_keys(sender: &mpsc::UnboundedSender<KeyPress>) {
     let mut byte = [0];
     while std::io::stdin().read_exact(&mut byte).is_ok() {
         let key = match byte[0] {
-            b'q' => Key::Quit,
-            b'o' => Key::Open,
-            b'f' => Key::Fault,
+            b'q' => KeyPress::Quit,
+            b'o' => KeyPress::Open,
+            b'f' => KeyPress::InjectFault,
             _ => continue,
         };
         if sender.send(key).is_err() {
@@ -118,19 +120,19 @@ fn read_keys(sender: &mpsc::UnboundedSender<Key>) {
     }
 }
 
-/// Whether a browser could show itself to whoever sits here.
+/// Whether there is a display for a browser.
 pub fn has_display() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
 }
 
-/// What was tried, in words.
+/// Opens a browser and returns a line about it.
 pub fn open_in_browser(url: &str) -> String {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let quiet = std::process::Stdio::null;
     let opened = std::process::Command::new(program).arg(url).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn();
     match opened {
         Ok(_) => format!("opened {url}"),
-        Err(_) => format!("no browser was found; open {url}"),
+        Err(_) => format!("no browser found; open {url}"),
     }
 }

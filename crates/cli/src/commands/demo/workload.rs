@@ -1,4 +1,4 @@
-//! Tasks that fail in the ways that real ones do, and a worker that fails them.
+//! Tasks of the demo, and the worker that makes them fail in typical ways.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,15 +7,16 @@ use std::time::Duration;
 use comeback_client::{Client, Outcome, Task, Worker};
 use serde_json::{Value, json};
 
-pub struct Workload {
+/// Submits tasks in rounds.
+pub struct DemoWorkload {
     pub client: Client,
     pub jitter: bool,
-    /// One round, for those who only look for a moment.
+    /// One round only, for a short demo.
     pub once: bool,
-    pub outage: Outage,
+    pub outage: CrmOutage,
 }
 
-impl Workload {
+impl DemoWorkload {
     pub async fn feed(self) {
         let jitter = if self.jitter { "proportional" } else { "none" };
         let exp = json!({"strategy": "exponential", "initial_delay": "60s", "multiplier": 2, "max_delay": "1h",
@@ -58,46 +59,46 @@ impl Workload {
     }
 }
 
-/// Where the dependency is that comes and goes by itself.
+/// The dependency that fails from time to time.
 const CRM: &str = "/api/v1/dependencies/crm.example";
-/// A tenant whose tasks all fail: soon its retries of the day are used up, and the others wait for the next.
+/// An account whose tasks all fail: its daily retry budget is soon used up.
 const ACME: &str = "/api/v1/accounts/acme";
-/// Rounds in which it sends some.
+/// Rounds with tasks of that account.
 const THUMBNAILS: u64 = 3;
-/// Rounds from one outage to the next.
+/// Rounds between two outages.
 const OUTAGE_EVERY: u64 = 8;
-/// Calls that fail in one: those that open the breaker, and two canaries.
+/// Failing calls per outage: those that open the breaker, and canaries.
 const CALLS_THAT_FAIL: u32 = 14;
 
-/// In the time of the demo.
+/// Settings of the dependency, in demo time.
 fn crm_settings() -> Value {
     json!({"breaker": {"failures": 10, "window": "10m", "open": "1m", "max_open": "2m", "first_wave": 4, "wave": "30s"},
         "concurrency": {"max": 12, "target": "10m"}})
 }
 
-/// An outage that ends after so many calls.
+/// An outage of the CRM that ends after a number of calls.
 #[derive(Clone, Default)]
-pub struct Outage(Arc<AtomicU32>);
+pub struct CrmOutage(Arc<AtomicU32>);
 
-impl Outage {
+impl CrmOutage {
     fn begin(&self) {
         self.0.store(CALLS_THAT_FAIL, Ordering::SeqCst);
     }
 
-    /// Whether this call is one of those that fail.
+    /// Whether this call fails.
     fn hits(&self) -> bool {
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 }
 
-/// An outage of the bank, turned on and off by whoever watches: with a key here, or with a task from anywhere.
+/// An outage of the bank, switched on and off by a key here or by a task of the dashboard.
 #[derive(Clone, Default)]
-pub struct Fault(Arc<AtomicBool>);
+pub struct BankOutage(Arc<AtomicBool>);
 
-const BACK: &str = "the bank is back: watch what comes back with it";
+const BACK: &str = "the bank is back: watch the tasks recover";
 
-impl Fault {
-    /// What that means, in words.
+impl BankOutage {
+    /// Switches the outage and returns a line about it.
     pub fn flip(&self) -> &'static str {
         match self.0.fetch_xor(true, Ordering::SeqCst) {
             false => "the bank is down: every payments.charge fails until you press f again",
@@ -105,7 +106,7 @@ impl Fault {
         }
     }
 
-    /// The same for whoever knows which of the two it should be.
+    /// Sets the outage and returns a line about it.
     fn set(&self, down: bool) -> &'static str {
         self.0.store(down, Ordering::SeqCst);
         if down { "the bank is down: every payments.charge fails until you bring it back" } else { BACK }
@@ -120,12 +121,12 @@ fn unavailable() -> Outcome {
     Outcome::failed_with(json!({"status": 503, "message": "503 Service Unavailable"}))
 }
 
-pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
+pub fn worker(client: &Client, fault: &BankOutage, outage: &CrmOutage) -> Worker {
     let fine = |_: Task| async { Outcome::succeeded(Value::Null) };
-    let (fault, told, outage) = (fault.clone(), fault.clone(), outage.clone());
+    let (fault, control, outage) = (fault.clone(), fault.clone(), outage.clone());
     Worker::new(client.clone(), "demo")
         .concurrency(32)
-        // In the time of the demo; it passes in two seconds of ours.
+        // Demo time: two seconds of real time.
         .lease(Duration::from_secs(120))
         .handle("payments.charge", move |task: Task| {
             let is_down = fault.is_on() || task.attempt_number < 3;
@@ -143,7 +144,7 @@ pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
         })
         .handle("report.export", |task: Task| async move {
             if task.run < 2 {
-                // Hangs without a sign of life until long after its lease has run out, but not for ever: it takes up a place.
+                // Hangs without heartbeats until long after its lease has expired; not forever, because it occupies a slot.
                 tokio::time::sleep(Duration::from_secs(10)).await;
             }
             Outcome::succeeded(json!({"rows": 1_204}))
@@ -161,16 +162,16 @@ pub fn worker(client: &Client, fault: &Fault, outage: &Outage) -> Worker {
             }
         })
         .handle("thumbnail.make", |_| async {
-            Outcome::failed_with(json!({"type": "OutOfMemory", "message": "the picture is too large"}))
+            Outcome::failed_with(json!({"type": "OutOfMemory", "message": "image is too large"}))
         })
-        // How the dashboard does what f does: `{"down": true}`.
+        // The dashboard submits `{"down": true}` in place of the key f.
         .handle("demo.bank", move |task: Task| {
             let down = task.payload["down"].as_bool();
-            let said = down.map(|down| told.set(down));
+            let line = down.map(|down| control.set(down));
             async move {
-                match said {
-                    Some(said) => Outcome::succeeded(json!({"down": down, "said": said})),
-                    None => Outcome::failed_with(json!({"class": "final", "message": "`down` is true or false"})),
+                match line {
+                    Some(line) => Outcome::succeeded(json!({"down": down, "said": line})),
+                    None => Outcome::failed_with(json!({"class": "final", "message": "`down` must be true or false"})),
                 }
             }
         })

@@ -1,4 +1,4 @@
-//! The database, where it can be reached from here.
+//! Checks of the database, if it can be reached from here.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,110 +6,121 @@ use std::path::Path;
 use comeback_engine::store::postgres::{Health, Holder, HolderKind, health};
 use comeback_engine::store::{Place, SCHEMA_VERSION};
 
-use super::Chart;
+use super::Diagnosis;
 use crate::output::{grouped, size, span};
 use comeback_core::Millis;
 
-/// Less than this is not enough for long, and less than that for the next minute.
+/// Free space that leads to a warning and to an error.
 const LITTLE_SPACE: u64 = 1 << 30;
 const NO_SPACE: u64 = 64 << 20;
-/// The log is folded back long before it is as long as this, unless something keeps it.
+/// Size of a write-ahead log that a long reader keeps from being checkpointed.
 const LONG_LOG: u64 = 256 << 20;
 
-pub async fn look(named: Option<&str>, chart: &mut Chart) {
-    let usual = "./comeback.db";
+/// Checks the given database, or `./comeback.db` if it exists.
+pub async fn check(named: Option<&str>, diagnosis: &mut Diagnosis) {
+    let default = "./comeback.db";
     match named {
         Some(db) => match Place::named(db) {
             Place::File(path) if !path.exists() => {
-                chart.ill("database", format!("there is no file {}", path.display()), "name it: --db FILE");
+                diagnosis.error("database", format!("there is no file {}", path.display()), "--db FILE");
             }
-            place => look_at(&place, chart).await,
+            place => check_place(&place, diagnosis).await,
         },
-        None if Path::new(usual).exists() => look_at(&Place::named(usual), chart).await,
+        None if Path::new(default).exists() => check_place(&Place::named(default), diagnosis).await,
         None => {}
     }
 }
 
-async fn look_at(place: &Place, chart: &mut Chart) {
+async fn check_place(place: &Place, diagnosis: &mut Diagnosis) {
     match place.schema().await {
         Err(error) => {
-            chart.ill("database", format!("{place}: {error}"), "check the address, the rights and the version");
+            diagnosis.error(
+                "database",
+                format!("{place}: {error}"),
+                "check the address, the permissions and the version",
+            );
             return;
         }
         Ok(schema) if schema.pending.is_empty() => {
-            chart.well("database", format!("{place} has schema {SCHEMA_VERSION}, the newest"));
+            diagnosis.ok("database", format!("{place} has schema {SCHEMA_VERSION}, the current one"));
         }
         Ok(schema) => {
-            let words = format!("{place} has schema {}, and the newest is {SCHEMA_VERSION}", schema.found);
-            chart.look("database", words, "comeback db migrate, or just start the server");
+            let words = format!("{place} has schema {}, the current one is {SCHEMA_VERSION}", schema.found);
+            diagnosis.warn("database", words, "comeback db migrate, or start the server");
         }
     }
     match place {
-        Place::File(path) => file(path, chart),
+        Place::File(path) => file(path, diagnosis),
         Place::Server(options) => match health(options).await {
-            Ok(health) => server(&health, chart),
-            Err(error) => chart.ill("postgres", error.to_string(), "check that PostgreSQL lets this user look"),
+            Ok(health) => server(&health, diagnosis),
+            Err(error) => {
+                diagnosis.error("postgres", error.to_string(), "check the permissions of the PostgreSQL user")
+            }
         },
     }
 }
 
-fn file(path: &Path, chart: &mut Chart) {
+fn file(path: &Path, diagnosis: &mut Diagnosis) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if let Ok(about) = path.metadata() {
         let mode = about.permissions().mode();
         if mode & 0o007 != 0 {
-            chart.look(
+            diagnosis.warn(
                 "rights",
-                "everybody on this machine may read the database",
+                "the database is readable by all users of this machine",
                 format!("chmod 600 {}", path.display()),
             );
         } else if rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_err() {
-            chart.ill(
+            diagnosis.error(
                 "rights",
-                "the database cannot be written by you",
+                "you cannot write to the database",
                 format!("chown it, or run as its owner: {}", path.display()),
             );
         } else if rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_err() {
-            let words =
-                format!("nothing can be made in {}, and the log of the database is beside it", folder.display());
-            chart.ill("rights", words, "let the user of the server write there");
+            let words = format!(
+                "cannot create files in {}, where the write-ahead log of the database belongs",
+                folder.display()
+            );
+            diagnosis.error("rights", words, "give the user of the server write permission there");
         } else {
-            chart.well("rights", "the database is yours to write");
+            diagnosis.ok("rights", "the database is writable");
         }
     }
     if let Ok(space) = rustix::fs::statvfs(folder) {
         let free = space.f_bavail.saturating_mul(space.f_frsize);
-        let words = format!("{} free where the database is", size(free));
+        let words = format!("{} free on the disk of the database", size(free));
         match free {
-            0..NO_SPACE => chart.ill("disk", words, "make room now: soon nothing can be acknowledged any more"),
-            NO_SPACE..LITTLE_SPACE => chart.look("disk", words, "make room, or keep finished tasks for less long"),
-            _ => chart.well("disk", words),
+            0..NO_SPACE => diagnosis.error("disk", words, "free space now: writes will fail soon"),
+            NO_SPACE..LITTLE_SPACE => {
+                diagnosis.warn("disk", words, "free space, or shorten the retention of ended tasks")
+            }
+            _ => diagnosis.ok("disk", words),
         }
     }
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     let log = Path::new(&log).metadata().map_or(0, |it| it.len());
     if log > LONG_LOG {
-        let words = format!("the log beside the database has grown to {}", size(log));
-        chart.look("log", words, "end what reads for long: a backup, a check, another program that has the file open");
+        let words = format!("the write-ahead log has grown to {}", size(log));
+        diagnosis.warn("log", words, "end long readers: a backup, a check, or another program that has the file open");
     }
 }
 
-/// What keeps VACUUM from removing dead rows is told one by one, up to so many.
+/// Holders of old rows that are listed at most.
 const MOST_HOLDERS: usize = 5;
 
-/// Who holds back VACUUM, and how to end that.
-fn held_by(holder: &Holder) -> (String, String) {
+/// Describes a holder of old rows, and how to end it.
+fn describe_holder(holder: &Holder) -> (String, String) {
     let Holder { kind, database, pid, name, secs } = holder;
     let at = if database.is_empty() { "of the cluster".to_owned() } else { format!("in database {database}") };
     let age = match secs {
         Some(secs) => format!("has been open for {}", span(Millis::from_secs((*secs).max(0).cast_unsigned()))),
-        None => "has been open for long".to_owned(),
+        None => "has been open for a long time".to_owned(),
     };
     let why = "it keeps VACUUM from removing dead rows in every database";
     match kind {
         HolderKind::Transaction => {
-            let (pid, name) = (pid.unwrap_or_default(), if name.is_empty() { "without a name" } else { name });
+            let (pid, name) = (pid.unwrap_or_default(), if name.is_empty() { "unnamed" } else { name });
             let words = format!("a transaction {at} {age} (pid {pid}, application {name})");
             (words, format!("end it: select pg_terminate_backend({pid}); {why}"))
         }
@@ -119,20 +130,20 @@ fn held_by(holder: &Holder) -> (String, String) {
         }
         HolderKind::Slot => {
             let words = format!("the replication slot {name} {at} holds back old rows");
-            (words, format!("if nobody uses it: select pg_drop_replication_slot('{name}'); {why}"))
+            (words, format!("if unused: select pg_drop_replication_slot('{name}'); {why}"))
         }
     }
 }
 
-fn server(health: &Health, chart: &mut Chart) {
+fn server(health: &Health, diagnosis: &mut Diagnosis) {
     let Health { version, version_number, .. } = health;
     if *version_number < Health::OLDEST {
-        chart.ill("postgres", format!("version {version} is too old"), "PostgreSQL 13 or newer");
+        diagnosis.error("postgres", format!("version {version} is too old"), "PostgreSQL 13 or newer");
     } else {
-        chart.well("postgres", format!("version {version}, {}", size(health.size.max(0).cast_unsigned())));
+        diagnosis.ok("postgres", format!("version {version}, {}", size(health.size.max(0).cast_unsigned())));
     }
     if health.is_standby {
-        chart.ill("postgres", "this is a standby: nothing can be written", "name the primary");
+        diagnosis.error("postgres", "this is a standby, which is read-only", "connect to the primary");
     }
     let mut off = Vec::new();
     if !health.fsync {
@@ -142,38 +153,38 @@ fn server(health: &Health, chart: &mut Chart) {
         off.push("full_page_writes");
     }
     if off.is_empty() && health.synchronous_commit != "off" {
-        chart.well("durability", format!("fsync on, synchronous_commit {}", health.synchronous_commit));
+        diagnosis.ok("durability", format!("fsync on, synchronous_commit {}", health.synchronous_commit));
     } else if off.is_empty() {
-        let words = "synchronous_commit is off: the last moments before a crash are lost";
-        chart.ill("durability", words, "synchronous_commit = on");
+        let words = "synchronous_commit is off: a crash loses the last transactions";
+        diagnosis.error("durability", words, "synchronous_commit = on");
     } else {
         let words = format!("{} off: a crash loses acknowledged work", off.join(" and "));
-        chart.ill("durability", words, format!("{} = on", off.join(" = on, ")));
+        diagnosis.error("durability", words, format!("{} = on", off.join(" = on, ")));
     }
     let used = health.connections * 100 / health.max_connections.max(1);
-    let words = format!("{} of {} connections are used", health.connections, health.max_connections);
+    let words = format!("{} of {} connections in use", health.connections, health.max_connections);
     if used >= 80 {
-        chart.look("connections", words, "a larger max_connections; every instance uses up to 13");
+        diagnosis.warn("connections", words, "raise max_connections; every instance uses up to 13");
     } else {
-        chart.well("connections", words);
+        diagnosis.ok("connections", words);
     }
     for holder in health.holders.iter().take(MOST_HOLDERS) {
-        let (words, remedy) = held_by(holder);
-        chart.look("vacuum", words, remedy);
+        let (words, remedy) = describe_holder(holder);
+        diagnosis.warn("vacuum", words, remedy);
     }
     if !health.holders.is_empty() {
         return;
     }
     if !health.autovacuum {
-        chart.look("vacuum", "autovacuum is off", "autovacuum = on");
+        diagnosis.warn("vacuum", "autovacuum is off", "autovacuum = on");
     } else if health.dead_rows > 100_000 && health.dead_rows > 4 * health.live_rows {
         let dead = grouped(health.dead_rows.cast_unsigned());
-        chart.look(
+        diagnosis.warn(
             "vacuum",
             format!("{dead} dead rows among the open tasks"),
             "vacuum comeback.task_open, and see why autovacuum is late",
         );
     } else {
-        chart.well("vacuum", "no long transactions");
+        diagnosis.ok("vacuum", "no long transactions");
     }
 }

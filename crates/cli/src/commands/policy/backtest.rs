@@ -1,36 +1,38 @@
-//! Back-test: what a policy would have made of the failures that the server has recorded.
+//! Back-test: a policy replayed on the failures that the server recorded.
 
 use comeback_core::Millis;
 use serde_json::{Value, json};
 
-use super::super::{Context, typed_policy};
 use crate::args::BacktestArgs;
-use crate::failure::Failure;
+use crate::commands::resource::object;
+use crate::commands::{Context, typed_policy};
+use crate::error::CliError;
 use crate::output::{self, Cell, Paint, Table, View, grouped, plural, span};
 
-pub async fn run(context: &Context, args: BacktestArgs) -> Result<u8, Failure> {
-    let mut asked = json!({
-        "policy": typed_policy(&args.policy.policy), "dialect": args.policy.dialect, "within": args.within,
-    });
-    asked["filter"] = args.filter.join(" ").into();
-    if let Some(limit) = args.limit {
-        asked["limit"] = limit.into();
-    }
-    let found = context.client.post("/api/v1/policies/backtest", &asked).await?;
-    shown(found, &args.within).print(&context.out)
+pub async fn run(context: &Context, args: BacktestArgs) -> Result<u8, CliError> {
+    let body = object([
+        ("policy", Some(typed_policy(&args.policy.policy))),
+        ("dialect", Some(args.policy.dialect.into())),
+        ("within", Some(json!(args.within))),
+        ("filter", Some(args.filter.join(" ").into())),
+        ("limit", args.limit.map(Value::from)),
+    ]);
+    let found = context.client.post("/api/v1/policies/backtest", &body).await?;
+    comparison(found, &args.within).print(&context.out)
 }
 
 fn number(of: &Value, name: &str) -> u64 {
     of[name].as_u64().unwrap_or(0)
 }
 
-fn shown(found: Value, within: &str) -> View {
+/// Recorded and simulated outcome side by side.
+fn comparison(found: Value, within: &str) -> View {
     if number(&found, "tasks") == 0 {
-        return View::said(found, format!("no task failed within {within}"));
+        return View::message(found, format!("no task failed within {within}"));
     }
     let (was, is) = (found["recorded"].clone(), found["candidate"].clone());
     let (tasks, unknown) = (number(&found, "tasks"), number(&found, "unknown"));
-    let mut table = Table::new(&["", "AS IT WAS", "WITH THIS POLICY"]);
+    let mut table = Table::new(&["", "ACTUAL", "SIMULATED"]);
     let mut row = |title: &str, was: Cell, is: Cell| table.rows.push(vec![title.into(), was, is]);
     let share = |count: u64| format!("{} ({} %)", grouped(count), (count as f64 * 100.0 / tasks as f64).round());
     let known = number(&is, "recovered");
@@ -39,31 +41,31 @@ fn shown(found: Value, within: &str) -> View {
         "recovered",
         match by_hand {
             0 => share(number(&was, "recovered")).into(),
-            some => format!("{}, {} by hand", share(number(&was, "recovered")), grouped(some)).into(),
+            some => format!("{}, {} manually", share(number(&was, "recovered")), grouped(some)).into(),
         },
         match unknown {
             0 => share(known).into(),
-            more => format!("at least {}, {} more not known", share(known), grouped(more)).into(),
+            more => format!("at least {}, {} unknown", share(known), grouped(more)).into(),
         },
     );
     for (title, name) in [("given up", "given_up"), ("open", "open")] {
         row(title, grouped(number(&was, name)).into(), grouped(number(&is, name)).into());
     }
     let less = ["retries", "wasted", "cost", "peak_per_minute"];
-    for (title, name) in ["retries", "of them failed", "credits", "at most in a minute"].into_iter().zip(less) {
+    for (title, name) in ["retries", "failed retries", "credits", "peak per minute"].into_iter().zip(less) {
         let (before, after) = (number(&was, name), number(&is, name));
         if name != "cost" || before + after > 0 {
             row(title, grouped(before).into(), compared(before, after));
         }
     }
     let took = |of: &Value, name: &str| of[name].as_u64().map_or("–".to_owned(), |ms| span(Millis(ms)));
-    for (title, name) in [("half back within", "recovery_p50_ms"), ("19 of 20 within", "recovery_p95_ms")] {
+    for (title, name) in [("median recovery", "recovery_p50_ms"), ("p95 recovery", "recovery_p95_ms")] {
         row(title, took(&was, name).into(), took(&is, name).into());
     }
-    let sample = if found["complete"] == false { ", those that changed last" } else { "" };
+    let sample = if found["complete"] == false { " (the most recently changed)" } else { "" };
     let mut hint = format!("{} failed within {within}{sample}", plural(tasks, "task"));
     for (name, words) in
-        [("lost", "came back and would have been given up"), ("won", "would have come back without a person")]
+        [("lost", "recovered but would have been given up"), ("won", "would have recovered without manual retries")]
     {
         let count = number(&found[name], "count");
         if count > 0 {
@@ -76,7 +78,7 @@ fn shown(found: Value, within: &str) -> View {
     View::table(found, table).with_hint(hint)
 }
 
-/// Less is good: all of these are a burden.
+/// The simulated number with its change in percent; less is better, and green.
 fn compared(before: u64, after: u64) -> Cell {
     if before == 0 || before == after {
         return grouped(after).into();

@@ -1,4 +1,4 @@
-//! How a run is, in one word: states and verdicts as a daemon calls them.
+//! The status of a run: states and verdicts as a daemon calls them.
 
 use clap::ValueEnum;
 use serde_json::Value;
@@ -6,15 +6,16 @@ use serde_json::Value;
 use crate::args::Status;
 use crate::output::{self, Cell, Output, Paint};
 
+/// Status words and filters.
 pub trait StatusExt: Sized {
     fn of(task: &Value) -> Self;
     fn word(&self) -> String;
-    /// Which tasks these are.
+    /// Filter for the tasks with this status.
     fn terms(self) -> &'static str;
 }
 
 impl StatusExt for Status {
-    /// A run that was judged and says no more has passed.
+    /// A run that succeeded without a verdict has passed.
     fn of(task: &Value) -> Status {
         match (output::text(task, "state"), output::text(task, "verdict")) {
             ("claimed" | "running", _) => Status::Processing,
@@ -48,13 +49,13 @@ impl StatusExt for Status {
     }
 }
 
-/// Put into the data, beside the state.
-pub fn say(task: &mut Value) {
+/// Adds the status to the data, beside the state.
+pub fn add(task: &mut Value) {
     let word = Status::of(task).word();
     task["status"] = word.into();
 }
 
-/// For people a glyph and a word: an error that will be tried again does not look like one that will not. Programs get the word.
+/// Glyph and word on a terminal, where an error to be retried looks different from a final one; the word alone on a pipe.
 pub fn cell(task: &Value, out: &Output) -> Cell {
     let status = Status::of(task);
     if !out.terminal {

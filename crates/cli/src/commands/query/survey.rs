@@ -1,4 +1,4 @@
-//! Looks at many runs at once: what is open, and how it all went.
+//! Many runs at once: the queue of open ones, and counts.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,21 @@ use super::status::{self, StatusExt};
 use super::{QUEUE, table};
 use crate::args::Status;
 use crate::commands::Context;
-use crate::failure::Failure;
+use crate::error::CliError;
 use crate::output::{self, Cell, Table, View, grouped, plural};
 
-/// What a page holds at most.
+/// Maximum size of a page.
 const PAGE: usize = 500;
-/// Where counting ends: whoever has more asks for a part of them.
+/// Runs that are counted at most.
 const MOST_COUNTED: usize = 50_000;
 
-/// Runs that fit, and whether these are all.
-struct Found {
+/// Matching runs, and whether these are all.
+struct RunList {
     runs: Vec<Value>,
     complete: bool,
 }
 
-async fn all(context: &Context, terms: &str) -> Result<Found, Failure> {
+async fn all(context: &Context, terms: &str) -> Result<RunList, CliError> {
     let mut runs: Vec<Value> = Vec::new();
     let mut cursor: Option<String> = None;
     loop {
@@ -34,8 +34,8 @@ async fn all(context: &Context, terms: &str) -> Result<Found, Failure> {
             runs.extend(items);
         }
         if cursor.is_none() || runs.len() >= MOST_COUNTED {
-            runs.iter_mut().for_each(status::say);
-            return Ok(Found { runs, complete: cursor.is_none() });
+            runs.iter_mut().for_each(status::add);
+            return Ok(RunList { runs, complete: cursor.is_none() });
         }
     }
 }
@@ -44,9 +44,9 @@ fn at_least(complete: bool) -> &'static str {
     if complete { "" } else { "at least " }
 }
 
-/// What is processed first, then what is next by its submission, then what waits for its time.
-pub async fn queue(context: &Context, terms: &str, limit: usize) -> Result<View, Failure> {
-    let Found { mut runs, complete } = all(context, terms).await?;
+/// Open runs: processing, then next by submission, then waiting for a start or retry time.
+pub async fn queue(context: &Context, terms: &str, limit: usize) -> Result<View, CliError> {
+    let RunList { mut runs, complete } = all(context, terms).await?;
     let now = context.now().await?;
     let place = |run: &Value| match Status::of(run) {
         Status::Processing => 0,
@@ -55,7 +55,7 @@ pub async fn queue(context: &Context, terms: &str, limit: usize) -> Result<View,
         Status::Error => 3,
         _ => 4,
     };
-    // The sort is stable, and they come by submission; a retry's place is its time.
+    // The sort is stable and the runs come by submission; retries are ordered by their time.
     runs.sort_by_cached_key(|run| (place(run), output::text(run, "next_retry_at").to_owned()));
     let mut by_category: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     let mut by_status: BTreeMap<Status, u64> = BTreeMap::new();
@@ -78,7 +78,7 @@ pub async fn queue(context: &Context, terms: &str, limit: usize) -> Result<View,
         }
     }
     let hint = match runs.len() {
-        0 => "nothing is open".to_owned(),
+        0 => "no open runs".to_owned(),
         _ => {
             let shown = if runs.len() > limit { format!(" · {limit} shown, more: --limit") } else { String::new() };
             let counts = words(&mut by_status.iter().map(|(status, count)| (status.word(), *count)));
@@ -91,14 +91,14 @@ pub async fn queue(context: &Context, terms: &str, limit: usize) -> Result<View,
 }
 
 #[derive(Default)]
-struct Sums {
+struct RunCounts {
     runs: u64,
     attempts: u64,
     retried: u64,
     throttled: u64,
 }
 
-impl Sums {
+impl RunCounts {
     fn add(&mut self, run: &Value) {
         let count = |name: &str| run[name].as_u64().unwrap_or(0);
         self.runs += 1;
@@ -127,10 +127,11 @@ impl Sums {
     }
 }
 
-pub async fn stats(context: &Context, terms: &str) -> Result<View, Failure> {
-    let Found { runs, complete } = all(context, terms).await?;
-    let (mut by_status, mut by_class): (BTreeMap<Status, Sums>, BTreeMap<String, u64>) = Default::default();
-    let mut total = Sums::default();
+/// Runs and attempts by status and error class.
+pub async fn stats(context: &Context, terms: &str) -> Result<View, CliError> {
+    let RunList { runs, complete } = all(context, terms).await?;
+    let (mut by_status, mut by_class): (BTreeMap<Status, RunCounts>, BTreeMap<String, u64>) = Default::default();
+    let mut total = RunCounts::default();
     for run in &runs {
         total.add(run);
         by_status.entry(Status::of(run)).or_default().add(run);
@@ -153,7 +154,7 @@ pub async fn stats(context: &Context, terms: &str) -> Result<View, Failure> {
     view.data =
         json!({"total": total.json(), "by_status": by_status, "errors_by_class": by_class, "complete": complete});
     let hint = match total.runs {
-        0 => "no run matches".to_owned(),
+        0 => "no matching runs".to_owned(),
         runs => format!("{}{}, {:.2} attempts each", at_least(complete), plural(runs, "run"), total.average()),
     };
     Ok(view.with_hint(hint))
