@@ -9,7 +9,7 @@ use comeback_store::{Account, StoreError, Stored};
 
 use crate::Core;
 use crate::guards::Guarded;
-use crate::road::{Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange};
 
 /// The accounts of the tasks that are decided about at one moment.
 #[derive(Clone, Default)]
@@ -50,10 +50,15 @@ impl Budgets {
 }
 
 impl Core {
-    pub(crate) async fn budgets(&self, wishes: &[(usize, Wish)], now: Timestamp) -> Result<Budgets, StoreError> {
-        let mut budgets = Budgets { guarded: self.guarded(wishes).await?, ..Budgets::default() };
-        for (_, wish) in wishes {
-            if let (Verb::End(_), Some(stored)) = (&wish.verb, &wish.seen)
+    /// Loads the budgets and dependencies that the decisions on these requests need.
+    pub(crate) async fn budgets(
+        &self,
+        requests: &[(usize, ChangeRequest)],
+        now: Timestamp,
+    ) -> Result<Budgets, StoreError> {
+        let mut budgets = Budgets { guarded: self.guarded(requests).await?, ..Budgets::default() };
+        for (_, request) in requests {
+            if let (TaskChange::End(_), Some(stored)) = (&request.change, request.stored())
                 && stored.task.metered
             {
                 self.look_at_budget(stored, now, &mut budgets).await?;

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::Core;
-use crate::road::{Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange};
 
 /// How often a write is tried again that others were faster with.
 const TRIES: u32 = 16;
@@ -154,9 +154,10 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) async fn guarded(&self, wishes: &[(usize, Wish)]) -> Result<Guarded, StoreError> {
-        let ends = wishes.iter().filter(|(_, wish)| matches!(wish.verb, Verb::End(_)));
-        self.look_up(ends.filter_map(|(_, wish)| Some(&wish.seen.as_ref()?.task))).await
+    /// The dependencies of tasks whose run ends.
+    pub(crate) async fn guarded(&self, requests: &[(usize, ChangeRequest)]) -> Result<Guarded, StoreError> {
+        let ends = requests.iter().filter(|(_, request)| matches!(request.change, TaskChange::End(_)));
+        self.look_up(ends.filter_map(|(_, request)| Some(&request.stored()?.task))).await
     }
 
     pub(crate) async fn look_up<'a>(
@@ -191,11 +192,11 @@ impl Core {
         Ok(true)
     }
 
-    /// Writes what changes something; the rest waits a little, for more to come.
-    pub(crate) async fn tell_guards(&self) {
+    /// Writes the observations that change a dependency; the others wait for more.
+    pub(crate) async fn flush_observations(&self) {
         for name in self.guards.urgent(self.clock.now()) {
             if let Err(error) = self.write_seen(&name).await {
-                tracing::debug!(%error, dependency = name.1, "what was seen of a dependency is written later");
+                tracing::debug!(%error, dependency = name.1, "cannot write observations of dependency; retrying later");
             }
         }
     }
@@ -257,7 +258,7 @@ impl Core {
             self.store.notify();
         }
         if before.changes_ever() != after.standing.changes_ever() {
-            self.tell_outside();
+            self.wake_feed_readers();
         }
         self.guards.bell.notify_one();
     }

@@ -30,7 +30,7 @@ mod ids;
 mod limits;
 mod loops;
 mod operations;
-mod road;
+mod pipeline;
 pub mod schedules;
 pub mod secrets;
 mod shares;
@@ -62,7 +62,7 @@ pub use commands::describe::Describe;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::loops::Preview as PausePreview;
-pub use commands::report::{Report, ReportEnd, ReportError, Reported};
+pub use commands::report::{Report, ReportEnd};
 pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, HeldBy, RuleView, may_be_held};
 pub use commands::secret::Reencrypted;
@@ -74,7 +74,7 @@ pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
 pub use cursors::Cursors;
 pub use limits::Limits;
-pub use road::Changed;
+pub use pipeline::Changed;
 pub use shares::{Share, Shares};
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 pub use tally::{BOUNDS_MS, CallTally, KindTally, LoopTally, Query, QueryTally, Tally, Took};
@@ -103,8 +103,8 @@ pub(crate) struct Core {
     pub flow_pace: flow::Pace,
     /// Places in the feed as callers see them.
     pub cursors: Cursors,
-    /// When unused lanes and policies were last looked for.
-    pub forgetting: loops::prune::Forgetting,
+    /// Times of the last search for unused lanes and policies.
+    pub last_cleanup: loops::prune::LastCleanup,
     /// Who reads workflows, if anybody does.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
@@ -161,7 +161,7 @@ impl Engine {
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
             looked: subscriptions::follow::Looked::default(),
-            forgetting: loops::prune::Forgetting::default(),
+            last_cleanup: loops::prune::LastCleanup::default(),
             counted: alerts::look::Counted::default(),
             flow_pace: flow::Pace::default(),
             cursors,

@@ -7,10 +7,10 @@ use comeback_core::operation::{
     Action, Exclusion, Judged, Next, OperationState, Plan, Seen, Standing, Undoing, Was, Wave, exclude, judge,
 };
 use comeback_core::{Millis, Rejection, State, Task, TaskId, Timestamp};
-use comeback_store::{Applied, Loop, Marked, Operation, StoreError, Stored};
+use comeback_store::{Applied, Behalf, Loop, Marked, Operation, StoreError};
 
 use crate::Core;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
 
 /// Tasks that are changed in one commit: few enough that those who write beside it do not notice.
 const STRETCH: u32 = 100;
@@ -49,16 +49,16 @@ pub(crate) fn text(it: &impl serde::Serialize) -> String {
     serde_json::to_string(it).unwrap_or_default()
 }
 
-/// What is to happen to the task at a place.
-pub(crate) fn verb(plan: &Plan, row: &Operation, place: u32) -> Verb {
+/// The change of the task at this place of the operation.
+pub(crate) fn task_change(plan: &Plan, row: &Operation, place: u32) -> TaskChange {
     let act = plan.act(row.id);
     let at = plan.due(place, row.total, row.created_at);
     match plan.action {
-        Action::Retry => Verb::Retry { keep_counters: plan.keep_counters, at, edit: None, act },
-        Action::Cancel => Verb::Cancel(act),
-        Action::Pause => Verb::Pause(act),
-        Action::Resume => Verb::Resume(act),
-        Action::Reschedule => Verb::Reschedule { to: at.unwrap_or(row.created_at), act },
+        Action::Retry => TaskChange::Retry { keep_counters: plan.keep_counters, at, edit: None, act },
+        Action::Cancel => TaskChange::Cancel(act),
+        Action::Pause => TaskChange::Pause(act),
+        Action::Resume => TaskChange::Resume(act),
+        Action::Reschedule => TaskChange::Reschedule { to: at.unwrap_or(row.created_at), act },
     }
 }
 
@@ -74,14 +74,14 @@ pub(crate) fn refused(rejection: &Rejection, task: &Task) -> Left {
 }
 
 /// Nothing while it may still be done.
-fn left_by(met: &Met, task: &Task) -> Option<Left> {
-    match met {
-        Met::Rejected(rejection) => Some(refused(rejection, task)),
-        Met::NotFound => Some((Exclusion::NotFound, None)),
-        Met::Unfunded(_) => Some((Exclusion::NoCredits, None)),
-        Met::KeyTaken => Some((Exclusion::KeyTaken, None)),
-        Met::Damaged(_) => Some((Exclusion::Damaged, None)),
-        Met::Changed(_) | Met::Stale | Met::Paused | Met::Used(_) => None,
+fn left_by(outcome: &ChangeOutcome, task: &Task) -> Option<Left> {
+    match outcome {
+        ChangeOutcome::Rejected(rejection) => Some(refused(rejection, task)),
+        ChangeOutcome::NotFound => Some((Exclusion::NotFound, None)),
+        ChangeOutcome::Unfunded(_) => Some((Exclusion::NoCredits, None)),
+        ChangeOutcome::KeyTaken => Some((Exclusion::KeyTaken, None)),
+        ChangeOutcome::Corrupt(_) => Some((Exclusion::Damaged, None)),
+        ChangeOutcome::Changed(_) | ChangeOutcome::Stale | ChangeOutcome::Paused | ChangeOutcome::Used(_) => None,
     }
 }
 
@@ -91,7 +91,7 @@ impl Core {
         let (plan, standing) = match understood(&row) {
             Ok(read) => read,
             Err(error) => {
-                tracing::error!(%error, "a bulk operation cannot be read; it is left alone");
+                tracing::error!(%error, "cannot decode bulk operation; skipping");
                 let standing = row.standing.clone();
                 let over = Operation {
                     state: OperationState::Aborted,
@@ -159,7 +159,7 @@ impl Core {
                     if plan.is_too_late(task, to, self.clock.now()) {
                         return Err((Exclusion::DeadlinePassed, None));
                     }
-                    Ok(verb(plan, row, place))
+                    Ok(task_change(plan, row, place))
                 };
                 let Some((done, left)) = self.step_all(row, &ids, false, verb).await? else {
                     return Ok(After::Halted);
@@ -218,9 +218,9 @@ impl Core {
         let (row, action, act) = (&hand.row, hand.plan.action, hand.plan.act(hand.row.id));
         let verb = |task: &Task, was: Option<&Was>| {
             let Some(was) = was.filter(|_| action != Action::Cancel) else { return Err((Exclusion::Definitive, None)) };
-            let verb = Verb::Undo { action, was: Box::new(was.clone()), act: act.clone() };
+            let change = TaskChange::Undo { action, was: Box::new(was.clone()), act: act.clone() };
             let may_be = if action == Action::Retry { was.may_come_back(task) } else { was.is_one_behind(task) };
-            if may_be { Ok(verb) } else { Err((Exclusion::of_undo(was, task), None)) }
+            if may_be { Ok(change) } else { Err((Exclusion::of_undo(was, task), None)) }
         };
         let Some((undone, kept)) = self.step_all(row, &ids, true, verb).await? else { return Ok(After::Halted) };
         hand.row.undone += undone;
@@ -238,7 +238,7 @@ impl Core {
         row: &Operation,
         ids: &[TaskId],
         back: bool,
-        verb: impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+        change: impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
     ) -> Result<Option<(u32, Vec<(TaskId, Left)>)>, StoreError> {
         let mut left: HashMap<TaskId, Left> = HashMap::new();
         let mut is_done: Vec<bool> = vec![false; ids.len()];
@@ -259,7 +259,7 @@ impl Core {
                 left.extend(open.into_iter().map(|id| (id, (Exclusion::Conflict, None))));
                 break;
             }
-            if !self.step_some(row, &open, &marks, &verb, &mut left).await? {
+            if !self.step_some(row, &open, &marks, &change, &mut left).await? {
                 return Ok(None);
             }
         }
@@ -273,12 +273,12 @@ impl Core {
         row: &Operation,
         open: &[TaskId],
         marks: &HashMap<TaskId, Marked>,
-        verb: &impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+        change: &impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
         left: &mut HashMap<TaskId, Left>,
     ) -> Result<bool, StoreError> {
-        let mut wishes = Vec::with_capacity(open.len());
+        let mut requests = Vec::with_capacity(open.len());
         let mut tasks = Vec::with_capacity(open.len());
-        for (id, stored) in open.iter().zip(self.load_readable(open).await?) {
+        for (id, stored) in open.iter().zip(self.or_one_by_one(self.store.load(open).await, open).await?) {
             let stored = match stored {
                 Err(_) => {
                     left.insert(*id, (Exclusion::Damaged, None));
@@ -291,31 +291,22 @@ impl Core {
                 continue;
             };
             let was = marks.get(id).map(was).transpose()?;
-            match verb(&stored.task, was.as_ref()) {
+            match change(&stored.task, was.as_ref()) {
                 Err(why) => drop(left.insert(*id, why)),
-                Ok(verb) => {
+                Ok(change) => {
                     tasks.push(stored.task.clone());
-                    wishes.push(Wish { task: *id, verb, seen: Some(stored), remembered: false });
+                    requests.push(ChangeRequest::exact(stored, change));
                 }
             }
         }
-        let met = self.fulfil(wishes, Behind::Loop(Loop::Operations)).await?;
-        if met.iter().any(|met| matches!(met, Met::Paused)) {
+        let outcomes = self.apply_changes(requests, Behalf::Loop(Loop::Operations)).await?;
+        if outcomes.iter().any(|outcome| matches!(outcome, ChangeOutcome::Paused)) {
             return Ok(false);
         }
-        for (met, task) in met.iter().zip(&tasks) {
-            left.extend(left_by(met, task).map(|why| (task.id, why)));
+        for (outcome, task) in outcomes.iter().zip(&tasks) {
+            left.extend(left_by(outcome, task).map(|why| (task.id, why)));
         }
         Ok(true)
-    }
-
-    /// As they are; one that cannot be read is no reason to leave the others.
-    async fn load_readable(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
-        match self.store.load(ids).await {
-            Ok(found) => Ok(found.into_iter().map(Ok).collect()),
-            Err(StoreError::Corrupt(_)) => self.load_one_by_one(ids).await,
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use comeback_core::{Executor, Lane, Timestamp};
-use comeback_store::ClaimRequest;
+use comeback_store::{ClaimRequest, Loop};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -117,21 +117,15 @@ enum Part<'a> {
     Kind(&'a str),
 }
 
-/// When each loop must look next, as far as this instance knows.
+/// The alarms of the loops: when each of them must look next, as far as this instance knows.
 #[derive(Default)]
-pub struct Alarms {
-    pub retries: Alarm,
-    pub starts: Alarm,
-    pub leases: Alarm,
-    pub timeouts: Alarm,
-    pub deadlines: Alarm,
-    /// Has no time of its own: it is rung when there is something.
-    pub flow: Alarm,
-    pub schedules: Alarm,
-    pub operations: Alarm,
-    /// The same: rung when something happened that somebody outside may want to hear of.
-    pub tell: Alarm,
-    pub alerts: Alarm,
+pub struct Alarms([Alarm; Loop::ALL.len()]);
+
+impl Alarms {
+    /// The alarm of one loop.
+    pub fn of(&self, name: Loop) -> &Alarm {
+        &self.0[name as usize]
+    }
 }
 
 struct Waiter {

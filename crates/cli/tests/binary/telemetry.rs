@@ -135,7 +135,7 @@ async fn the_log_tells_of_retries_by_hand_and_of_stuck_work() {
     let asked = said("a manual retry was asked for");
     assert_eq!((&asked["fields"]["task"], &asked["fields"]["by"]), (&json!(id), &json!("ann")));
     assert!(said("its scheduled retry is superseded")["fields"]["due"].is_string());
-    let stuck = said("stuck work was found");
+    let stuck = said("recovered expired leases");
     assert_eq!((&stuck["level"], &stuck["fields"]["found"]), (&json!("WARN"), &json!(1)));
 }
 

@@ -57,7 +57,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     core.looked.keep(Following::Alerts, &rows);
     core.counted.retain(&rows);
     // The store holds what a pause forbids; this spares the work.
-    if rows.is_empty() || crate::loops::is_paused(core, Loop::Alerts, now).await? {
+    if rows.is_empty() || core.is_paused(Loop::Alerts).await? {
         return Ok(Progress::default());
     }
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());

@@ -3,7 +3,7 @@
 use comeback_core::{Invalid, Millis, TaskId, Timestamp};
 
 use super::change::Deed;
-use crate::road::{Changed, Verb};
+use crate::pipeline::{Changed, TaskChange};
 use crate::{CommandError, Engine};
 
 /// The furthest a task may be moved away by hand.
@@ -13,17 +13,17 @@ impl Engine {
     /// Definitive: no new attempt, whatever was decided at the same moment (model I-11).
     pub async fn cancel(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
         let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Cancel(act), once).await
+        self.change_by_hand(namespace, task, TaskChange::Cancel(act), once).await
     }
 
     pub async fn pause(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
         let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Pause(act), once).await
+        self.change_by_hand(namespace, task, TaskChange::Pause(act), once).await
     }
 
     pub async fn resume(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
         let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Resume(act), once).await
+        self.change_by_hand(namespace, task, TaskChange::Resume(act), once).await
     }
 
     /// Moves the due time by a span from now.
@@ -38,7 +38,7 @@ impl Engine {
             return Err(Invalid::one("delay", format!("may be {FURTHEST} at most")).into());
         }
         let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Snooze { by, act }, once).await
+        self.change_by_hand(namespace, task, TaskChange::Snooze { by, act }, once).await
     }
 
     /// Moves the due time to an instant.
@@ -53,6 +53,6 @@ impl Engine {
             return Err(Invalid::one("at", format!("may be {FURTHEST} away at most")).into());
         }
         let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Reschedule { to, act }, once).await
+        self.change_by_hand(namespace, task, TaskChange::Reschedule { to, act }, once).await
     }
 }

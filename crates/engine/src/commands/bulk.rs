@@ -7,12 +7,12 @@ use comeback_core::filter::Filter;
 use comeback_core::operation::{Action, Excluded, Exclusion, MOST_TASKS, OperationState, Plan, Standing, exclude};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, State, TaskId, Timestamp};
-use comeback_store::{Applied, Idempotency, Operation, Started, Stored, interactive};
+use comeback_store::{Applied, Idempotency, Loop, Operation, Started, Stored, interactive};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::budgets::Budgets;
-use crate::operations::{refused, text, understood, verb};
+use crate::operations::{refused, task_change, text, understood};
 use crate::{CommandError, Engine};
 
 /// Tasks that are looked at in one go before anything is done.
@@ -115,7 +115,7 @@ impl Engine {
         if plan.is_too_late(task, plan.due(place, row.total, now), now) {
             return Ok(Some((Exclusion::DeadlinePassed, None)));
         }
-        let change = match self.core.decide(&verb(plan, row, place), stored, &Budgets::default(), now) {
+        let change = match self.core.decide(&task_change(plan, row, place), stored, &Budgets::default(), now) {
             Err(rejection) => return Ok(Some(refused(&rejection, task))),
             Ok(change) => change,
         };
@@ -154,7 +154,7 @@ impl Engine {
             self.entry(Did::OperationStart, row.id.to_string(), &act).within(namespace).changed(None, Some(facts));
         let now = row.created_at;
         let started = self.core.store.start_operation(&row, &ids, bulk.once.as_ref(), Some(&entry), now).await?;
-        self.core.alarms.operations.at(now);
+        self.core.alarms.of(Loop::Operations).at(now);
         match started {
             Started::New => OperationView::of(row),
             Started::Repeated(first) => self.operation(namespace, first).await,
@@ -254,7 +254,7 @@ impl Engine {
             let entry = self.entry(did, id.to_string(), act).within(namespace);
             let entry = entry.changed(Some(json!({"state": state})), Some(json!({"state": to})));
             if self.core.store.put_operation(&row, None, Some(&entry), now).await? == Applied::Done {
-                self.core.alarms.operations.at(now);
+                self.core.alarms.of(Loop::Operations).at(now);
                 return self.operation(namespace, id).await;
             }
         }

@@ -2,9 +2,9 @@
 
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
-use comeback_store::{Idempotency, StoreError, Stored, Used};
+use comeback_store::{Behalf, Idempotency, Stored, Used};
 
-use crate::road::{Behind, Changed, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, Changed, TaskChange};
 use crate::{CommandError, Engine};
 
 /// What somebody does, and whether it may be done only once.
@@ -22,9 +22,14 @@ impl From<Act> for Deed {
 
 impl Engine {
     /// One change of one task of a namespace, through the group commit.
-    pub(crate) async fn change_one(&self, namespace: &str, task: TaskId, verb: Verb) -> Result<Changed, CommandError> {
+    pub(crate) async fn change_one(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        change: TaskChange,
+    ) -> Result<Changed, CommandError> {
         let seen = self.find(namespace, task).await?;
-        self.change_seen(seen, verb).await
+        self.change_seen(seen, change).await
     }
 
     /// The same for what somebody does from outside, once if it came under a key.
@@ -32,15 +37,15 @@ impl Engine {
         &self,
         namespace: &str,
         task: TaskId,
-        verb: Verb,
+        change: TaskChange,
         once: Option<Idempotency>,
     ) -> Result<Changed, CommandError> {
-        if let Some(act) = verb.act() {
+        if let Some(act) = change.act() {
             self.core.config.limits.check_act(act)?;
         }
         match once {
-            None => self.change_one(namespace, task, verb).await,
-            Some(key) => self.change_once(namespace, task, verb, &key).await,
+            None => self.change_one(namespace, task, change).await,
+            Some(key) => self.change_once(namespace, task, change, &key).await,
         }
     }
 
@@ -49,7 +54,7 @@ impl Engine {
         &self,
         namespace: &str,
         task: TaskId,
-        verb: Verb,
+        change: TaskChange,
         key: &Idempotency,
     ) -> Result<Changed, CommandError> {
         self.check_key(key)?;
@@ -57,15 +62,15 @@ impl Engine {
             return self.as_it_is(namespace, task).await;
         }
         let seen = self.find(namespace, task).await?;
-        let wish = Wish { task, verb, seen: Some(seen), remembered: true };
-        let met = self.core.fulfil(vec![wish], Behind::Key(namespace, key)).await?;
-        match met.into_iter().next().unwrap_or(Met::Stale) {
-            Met::Used(Used::ForThis) => self.as_it_is(namespace, task).await,
+        let requests = vec![ChangeRequest::cached(seen, change)];
+        let outcomes = self.core.apply_changes(requests, Behalf::Key(namespace, key)).await?;
+        match outcomes.into_iter().next().unwrap_or(ChangeOutcome::Stale) {
+            ChangeOutcome::Used(Used::ForThis) => self.as_it_is(namespace, task).await,
             // The first one may have come between our look at the key and our look at the task.
-            Met::Rejected(_) | Met::Stale if self.is_done(namespace, key).await? => {
+            ChangeOutcome::Rejected(_) | ChangeOutcome::Stale if self.is_done(namespace, key).await? => {
                 self.as_it_is(namespace, task).await
             }
-            met => answered(met),
+            outcome => outcome.into(),
         }
     }
 
@@ -99,22 +104,8 @@ impl Engine {
         seen.filter(|stored| stored.task.lane.namespace == namespace).ok_or(CommandError::NotFound("task"))
     }
 
-    pub(crate) async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
-        let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
-        let met = self.combiners.wishes.ask(wishes).await??;
-        answered(met.into_iter().next().unwrap_or(Met::Stale))
-    }
-}
-
-fn answered(met: Met) -> Result<Changed, CommandError> {
-    match met {
-        Met::Changed(changed) => Ok(changed),
-        Met::Rejected(rejection) => Err(rejection.into()),
-        Met::NotFound => Err(CommandError::NotFound("task")),
-        Met::KeyTaken => Err(CommandError::KeyTaken),
-        Met::Used(_) => Err(CommandError::IdempotencyMismatch),
-        Met::Unfunded(short) => Err(short.into()),
-        Met::Stale | Met::Paused => Err(CommandError::Conflict),
-        Met::Damaged(what) => Err(StoreError::Corrupt(what).into()),
+    pub(crate) async fn change_seen(&self, seen: Stored, change: TaskChange) -> Result<Changed, CommandError> {
+        let outcomes = self.combiners.changes.ask(vec![ChangeRequest::cached(seen, change)]).await??;
+        outcomes.into_iter().next().unwrap_or(ChangeOutcome::Stale).into()
     }
 }

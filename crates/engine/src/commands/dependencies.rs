@@ -5,10 +5,10 @@ use comeback_core::dependency::{Change, Maintenance, Settings, stopped};
 use comeback_core::filter::{Filter, Sort, StateTest, Term, Test};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis, Task, Timestamp};
-use comeback_store::{Dependency, ListQuery, Stored};
+use comeback_store::{Behalf, Dependency, ListQuery, Stored};
 
 use crate::guards;
-use crate::road::{Behind, Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange};
 use crate::{CommandError, Engine};
 
 /// In one namespace.
@@ -150,7 +150,7 @@ impl Engine {
             if self.core.store.announce(&it, stopped, Some(&entry), now).await? {
                 self.core.told_of(&before.standing, &it);
                 if matches!(turn, Turn::Close { .. } | Turn::Healthy) {
-                    self.let_go(namespace, name, act).await?;
+                    self.clear_holds(namespace, name, act).await?;
                 }
                 return self.dependency(namespace, name).await;
             }
@@ -158,8 +158,8 @@ impl Engine {
         Err(CommandError::Conflict)
     }
 
-    /// Retries that were held to a time come at their own again.
-    async fn let_go(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+    /// Clears the holds of its retries: they come at their own time again.
+    async fn clear_holds(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let filter = Filter { terms: vec![Term { negated: false, test: Test::State(vec![StateTest::Held]) }] };
         let mut query = ListQuery { filter, sort: Sort::Submitted, limit: PAGE, after: None, now: self.now() };
         loop {
@@ -169,9 +169,8 @@ impl Engine {
                 held && guards::names(&task.lane).any(|it| it.1 == name)
             };
             let held = page.items.into_iter().map(|it| it.stored).filter(|it| by_it(&it.task));
-            let wish =
-                |it: Stored| Wish { task: it.task.id, verb: Verb::LetGo(act.clone()), seen: None, remembered: false };
-            self.core.fulfil(held.map(wish).collect(), Behind::Caller).await?;
+            let clear = |it: Stored| ChangeRequest::of(it.task.id, TaskChange::ClearHold(act.clone()));
+            self.core.apply_changes(held.map(clear).collect(), Behalf::Caller).await?;
             let Some(next) = page.next else { return Ok(()) };
             query.after = Some(next);
         }

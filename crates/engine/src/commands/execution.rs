@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::flow::above::{Above, Over};
 use crate::flow::{Start, Started};
-use crate::road::open_graph;
+use crate::pipeline::open_graph;
 use crate::{CommandError, Core, Deed, Engine, Query};
 
 impl Engine {
@@ -160,10 +160,10 @@ impl Core {
     ) -> Result<ExecutionState, CommandError> {
         self.config.limits.check_act(&deed.act)?;
         let started = Instant::now();
-        let mut rounds = 0;
+        let mut attempts = 0;
         // Its tasks end one after the other; between two of them there is room.
-        while self.goes_on(rounds, started).await {
-            rounds += 1;
+        while self.should_retry(attempts, started).await {
+            attempts += 1;
             let graph = self.store.graph(id, None).await?;
             let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
                 return Err(CommandError::NotFound("execution"));
@@ -190,8 +190,8 @@ impl Core {
             let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
             match self.tallies.asked(Query::Apply, applied).await? {
                 Applied::Done => {
-                    self.tell(&commit);
-                    self.tell_submitted(std::slice::from_ref(&calls));
+                    self.notify_committed(&commit);
+                    self.notify_submitted(std::slice::from_ref(&calls));
                     self.registered_meanwhile(&commit).await;
                     return Ok(state);
                 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comeback_core::{Executor, Invalid, Millis, NamePatterns, TaskId, Timestamp};
-use comeback_store::{ClaimRequest, Claimed, StoreError};
+use comeback_store::{ClaimRequest, Claimed, Loop, StoreError};
 use tokio::time::Instant;
 
 use super::{BULK, again};
@@ -144,7 +144,7 @@ impl Engine {
             // In the queue first, then look: what comes in between is not missed.
             let place = core.wake.wait_for(&wanted);
             let claimed = self.claim(&claim).await?;
-            if claim.limit as usize == claimed.len() && core.alarms.retries.may_be_due(core.clock.now()) {
+            if claim.limit as usize == claimed.len() && core.alarms.of(Loop::Retries).may_be_due(core.clock.now()) {
                 // There may be more than one could take.
                 core.wake.look_in(&claim.namespace);
             }
@@ -185,7 +185,7 @@ impl Engine {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
         let now = self.core.clock.now();
         self.core.asked_at.store(now.0, Ordering::Relaxed);
-        let claim = ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
+        let claim = ClaimRequest { due: self.core.alarms.of(Loop::Retries).may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
             self.core.claim_batch(std::slice::from_ref(&claim)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {

@@ -58,7 +58,7 @@ impl Engine {
             self.core.wake.everybody();
             self.core.store.notify();
         }
-        self.core.ring(name);
+        self.core.wake_loop(name);
         Ok(())
     }
 

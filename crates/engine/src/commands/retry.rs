@@ -7,7 +7,7 @@ use comeback_store::ListQuery;
 use serde_json::Value;
 
 use super::change::Deed;
-use crate::road::{Changed, Edit, Verb};
+use crate::pipeline::{Changed, Edit, TaskChange};
 use crate::{CommandError, Engine, Json};
 
 #[derive(Clone, Debug, Default)]
@@ -46,8 +46,8 @@ impl Engine {
             None => (None, None),
             Some(patch) => self.edit(namespace, task, patch).await?.unzip(),
         };
-        let verb = Verb::Retry { keep_counters: retry.keep_counters, at: None, edit, act };
-        let changed = self.change_by_hand(namespace, task, verb, once).await?;
+        let change = TaskChange::Retry { keep_counters: retry.keep_counters, at: None, edit, act };
+        let changed = self.change_by_hand(namespace, task, change, once).await?;
         // The retry is stored: an answer without a place in the queue is better than none.
         let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();
         Ok(Retried { changed, queue_position, edited })
@@ -92,11 +92,12 @@ impl Engine {
         if changed.state != State::Pending {
             return Ok(None);
         }
+        let queue = self.find(namespace, changed.task).await?.task.lane.queue.clone();
         let filter = comeback_core::filter::Filter::default()
             .and(comeback_core::filter::Test::State(vec![comeback_core::filter::StateTest::Is(State::Pending)]))
             .and(comeback_core::filter::Test::Text {
                 field: comeback_core::filter::TextField::Queue,
-                any: vec![comeback_core::filter::Pattern { text: changed.lane.queue.clone(), prefix: false }],
+                any: vec![comeback_core::filter::Pattern { text: queue, prefix: false }],
             });
         let query = ListQuery {
             filter,

@@ -6,7 +6,7 @@ use comeback_core::schedule::Calendar;
 use comeback_core::transition::Act;
 use comeback_core::workflow::WorkflowState;
 use comeback_core::{Audit, Did, Invalid, Timestamp};
-use comeback_store::{Applied, FiredBy, Firing, Follower, Following, StoreError};
+use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Loop, StoreError};
 use serde_json::Value;
 
 use crate::schedules::{Run, ScheduleSpec, ScheduleView, Standing, Starts, read, text};
@@ -265,7 +265,7 @@ impl Core {
     async fn put_row(&self, row: &Follower, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
         let applied = self.store.put_follower(row, None, None, Some(entry), now).await?;
         if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
-            self.alarms.schedules.at(due);
+            self.alarms.of(Loop::Schedule).at(due);
         }
         Ok(applied == Applied::Done)
     }

@@ -3,7 +3,7 @@
 use comeback_core::{End, Executor, Failure, Invalid, Outcome, Speaker, TaskId, Trigger};
 
 use super::lease::{LeaseRef, Leased};
-use crate::road::{Changed, Verb};
+use crate::pipeline::{Changed, TaskChange};
 use crate::{CommandError, Engine, LeaseRequest, ReportEnd};
 
 /// The end of a hook's run, with the run or the attempt it is about.
@@ -31,7 +31,7 @@ impl Engine {
         if seen.task.lane.executor != Executor::Hook {
             return Err(Invalid::one("run", "a worker's run ends by its lease, not by a callback").into());
         }
-        self.change_seen(seen, Verb::End(Outcome { speaker: settle.fence, end })).await
+        self.change_seen(seen, TaskChange::End(Outcome { speaker: settle.fence, end })).await
     }
 
     /// Claims hook tasks for the calls that start them (T6). They are `claimed` until the call was answered.
@@ -42,7 +42,7 @@ impl Engine {
 
     /// The start call was answered: the run has begun (T7). An answer for a claim that was given up is refused.
     pub async fn hook_started(&self, namespace: &str, claim: LeaseRef) -> Result<Changed, CommandError> {
-        self.change_one(namespace, claim.task, Verb::HookStarted { lease_number: claim.number }).await
+        self.change_one(namespace, claim.task, TaskChange::HookStarted { lease_number: claim.number }).await
     }
 
     /// The start call failed: the attempt is over, and the policy decides.
@@ -54,6 +54,6 @@ impl Engine {
     ) -> Result<Changed, CommandError> {
         let failure = self.core.config.limits.checked(&Failure { trigger: Trigger::StartFailed, ..failure });
         let outcome = Outcome { speaker: Speaker::Lease(claim.number), end: End::Failed(failure) };
-        self.change_one(namespace, claim.task, Verb::End(outcome)).await
+        self.change_one(namespace, claim.task, TaskChange::End(outcome)).await
     }
 }

@@ -1,15 +1,15 @@
-//! Work that does not go on by itself: runs that are lost, and tasks that failed and could be retried. Both are put right by the same
-//! road as everything else.
+//! Work that does not go on by itself: runs that are lost, and tasks that failed and could be retried. Both are repaired by the
+//! pipeline that every change takes.
 
 use comeback_core::decide::Snapshot;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::repair::{Repair, repair};
 use comeback_core::transition::Act;
 use comeback_core::{State, Task, TaskId, Trigger};
-use comeback_store::{Due, ListQuery, StoreError, Stored};
+use comeback_store::{Behalf, Due, ListQuery, StoreError, Stored};
 
 use crate::loops::reap;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
 use crate::{CommandError, Core, Engine};
 
 /// What became of a task.
@@ -50,9 +50,9 @@ impl PutRight {
 }
 
 /// What became of a wish that was to bring a task on.
-fn put_right(stored: &Stored, met: &Met) -> PutRight {
-    let (action, reason) = match met {
-        Met::Changed(changed) => {
+fn put_right(stored: &Stored, outcome: &ChangeOutcome) -> PutRight {
+    let (action, reason) = match outcome {
+        ChangeOutcome::Changed(changed) => {
             let reason = changed.reason.map_or("retry", |reason| reason.word()).to_owned();
             match changed.state {
                 State::RetryPending | State::Pending => (Action::Retried, reason),
@@ -60,12 +60,14 @@ fn put_right(stored: &Stored, met: &Met) -> PutRight {
                 state => (Action::Skipped, state.word().to_owned()),
             }
         }
-        Met::Paused => (Action::Skipped, "the loop is paused".into()),
-        Met::Rejected(rejection) => (Action::Skipped, rejection.to_string()),
-        Met::NotFound => (Action::Skipped, "it is gone".into()),
-        Met::Unfunded(_) => (Action::Skipped, "its account has too little".into()),
-        Met::Stale | Met::KeyTaken | Met::Used(_) => (Action::Skipped, "somebody else was quicker".into()),
-        Met::Damaged(words) => (Action::Skipped, words.clone()),
+        ChangeOutcome::Paused => (Action::Skipped, "the loop is paused".into()),
+        ChangeOutcome::Rejected(rejection) => (Action::Skipped, rejection.to_string()),
+        ChangeOutcome::NotFound => (Action::Skipped, "it is gone".into()),
+        ChangeOutcome::Unfunded(_) => (Action::Skipped, "its account has too little".into()),
+        ChangeOutcome::Stale | ChangeOutcome::KeyTaken | ChangeOutcome::Used(_) => {
+            (Action::Skipped, "somebody else was quicker".into())
+        }
+        ChangeOutcome::Corrupt(detail) => (Action::Skipped, detail.clone()),
     };
     PutRight::of(stored, action, reason)
 }
@@ -80,14 +82,9 @@ impl Engine {
     pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<PutRight>, bool), CommandError> {
         let due = self.core.store.due(Due::Leases, self.now(), limit).await?;
         let more = due.len() >= limit as usize;
-        let wish = |stored: &Stored| Wish {
-            task: stored.task.id,
-            verb: reap::verb(stored),
-            seen: Some(stored.clone()),
-            remembered: false,
-        };
-        let met = self.core.fulfil(due.iter().map(wish).collect(), Behind::Asked).await?;
-        Ok((due.iter().zip(&met).map(|(stored, met)| put_right(stored, met)).collect(), more))
+        let end = |stored: &Stored| ChangeRequest::exact(stored.clone(), reap::lost(stored));
+        let outcomes = self.core.apply_changes(due.iter().map(end).collect(), Behalf::Caller).await?;
+        Ok((due.iter().zip(&outcomes).map(|(stored, outcome)| put_right(stored, outcome)).collect(), more))
     }
 
     /// Looks for tasks that failed with an error that is retryable today, takes the verdict on each again, and retries those that would
@@ -101,18 +98,18 @@ impl Engine {
         act: &Act,
     ) -> Result<Vec<PutRight>, CommandError> {
         self.core.config.limits.check_act(act)?;
-        Ok(self.core.put_failed_right(namespace, limit, dry_run, act, Behind::Asked).await?)
+        Ok(self.core.repair_failed(namespace, limit, dry_run, act, Behalf::Caller).await?)
     }
 }
 
 impl Core {
-    pub(crate) async fn put_failed_right(
+    pub(crate) async fn repair_failed(
         &self,
         namespace: &str,
         limit: u32,
         dry_run: bool,
         act: &Act,
-        behind: Behind<'_>,
+        behalf: Behalf<'_>,
     ) -> Result<Vec<PutRight>, StoreError> {
         let now = self.clock.now();
         let filter = Filter::parse("state:failure", now).map_err(|error| StoreError::Refused(error.message))?;
@@ -128,10 +125,10 @@ impl Core {
                 Repair::Stay(reason) => done.push(PutRight::of(&stored, Action::MarkedFailed, reason.word())),
                 Repair::Retry if dry_run => done.push(PutRight::of(&stored, Action::Retried, "retry")),
                 Repair::Retry => {
-                    let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
-                    let wish = Wish { task: stored.task.id, verb, seen: Some(stored.clone()), remembered: false };
-                    let met = self.fulfil(vec![wish], behind).await?;
-                    done.extend(met.first().map(|met| put_right(&stored, met)));
+                    let change = TaskChange::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
+                    let request = ChangeRequest::exact(stored.clone(), change);
+                    let outcomes = self.apply_changes(vec![request], behalf).await?;
+                    done.extend(outcomes.first().map(|outcome| put_right(&stored, outcome)));
                 }
             }
         }

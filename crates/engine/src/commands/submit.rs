@@ -65,16 +65,17 @@ impl Core {
             Err(error) => batch.iter().map(|_| Err(again(&error))).collect(),
             Ok(answers) => {
                 comeback_store::panic_point!("submit-after-store");
-                self.tell_submitted(batch);
+                self.notify_submitted(batch);
                 self.tallies.submitted(batch.iter().zip(answers.iter().map(created)));
                 answers.into_iter().map(Ok).collect()
             }
         }
     }
 
-    pub(crate) fn tell_submitted(&self, batch: &[Submission]) {
-        self.tell_outside();
+    /// Everything that follows a stored submission: alarms, waiting workers, readers of the feed.
+    pub(crate) fn notify_submitted(&self, batch: &[Submission]) {
+        self.wake_feed_readers();
         let tasks = batch.iter().flat_map(|submission| &submission.tasks).map(|new| &new.task);
-        self.tell_of(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
+        self.wake_workers(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
     }
 }

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Millis, Quota, Quotas, Timestamp, Trigger};
-use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, HeldName, Running, panic_point};
+use comeback_store::{
+    BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, HeldName, Running, StoreError, panic_point,
+};
 use tokio::sync::{Notify, OnceCell, watch};
 
 pub use discover::Discover;
@@ -27,7 +29,7 @@ pub use kinds::{CATEGORY, Kind, Kinds, NO_CATEGORY};
 use slots::Slots;
 
 use crate::subscriptions::deliver;
-use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
+use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd};
 
 /// What this process may do by itself. The kinds it knows are in the engine's configuration.
 #[derive(Clone, Debug)]
@@ -522,29 +524,29 @@ impl Runner {
             let answer = self.engine.report(vec![Report { lease, end: end.clone() }]).await;
             match answer.map(|mut answers| answers.pop()) {
                 Ok(Some(Ok(_)) | None) => return,
-                Ok(Some(Err(ReportError::Invalid(invalid)))) => {
+                Ok(Some(Err(CommandError::Invalid(invalid)))) => {
                     match without_what_is_refused(end, &invalid.to_string()) {
                         Some(less) => {
-                            tracing::warn!(%task, error = %invalid, "what a run left behind cannot be kept");
+                            tracing::warn!(%task, error = %invalid, "result rejected (too large)");
                             end = less;
                             continue;
                         }
-                        None => return tracing::error!(%task, error = %invalid, "a report was refused"),
+                        None => return tracing::error!(%task, error = %invalid, "report rejected"),
                     }
                 }
-                Ok(Some(Err(error @ (ReportError::LeaseLost | ReportError::TaskCanceled)))) => {
-                    return tracing::debug!(%task, %error, "a run ended after it was given up");
+                Ok(Some(Err(error @ (CommandError::LeaseLost | CommandError::TaskCanceled)))) => {
+                    return tracing::debug!(%task, %error, "lease lost before report");
                 }
-                Ok(Some(Err(error @ ReportError::Damaged(_)))) => {
-                    return tracing::error!(%task, %error, "a report cannot be stored");
+                Ok(Some(Err(error @ CommandError::Store(StoreError::Corrupt(_))))) => {
+                    return tracing::error!(%task, %error, "report failed: task is corrupt");
                 }
-                Ok(Some(Err(error @ ReportError::Conflict))) => {
-                    tracing::debug!(%task, %error, "a report was not stored; trying again");
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%task, %error, "report failed; retrying");
                 }
-                Err(error) => tracing::warn!(%task, %error, "a report was not stored; trying again"),
+                Err(error) => tracing::warn!(%task, %error, "report failed; retrying"),
             }
             let Some(wait) = waits.next() else {
-                return tracing::error!(%task, "a report was given up; its lease runs out and the run is repeated");
+                return tracing::error!(%task, "report failed for good; the lease expires and the run is repeated");
             };
             tokio::time::sleep(Duration::from_millis(wait)).await;
         }

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::calls::{LEASE, hear_now};
 use super::start::Begin;
 use crate::flow::Started;
-use crate::road::{Behind, Verb, Wish, open_graph};
+use crate::pipeline::{ChangeRequest, TaskChange, open_graph};
 use crate::{CommandError, Core, Query};
 
 /// An execution that is over and is to go on, as it is in the store.
@@ -191,9 +191,9 @@ impl Core {
         once: Option<&Idempotency>,
     ) -> Result<Option<Started>, CommandError> {
         let started = Instant::now();
-        let mut rounds = 0;
-        while self.goes_on(rounds, started).await {
-            rounds += 1;
+        let mut attempts = 0;
+        while self.should_retry(attempts, started).await {
+            attempts += 1;
             let Some(view) = self.store.execution(namespace, id).await? else { return Ok(None) };
             let Some((workflow, version)) = view.origin.workflow.clone() else { return Ok(None) };
             let Some((stood, _)) = view.execution.parent.filter(|_| view.execution.state.is_terminal()) else {
@@ -234,8 +234,8 @@ impl Core {
             let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
             match self.tallies.asked(Query::Apply, applied).await? {
                 Applied::Done => {
-                    self.tell(&commit);
-                    self.tell_submitted(std::slice::from_ref(&calls));
+                    self.notify_committed(&commit);
+                    self.notify_submitted(std::slice::from_ref(&calls));
                     self.registered_meanwhile(&commit).await;
                     return answer(self.begin_claimed(namespace, view, new, parent).await?, false);
                 }
@@ -274,9 +274,8 @@ impl Core {
             ..Begin::new(namespace.to_owned(), workflow.unwrap_or_default(), version, input)
         };
         let (execution, _) = self.begin_execution(begin).await?;
-        let verb = Verb::HookStarted { lease_number: stored.task.lease_number };
-        let wish = Wish { task: parent.0, verb, seen: Some(stored), remembered: true };
-        self.fulfil(vec![wish], Behind::Caller).await?;
+        let change = TaskChange::HookStarted { lease_number: stored.task.lease_number };
+        self.apply_changes(vec![ChangeRequest::cached(stored, change)], Behalf::Caller).await?;
         Ok(execution)
     }
 }

@@ -6,7 +6,9 @@ use comeback_core::{
     Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId,
     Trigger, expression,
 };
-use comeback_store::{Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError};
+use comeback_store::{
+    Behalf, Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError,
+};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ use super::turns::{TURN, by_namespace, in_turns};
 use super::{Call, Step, WORKFLOWS, steps_named};
 use crate::commands::execution::cancel_execution;
 use crate::loops::{BATCH, Progress};
-use crate::road::{Behind, Met, Verb, Wish, open_graph};
+use crate::pipeline::{ChangeRequest, TaskChange, count_changed, open_graph};
 use crate::{CommandError, Core};
 
 /// Executions that are canceled side by side, so that they share a commit.
@@ -51,9 +53,8 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
         for claimed in claimed {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-call");
-            let Some(verb) = begin(core, &claimed).await? else { continue };
-            let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
-            core.fulfil(vec![wish], Behind::Caller).await?;
+            let Some(change) = begin(core, &claimed).await? else { continue };
+            core.apply_changes(vec![ChangeRequest::cached(claimed.stored, change)], Behalf::Caller).await?;
         }
         Ok(moved)
     })
@@ -61,9 +62,9 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
 }
 
 /// What a lease of such a step leads to; nothing where it was canceled with its execution.
-async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreError> {
+async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
-    let end = |end: End| Some(Verb::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
+    let end = |end: End| Some(TaskChange::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
     let Some(step) = claimed.step.as_deref().and_then(Step::read) else {
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
@@ -82,7 +83,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
             }
         }
         return match begin_call(core, claimed, &step, call, last.map(|last| last.execution.id)).await {
-            Ok(()) => Ok(Some(Verb::HookStarted { lease_number })),
+            Ok(()) => Ok(Some(TaskChange::HookStarted { lease_number })),
             Err(CommandError::Store(error)) => Err(error),
             Err(CommandError::RootEnded(_)) => {
                 if let Some(execution) = claimed.stored.task.execution {
@@ -250,25 +251,22 @@ pub(crate) async fn orphans(core: &Core) -> Result<Vec<(String, ExecutionId)>, S
 /// Tells steps how their executions ended.
 pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(ends, |end| &end.task.task.lane.namespace), |ends| async move {
-        let mut wishes = Vec::with_capacity(ends.len());
+        let mut requests = Vec::with_capacity(ends.len());
         for end in ends {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-hear");
             let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
-            let verb = Verb::End(outcome);
-            wishes.push(Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: false });
+            requests.push(ChangeRequest::exact(end.task, TaskChange::End(outcome)));
         }
-        let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
-        Ok(met.iter().filter(|met| matches!(met, Met::Changed(_))).count())
+        Ok(count_changed(&core.apply_changes(requests, Behalf::Loop(Loop::Flow)).await?) as usize)
     })
     .await
 }
 
 /// Tells a step at once, where somebody is about to act on what it should have heard.
 pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
-    let verb = Verb::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
-    let wish = Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: true };
-    core.fulfil(vec![wish], Behind::Caller).await.map(drop)
+    let change = TaskChange::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
+    core.apply_changes(vec![ChangeRequest::cached(end.task, change)], Behalf::Caller).await.map(drop)
 }
 
 async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {

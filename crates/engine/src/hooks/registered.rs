@@ -186,7 +186,7 @@ impl Core {
         late.tasks.push(self.delivery(task, "cancel", &key, call, told(task, attempt, run), now));
         let late = std::slice::from_ref(&late);
         if let [Submitted::Created(_)] = &self.store.submit(late, now).await?[..] {
-            self.tell_submitted(late);
+            self.notify_submitted(late);
         } else {
             self.tallies.spared(namespace, "cancel", true);
         }

@@ -145,7 +145,7 @@ impl Core {
 
     /// After the commit: whoever waits for it hears of it.
     pub(crate) fn tell_fired(&self, start: &Submission) {
-        self.tell_submitted(std::slice::from_ref(start));
+        self.notify_submitted(std::slice::from_ref(start));
         self.tallies.add(&start.namespace, EventKind::TaskCreated, start.tasks.len() as u64);
     }
 

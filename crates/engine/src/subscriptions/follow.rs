@@ -266,7 +266,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let rows = turns::active(core, Following::Subscriptions).await?;
     core.looked.keep(Following::Subscriptions, &rows);
     // The store holds what a pause forbids; this spares the work.
-    if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
+    if rows.is_empty() || core.is_paused(Loop::Tell).await? {
         return Ok(Progress::default());
     }
     let mut round = Round::of(core, &rows);

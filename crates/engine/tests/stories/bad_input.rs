@@ -8,8 +8,8 @@ use comeback_core::transition::Act;
 use comeback_core::{Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
 use comeback_engine::store::{ListQuery, Loop};
 use comeback_engine::{
-    CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report, ReportEnd, ReportError,
-    Settle, Submit, TaskSpec,
+    CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report, ReportEnd, Settle,
+    Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -177,7 +177,7 @@ stories! {
             Report { lease: leased[1].lease, end: succeeded() },
         ];
         let answers = engine.report(reports).await.unwrap();
-        assert!(matches!(answers[0], Err(ReportError::Invalid(_))));
+        assert!(matches!(answers[0], Err(CommandError::Invalid(_))));
         assert!(answers[1].is_ok());
         assert!(report(&engine, &leased[0], succeeded()).await.is_ok(), "the lease is still good");
     }

@@ -110,7 +110,7 @@ stories! {
         assert!(engine.operations("default", None, 9).await.unwrap().is_empty());
     }
 
-    /// Each once, by the one road; what comes later is not touched, and the operation is named wherever somebody looks.
+    /// Each once, through the pipeline; what comes later is not touched, and the operation is named wherever somebody looks.
     fn an_operation_retries_each_once_and_nothing_that_comes_later(place) {
         let engine = place.engine().await;
         let ids = failures(&engine, "default", 250).await;

@@ -123,7 +123,7 @@ stories! {
         assert_eq!(fails(&newcomer, "order 11 refused").await.1, State::RetryPending);
     }
 
-    /// S2-35 to S2-39: what failed and would be retried today is retried, through the same road as every retry by hand; the rest stays,
+    /// S2-35 to S2-39: what failed and would be retried today is retried, through the same pipeline as every manual retry; the rest stays,
     /// and each is told of.
     fn what_is_said_of_errors_is_heard_by_other_instances(place) {
         let (one, two) = (place.live_engine().await, place.live_engine().await);

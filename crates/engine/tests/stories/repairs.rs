@@ -109,6 +109,10 @@ stories! {
         assert_eq!(task_state(&engine, started.task.unwrap()).await, State::Succeeded);
         nothing_more(&place, &engine).await;
         assert_eq!(executions(&engine, "w").await.len(), 1);
+        let subject = started.task.map(|id| id.to_string());
+        let acts = engine.audit(&AuditQuery { subject, limit: 10, ..AuditQuery::default() }).await.unwrap();
+        let acts: Vec<_> = acts.iter().map(|it| (it.did.word(), it.actor.as_deref())).collect();
+        assert_eq!(acts, [("task.take_up", Some("ana"))], "the audit names the task that was reached above");
     }
 
     fn a_repair_that_fails_again_leads_to_a_retry_of_a_new_cycle(place) {
