@@ -34,7 +34,7 @@ impl Cache {
         }
     }
 
-    /// Takes a snapshot out: whoever takes it settles the task, and then it is worth nothing.
+    /// Takes a snapshot out: the report that takes it makes it stale.
     pub fn take(&self, id: TaskId, lease_number: u32) -> Option<Stored> {
         let mut it = self.generations.lock();
         let found = it.young.remove(&id).or_else(|| it.old.remove(&id))?;

@@ -1,4 +1,4 @@
-//! One change of one task, whoever asks for it: together with what others ask for, or under a key and once.
+//! One change of one task: through the group commit, or once under an idempotency key.
 
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
@@ -7,16 +7,18 @@ use comeback_store::{Behalf, Idempotency, Stored, Used};
 use crate::pipeline::{ChangeOutcome, ChangeRequest, Changed, TaskChange};
 use crate::{CommandError, Engine};
 
-/// What somebody does, and whether it may be done only once.
+/// Actor and note of a command, and its idempotency key.
 #[derive(Clone, Debug, Default)]
-pub struct Deed {
+pub struct ActorRequest {
+    /// Actor and note.
     pub act: Act,
+    /// Idempotency key, if the command must happen once.
     pub once: Option<Idempotency>,
 }
 
-impl From<Act> for Deed {
-    fn from(act: Act) -> Deed {
-        Deed { act, once: None }
+impl From<Act> for ActorRequest {
+    fn from(act: Act) -> ActorRequest {
+        ActorRequest { act, once: None }
     }
 }
 
@@ -32,7 +34,7 @@ impl Engine {
         self.change_seen(seen, change).await
     }
 
-    /// The same for what somebody does from outside, once if it came under a key.
+    /// As `change_one` for a command from outside, once if it has a key.
     pub(crate) async fn change_by_hand(
         &self,
         namespace: &str,
@@ -49,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Who comes again under the same key is answered with what the first one left, and changes nothing.
+    /// A repeated request under the same key changes nothing and gets the task as it is.
     async fn change_once(
         &self,
         namespace: &str,
@@ -78,7 +80,7 @@ impl Engine {
         Ok(Changed::of(&self.find(namespace, task).await?.task, None))
     }
 
-    /// Whether this was done under its key before.
+    /// Whether a request with this key was done before.
     pub async fn is_done(&self, namespace: &str, key: &Idempotency) -> Result<bool, CommandError> {
         match self.core.store.used(namespace, key).await? {
             None => Ok(false),
@@ -87,12 +89,13 @@ impl Engine {
         }
     }
 
-    /// Remembers that something outside of tasks was done under a key.
+    /// Stores the key of an act outside of tasks.
     pub async fn remember_done(&self, namespace: &str, key: &Idempotency) -> Result<(), CommandError> {
         self.core.store.apply_once(namespace, key, None, self.now()).await?;
         Ok(())
     }
 
+    /// Checks the length of an idempotency key.
     pub fn check_key(&self, key: &Idempotency) -> Result<(), CommandError> {
         let mut faults = comeback_core::Invalid::default();
         self.core.config.limits.check_name("idempotency_key", &key.key, &mut faults);

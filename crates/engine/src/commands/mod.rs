@@ -1,4 +1,4 @@
-//! What callers can ask for: one verb, one file.
+//! Commands of callers, one file each.
 
 pub mod accounts;
 pub mod act;
@@ -6,6 +6,7 @@ pub mod alert;
 pub mod audit;
 pub mod backtest;
 pub mod bulk;
+pub mod callback;
 pub mod change;
 pub mod cleanup;
 pub mod count;
@@ -21,7 +22,6 @@ pub mod retry;
 pub mod rules;
 pub mod schedule;
 pub mod secret;
-pub mod settle;
 pub mod stats;
 pub mod stuck;
 pub mod submit;
@@ -36,7 +36,7 @@ use crate::Core;
 use crate::combine::Combiner;
 use crate::pipeline::{ChangeOutcome, ChangeRequest};
 
-/// Questions that are gathered before they go to the store.
+/// Group commit: requests that are gathered before they go to the store.
 pub(crate) struct Combiners {
     pub submits: Combiner<Submission, Result<Submitted, StoreError>>,
     pub claims: Combiner<ClaimRequest, Result<Vec<Claimed>, StoreError>>,
@@ -44,7 +44,7 @@ pub(crate) struct Combiners {
     pub counts: Combiner<Count, Result<bool, StoreError>>,
 }
 
-/// A question with this many parts is worth a commit of its own.
+/// A request with this many parts gets a commit of its own.
 pub(crate) const BULK: usize = 100;
 
 impl Combiners {

@@ -12,79 +12,89 @@ use crate::loops::reap;
 use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
 use crate::{CommandError, Core, Engine};
 
-/// What became of a task.
+/// Result for one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum RepairAction {
+    /// It is retried.
     Retried,
+    /// It has failed for good.
     MarkedFailed,
+    /// It was left alone.
     Skipped,
 }
 
-impl Action {
-    pub const ALL: [Action; 3] = [Action::Retried, Action::MarkedFailed, Action::Skipped];
+impl RepairAction {
+    /// All of them.
+    pub const ALL: [RepairAction; 3] = [RepairAction::Retried, RepairAction::MarkedFailed, RepairAction::Skipped];
 
+    /// Its wire word.
     pub fn word(self) -> &'static str {
         match self {
-            Action::Retried => "RETRIED",
-            Action::MarkedFailed => "MARKED_FAILED",
-            Action::Skipped => "SKIPPED",
+            RepairAction::Retried => "RETRIED",
+            RepairAction::MarkedFailed => "MARKED_FAILED",
+            RepairAction::Skipped => "SKIPPED",
         }
     }
 }
 
-/// A task, what became of it, and why.
+/// A task, the result for it, and the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PutRight {
+pub struct RepairResult {
+    /// The task.
     pub task: TaskId,
+    /// Its namespace.
     pub namespace: String,
+    /// Its kind.
     pub kind: String,
-    pub action: Action,
+    /// Result.
+    pub action: RepairAction,
+    /// Reason in words.
     pub reason: String,
 }
 
-impl PutRight {
-    fn of(stored: &Stored, action: Action, reason: impl Into<String>) -> PutRight {
+impl RepairResult {
+    fn of(stored: &Stored, action: RepairAction, reason: impl Into<String>) -> RepairResult {
         let (task, lane) = (stored.task.id, &stored.task.lane);
-        PutRight { task, namespace: lane.namespace.clone(), kind: lane.kind.clone(), action, reason: reason.into() }
+        RepairResult { task, namespace: lane.namespace.clone(), kind: lane.kind.clone(), action, reason: reason.into() }
     }
 }
 
-/// What became of a wish that was to bring a task on.
-fn put_right(stored: &Stored, outcome: &ChangeOutcome) -> PutRight {
+/// The result of a change that was meant to bring a task on.
+fn repair_result(stored: &Stored, outcome: &ChangeOutcome) -> RepairResult {
     let (action, reason) = match outcome {
         ChangeOutcome::Changed(changed) => {
             let reason = changed.reason.map_or("retry", |reason| reason.word()).to_owned();
             match changed.state {
-                State::RetryPending | State::Pending => (Action::Retried, reason),
-                State::Failed | State::Dead => (Action::MarkedFailed, reason),
-                state => (Action::Skipped, state.word().to_owned()),
+                State::RetryPending | State::Pending => (RepairAction::Retried, reason),
+                State::Failed | State::Dead => (RepairAction::MarkedFailed, reason),
+                state => (RepairAction::Skipped, state.word().to_owned()),
             }
         }
-        ChangeOutcome::Paused => (Action::Skipped, "the loop is paused".into()),
-        ChangeOutcome::Rejected(rejection) => (Action::Skipped, rejection.to_string()),
-        ChangeOutcome::NotFound => (Action::Skipped, "it is gone".into()),
-        ChangeOutcome::Unfunded(_) => (Action::Skipped, "its account has too little".into()),
+        ChangeOutcome::Paused => (RepairAction::Skipped, "the loop is paused".into()),
+        ChangeOutcome::Rejected(rejection) => (RepairAction::Skipped, rejection.to_string()),
+        ChangeOutcome::NotFound => (RepairAction::Skipped, "it is gone".into()),
+        ChangeOutcome::Unfunded(_) => (RepairAction::Skipped, "its account has too little".into()),
         ChangeOutcome::Stale | ChangeOutcome::KeyTaken | ChangeOutcome::Used(_) => {
-            (Action::Skipped, "somebody else was quicker".into())
+            (RepairAction::Skipped, "somebody else was quicker".into())
         }
-        ChangeOutcome::Corrupt(detail) => (Action::Skipped, detail.clone()),
+        ChangeOutcome::Corrupt(detail) => (RepairAction::Skipped, detail.clone()),
     };
-    PutRight::of(stored, action, reason)
+    RepairResult::of(stored, action, reason)
 }
 
-/// By what a run whose lease has run out was lost.
+/// The trigger of a failure by an expired lease.
 pub fn lost_by(task: &Task) -> Trigger {
     reap::trigger(task)
 }
 
 impl Engine {
-    /// Gives up the runs that are lost, at once, also while the loop that does it is paused. Whether there are more.
-    pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<PutRight>, bool), CommandError> {
+    /// Ends lost runs at once, also while the loop `reap` is paused. The flag tells whether there are more.
+    pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<RepairResult>, bool), CommandError> {
         let due = self.core.store.due(Due::Leases, self.now(), limit).await?;
         let more = due.len() >= limit as usize;
         let end = |stored: &Stored| ChangeRequest::exact(stored.clone(), reap::lost(stored));
         let outcomes = self.core.apply_changes(due.iter().map(end).collect(), Behalf::Caller).await?;
-        Ok((due.iter().zip(&outcomes).map(|(stored, outcome)| put_right(stored, outcome)).collect(), more))
+        Ok((due.iter().zip(&outcomes).map(|(stored, outcome)| repair_result(stored, outcome)).collect(), more))
     }
 
     /// Looks for tasks that failed with an error that is retryable today, takes the verdict on each again, and retries those that would
@@ -96,7 +106,7 @@ impl Engine {
         limit: u32,
         dry_run: bool,
         act: &Act,
-    ) -> Result<Vec<PutRight>, CommandError> {
+    ) -> Result<Vec<RepairResult>, CommandError> {
         self.core.config.limits.check_act(act)?;
         Ok(self.core.repair_failed(namespace, limit, dry_run, act, Behalf::Caller).await?)
     }
@@ -110,7 +120,7 @@ impl Core {
         dry_run: bool,
         act: &Act,
         behalf: Behalf<'_>,
-    ) -> Result<Vec<PutRight>, StoreError> {
+    ) -> Result<Vec<RepairResult>, StoreError> {
         let now = self.clock.now();
         let filter = Filter::parse("state:failure", now).map_err(|error| StoreError::Refused(error.message))?;
         let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit, after: None, now };
@@ -121,14 +131,14 @@ impl Core {
             let mut snapshot: Snapshot = self.snapshot(&stored);
             snapshot.guard.reclassified = self.classes.of(&stored.task.lane);
             match repair(&snapshot, last.as_ref(), now) {
-                Repair::Skip => done.push(PutRight::of(&stored, Action::Skipped, "no run of its own failed")),
-                Repair::Stay(reason) => done.push(PutRight::of(&stored, Action::MarkedFailed, reason.word())),
-                Repair::Retry if dry_run => done.push(PutRight::of(&stored, Action::Retried, "retry")),
+                Repair::Skip => done.push(RepairResult::of(&stored, RepairAction::Skipped, "no run of its own failed")),
+                Repair::Stay(reason) => done.push(RepairResult::of(&stored, RepairAction::MarkedFailed, reason.word())),
+                Repair::Retry if dry_run => done.push(RepairResult::of(&stored, RepairAction::Retried, "retry")),
                 Repair::Retry => {
                     let change = TaskChange::Retry { keep_counters: true, at: None, edit: None, act: act.clone() };
                     let request = ChangeRequest::exact(stored.clone(), change);
                     let outcomes = self.apply_changes(vec![request], behalf).await?;
-                    done.extend(outcomes.first().map(|outcome| put_right(&stored, outcome)));
+                    done.extend(outcomes.first().map(|outcome| repair_result(&stored, outcome)));
                 }
             }
         }

@@ -6,8 +6,10 @@ use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
 use super::{BULK, again};
 use crate::{CommandError, Core, Engine, Query, Submit};
 
+/// Answer to a submission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubmitAnswer {
+    /// The execution, if it is one.
     pub execution: Option<ExecutionId>,
     /// In the order of the request.
     pub tasks: Vec<SubmittedTask>,
@@ -16,6 +18,7 @@ pub struct SubmitAnswer {
 }
 
 impl Engine {
+    /// Stores tasks, or an execution.
     pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
         let core = &self.core;
         let now = core.clock.now();

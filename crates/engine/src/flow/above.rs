@@ -32,7 +32,7 @@ pub(crate) struct Over {
     pub to_begin: Option<Millis>,
 }
 
-/// What a repair means for the levels above.
+/// Effect of a repair on the levels above.
 pub(crate) enum Above {
     /// This is stored with it, and this stands for it from then on.
     With(Commit, Option<(TaskId, u32)>),
@@ -40,11 +40,11 @@ pub(crate) enum Above {
     Refused(&'static str),
 }
 
-/// What a repair means for the levels below: this is stored with it, and these tasks take up what they stand for.
+/// Effect of a repair on the levels below: rows to store with it, and the tasks that continue with their executions.
 type Below = (Commit, BTreeMap<TaskId, Transition>);
 
 impl Core {
-    /// What stands for an execution takes it up again; where that opens another execution, so does what stands for that one.
+    /// The standing task of an execution continues with it; if that reopens the execution above, so does the standing task of that one.
     pub(crate) fn above<'a>(
         &'a self,
         over: Over,
@@ -162,7 +162,7 @@ impl Core {
         Ok((change, noted.within(&task.lane.namespace).changed(Some(was), Some(is))))
     }
 
-    /// Whether its next execution is there although it does not know of it yet: whoever began it has died since.
+    /// Whether its next execution exists although the task does not know it yet: the instance that started it has died.
     async fn has_begun_again(&self, task: &Task) -> Result<bool, StoreError> {
         if task.paused_from.unwrap_or(task.state) != State::Pending {
             return Ok(false);

@@ -61,7 +61,7 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
     .await
 }
 
-/// What a lease of such a step leads to; nothing where it was canceled with its execution.
+/// Starts a leased call; `None` if it was canceled with its execution.
 async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
     let end = |end: End| Some(TaskChange::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
@@ -107,7 +107,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, Sto
     }))
 }
 
-/// What the rounds of a loop leave, where its output says what that is for each of them.
+/// Outputs of the rounds of a loop, if its output is defined per round.
 async fn shaped(
     core: &Core,
     claimed: &Claimed,
@@ -118,7 +118,7 @@ async fn shaped(
 ) -> Result<Result<Vec<Value>, Box<Failure>>, StoreError> {
     let task = &claimed.stored.task;
     let scene = match task.execution {
-        Some(execution) => core.scene(&task.lane.namespace, execution, &step.sees).await?,
+        Some(execution) => core.template_context(&task.lane.namespace, execution, &step.sees).await?,
         None => None,
     };
     let Some(scene) = scene else { return Ok(Ok(results)) };
@@ -143,7 +143,7 @@ const QUOTA: &str = "quota";
 pub(crate) async fn cancel_below_ended(core: &Core, namespace: &str, execution: ExecutionId) -> Result<(), StoreError> {
     match cancel_execution(core, namespace, execution, left_alone().into(), None).await {
         Err(CommandError::Store(error)) => Err(error),
-        // Where it could not be canceled somebody was quicker.
+        // If it could not be canceled, another caller was quicker.
         _ => Ok(()),
     }
 }
@@ -164,7 +164,7 @@ async fn begin_call(
     let namespace = task.lane.namespace.clone();
     let input = match (&call.input, task.execution) {
         (Some(input), Some(execution)) => {
-            let scene = core.scene(&namespace, execution, &step.sees).await?;
+            let scene = core.template_context(&namespace, execution, &step.sees).await?;
             let scene = scene.ok_or(CommandError::NotFound("execution"))?;
             let mut context = scene.context(step)?;
             context["attempt"] = task.attempt_number().into();
@@ -243,12 +243,12 @@ pub(crate) async fn ends(core: &Core) -> Result<Vec<CallEnd>, StoreError> {
     core.store.call_ends(TURN).await
 }
 
-/// The executions that nobody waits for any more.
+/// Executions without a waiting step.
 pub(crate) async fn orphans(core: &Core) -> Result<Vec<(String, ExecutionId)>, StoreError> {
     core.store.orphans(BATCH).await
 }
 
-/// Tells steps how their executions ended.
+/// Ends the calls whose executions have ended.
 pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(ends, |end| &end.task.task.lane.namespace), |ends| async move {
         let mut requests = Vec::with_capacity(ends.len());
@@ -263,7 +263,7 @@ pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, St
     .await
 }
 
-/// Tells a step at once, where somebody is about to act on what it should have heard.
+/// Ends a call at once, before an act that depends on it.
 pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
     let change = TaskChange::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
     core.apply_changes(vec![ChangeRequest::cached(end.task, change)], Behalf::Caller).await.map(drop)
@@ -326,7 +326,7 @@ async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, 
     Ok(found.items.into_iter().next().and_then(|item| item.last_error))
 }
 
-/// What an execution says it came to.
+/// Output of an execution.
 async fn output_of(core: &Core, end: &CallEnd) -> Result<Value, StoreError> {
     let namespace = &end.task.task.lane.namespace;
     core.output(namespace, end.execution).await
@@ -356,14 +356,14 @@ impl Core {
         };
         let Some(output) = plan.output else { return Ok(Value::Null) };
         let sees = steps_named(&output, plan.bare_names);
-        let Some(scene) = self.scene(namespace, execution, &sees).await? else { return Ok(Value::Null) };
+        let Some(scene) = self.template_context(namespace, execution, &sees).await? else { return Ok(Value::Null) };
         let step = Step { bare_names: plan.bare_names, ..Step::default() };
         let rendered = scene.context(&step).and_then(|context| expression::render(&output, &context));
         Ok(rendered.unwrap_or(Value::Null))
     }
 }
 
-/// Executions that nobody waits for any more are canceled.
+/// Cancels executions without a waiting step.
 pub(crate) async fn leave_no_orphans(core: &Core, orphans: Vec<(String, ExecutionId)>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(orphans, |(namespace, _)| namespace), |orphans| async move {
         let mut moved = 0;
@@ -374,7 +374,7 @@ pub(crate) async fn leave_no_orphans(core: &Core, orphans: Vec<(String, Executio
                 match canceled {
                     Ok(_) => moved += 1,
                     Err(CommandError::Store(error)) => return Err(error),
-                    // Somebody was quicker.
+                    // Another caller was quicker.
                     Err(_) => {}
                 }
             }

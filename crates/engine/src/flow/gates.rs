@@ -38,14 +38,16 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
 /// Rounds that this turn makes and that are not stored yet, by the root of their execution.
 type Spawned = HashMap<ExecutionId, u64>;
 
-/// What a gate leads to; nothing where its execution was canceled because its root has ended.
+/// Evaluates a gate; `None` if the execution was canceled because its root has ended.
 async fn look(core: &Core, stored: &Stored, spawned: &mut Spawned) -> Result<Option<Gate>, StoreError> {
     let task = &stored.task;
     let namespace = &task.lane.namespace;
     let view = core.store.task(namespace, task.id).await?;
     let Some((execution, view)) = task.execution.zip(view) else { return Ok(Some(Gate::Open)) };
     let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Some(Gate::Open)) };
-    let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Some(Gate::Open)) };
+    let Some(scene) = core.template_context(namespace, execution, &step.sees).await? else {
+        return Ok(Some(Gate::Open));
+    };
     let mut context = match scene.context(&step.before_rounds()) {
         Ok(context) => context,
         Err(faults) => return Ok(Some(Gate::Fail(format!("what it speaks of could not be worked out: {faults}")))),

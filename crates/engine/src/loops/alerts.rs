@@ -11,10 +11,10 @@ use crate::Core;
 use crate::alerts::look;
 
 /// The loop.
-pub struct Alerts;
+pub struct AlertsLoop;
 
 #[async_trait]
-impl BackgroundLoop for Alerts {
+impl BackgroundLoop for AlertsLoop {
     fn name(&self) -> Loop {
         Loop::Alerts
     }

@@ -22,7 +22,7 @@ struct Next {
 }
 
 pub async fn run(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
-    let Some(bell) = core.upgrade().map(|core| core.guards.bell.clone()) else { return Finished };
+    let Some(bell) = core.upgrade().map(|core| core.dependencies.bell.clone()) else { return Finished };
     loop {
         let Some(held) = core.upgrade() else { return Finished };
         panic_point!("loop-dependencies");

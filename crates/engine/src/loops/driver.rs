@@ -210,7 +210,7 @@ mod tests {
         for _ in 0..12 {
             // Workers ask all the time.
             engine.core.asked_at.store(clock.now().0, Ordering::Relaxed);
-            let next = run_until_done(&engine.core, &promote::Retries, &mut left).await.unwrap();
+            let next = run_until_done(&engine.core, &promote::RetriesLoop, &mut left).await.unwrap();
             rests.push(next.since(clock.now()));
             clock.set(next);
         }

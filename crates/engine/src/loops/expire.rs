@@ -10,10 +10,10 @@ use crate::Core;
 use crate::pipeline::TaskChange;
 
 /// The loop.
-pub struct Expire;
+pub struct ExpireLoop;
 
 #[async_trait]
-impl BackgroundLoop for Expire {
+impl BackgroundLoop for ExpireLoop {
     fn name(&self) -> Loop {
         Loop::Expire
     }

@@ -11,10 +11,10 @@ use crate::Core;
 use crate::flow::{calls, gates};
 
 /// The loop.
-pub struct Flow;
+pub struct FlowLoop;
 
 #[async_trait]
-impl BackgroundLoop for Flow {
+impl BackgroundLoop for FlowLoop {
     fn name(&self) -> Loop {
         Loop::Flow
     }

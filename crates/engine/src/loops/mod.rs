@@ -50,7 +50,7 @@ impl Progress {
 /// Tasks of one tick.
 pub(crate) const BATCH: u32 = 1_000;
 
-/// What makes a loop tick.
+/// The trigger of the ticks of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cadence {
     /// The next due time that the store knows. There is nothing to do before it.
@@ -67,7 +67,7 @@ trait BackgroundLoop: Sync {
     /// The name under which it is paused and counted.
     fn name(&self) -> Loop;
 
-    /// What makes it tick.
+    /// The trigger of its ticks.
     fn cadence(&self) -> Cadence {
         Cadence::DueTime
     }
@@ -94,18 +94,18 @@ trait BackgroundLoop: Sync {
 /// The loop of this name; `None` for work that callers do themselves.
 fn loop_of(name: Loop) -> Option<&'static dyn BackgroundLoop> {
     Some(match name {
-        Loop::Retries => &promote::Retries,
-        Loop::Starts => &promote::Starts,
-        Loop::Reap => &reap::Reap,
-        Loop::Timeout => &timeout::Timeout,
-        Loop::Expire => &expire::Expire,
-        Loop::Flow => &flow::Flow,
-        Loop::Prune => &prune::Prune,
-        Loop::Schedule => &schedule::Schedule,
-        Loop::Operations => &operations::Operations,
-        Loop::Tell => &subscriptions::Subscriptions,
-        Loop::Alerts => &alerts::Alerts,
-        Loop::Repair => &repair::Repair,
+        Loop::Retries => &promote::RetriesLoop,
+        Loop::Starts => &promote::StartsLoop,
+        Loop::Reap => &reap::ReapLoop,
+        Loop::Timeout => &timeout::TimeoutLoop,
+        Loop::Expire => &expire::ExpireLoop,
+        Loop::Flow => &flow::FlowLoop,
+        Loop::Prune => &prune::PruneLoop,
+        Loop::Schedule => &schedule::ScheduleLoop,
+        Loop::Operations => &operations::OperationsLoop,
+        Loop::Tell => &subscriptions::SubscriptionsLoop,
+        Loop::Alerts => &alerts::AlertsLoop,
+        Loop::Repair => &repair::RepairLoop,
         Loop::Dispatch | Loop::Hooks => return None,
     })
 }

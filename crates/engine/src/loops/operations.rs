@@ -11,10 +11,10 @@ use crate::Core;
 const AT_ONCE: u32 = 8;
 
 /// The loop.
-pub struct Operations;
+pub struct OperationsLoop;
 
 #[async_trait]
-impl BackgroundLoop for Operations {
+impl BackgroundLoop for OperationsLoop {
     fn name(&self) -> Loop {
         Loop::Operations
     }

@@ -10,13 +10,13 @@ use super::{BATCH, BackgroundLoop, Progress};
 use crate::{Core, Query};
 
 /// The loop of due retries.
-pub struct Retries;
+pub struct RetriesLoop;
 
 /// The loop of due first starts.
-pub struct Starts;
+pub struct StartsLoop;
 
 #[async_trait]
-impl BackgroundLoop for Retries {
+impl BackgroundLoop for RetriesLoop {
     fn name(&self) -> Loop {
         Loop::Retries
     }
@@ -37,7 +37,7 @@ impl BackgroundLoop for Retries {
 }
 
 #[async_trait]
-impl BackgroundLoop for Starts {
+impl BackgroundLoop for StartsLoop {
     fn name(&self) -> Loop {
         Loop::Starts
     }

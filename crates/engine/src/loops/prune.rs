@@ -42,10 +42,10 @@ impl LastCleanup {
 }
 
 /// The loop.
-pub struct Prune;
+pub struct PruneLoop;
 
 #[async_trait]
-impl BackgroundLoop for Prune {
+impl BackgroundLoop for PruneLoop {
     fn name(&self) -> Loop {
         Loop::Prune
     }

@@ -11,10 +11,10 @@ use crate::Core;
 use crate::pipeline::{ChangeRequest, TaskChange, count_changed};
 
 /// The loop.
-pub struct Reap;
+pub struct ReapLoop;
 
 #[async_trait]
-impl BackgroundLoop for Reap {
+impl BackgroundLoop for ReapLoop {
     fn name(&self) -> Loop {
         Loop::Reap
     }

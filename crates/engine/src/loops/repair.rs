@@ -7,16 +7,16 @@ use comeback_store::{Behalf, Loop, Running, StoreError, panic_point};
 
 use super::{BackgroundLoop, Cadence, Progress};
 use crate::Core;
-use crate::commands::stuck::Action;
+use crate::commands::stuck::RepairAction;
 
 /// Failed tasks of a namespace that are examined in one tick, the newest.
 const EXAMINED: u32 = 100;
 
 /// The loop.
-pub struct Repair;
+pub struct RepairLoop;
 
 #[async_trait]
-impl BackgroundLoop for Repair {
+impl BackgroundLoop for RepairLoop {
     fn name(&self) -> Loop {
         Loop::Repair
     }
@@ -33,7 +33,7 @@ impl BackgroundLoop for Repair {
         for namespace in namespaces {
             let done = core.repair_failed(&namespace, EXAMINED, false, &act, Behalf::Loop(Loop::Repair)).await?;
             Running::turn();
-            moved += done.iter().filter(|it| it.action == Action::Retried).count();
+            moved += done.iter().filter(|it| it.action == RepairAction::Retried).count();
         }
         Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more: false })
     }

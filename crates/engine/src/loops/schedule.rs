@@ -8,10 +8,10 @@ use super::{BATCH, BackgroundLoop, Progress};
 use crate::Core;
 
 /// The loop.
-pub struct Schedule;
+pub struct ScheduleLoop;
 
 #[async_trait]
-impl BackgroundLoop for Schedule {
+impl BackgroundLoop for ScheduleLoop {
     fn name(&self) -> Loop {
         Loop::Schedule
     }

@@ -11,10 +11,10 @@ use crate::Core;
 use crate::subscriptions::follow;
 
 /// The loop.
-pub struct Subscriptions;
+pub struct SubscriptionsLoop;
 
 #[async_trait]
-impl BackgroundLoop for Subscriptions {
+impl BackgroundLoop for SubscriptionsLoop {
     fn name(&self) -> Loop {
         Loop::Tell
     }

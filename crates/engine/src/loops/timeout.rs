@@ -10,10 +10,10 @@ use crate::Core;
 use crate::pipeline::TaskChange;
 
 /// The loop.
-pub struct Timeout;
+pub struct TimeoutLoop;
 
 #[async_trait]
-impl BackgroundLoop for Timeout {
+impl BackgroundLoop for TimeoutLoop {
     fn name(&self) -> Loop {
         Loop::Timeout
     }

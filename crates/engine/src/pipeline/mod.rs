@@ -33,7 +33,7 @@ use plan::Plan;
 /// given up is lost work.
 const QUICK_ATTEMPTS: u32 = 4;
 const RETRY_FOR: Duration = Duration::from_secs(5);
-/// The limit on virtual time, which does not pass while somebody waits.
+/// The limit on virtual time, which does not pass during a pause.
 const MOST_ATTEMPTS: u32 = 64;
 
 /// A request with its place in the batch.

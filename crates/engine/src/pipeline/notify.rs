@@ -12,7 +12,7 @@ impl Core {
     /// Everything that follows a stored commit: counters, logs, alarms, waiting workers.
     pub(crate) fn notify_committed(&self, commit: &Commit) {
         self.tallies.count(commit);
-        self.guards.note(commit);
+        self.dependencies.note(commit);
         log_retries(&commit.audit);
         self.config.watching.stored(commit);
         self.wake_feed_readers();
@@ -31,7 +31,7 @@ impl Core {
     /// Wakes the loops of subscriptions and alerts, if there are any.
     pub(crate) fn wake_feed_readers(&self) {
         for (sort, name) in [(Following::Subscriptions, Loop::Tell), (Following::Alerts, Loop::Alerts)] {
-            if self.looked.anybody(sort) {
+            if self.feed_positions.anybody(sort) {
                 self.wake_loop(name);
             }
         }

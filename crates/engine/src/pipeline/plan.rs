@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// The audit entry of a change; `None` if nobody asked for it from outside.
+    /// The audit entry of a change; `None` for changes by workers and loops.
     fn audit_entry(&self, change: &TaskChange, before: &Task, after: &Task, now: Timestamp) -> Option<Audit> {
         let (action, act) = change.audit_action()?;
         let (mut was, mut is) = (audit::task_facts(before), audit::task_facts(after));

@@ -109,7 +109,7 @@ async fn a_loop_that_panics_is_started_again() {
     engine.close().await;
 }
 
-/// H15: whoever closes an engine may copy the file and nothing else.
+/// H15: after `close` the database file alone is complete.
 #[tokio::test]
 async fn a_file_is_whole_without_its_log_after_close() {
     let folder = tempfile::tempdir().unwrap();

@@ -328,7 +328,7 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
                 .retry(
                     "default",
                     id,
-                    ManualRetry { keep_counters: rng.percent(30), payload_patch: None, deed: by.into() },
+                    ManualRetry { keep_counters: rng.percent(30), payload_patch: None, request: by.into() },
                 )
                 .await
                 .map(drop)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::stories;
 use crate::world::*;
 use comeback_core::{Class, Executor, Millis, State, TaskId};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::{
     Available, CommandError, Engine, EngineConfig, ExecutorSpec, LeaseRequest, ManualRetry, Submit, TaskSpec,
 };
@@ -21,7 +21,7 @@ async fn engine(place: &Place) -> Engine {
 }
 
 fn start(engine: &Engine, concurrency: usize) -> Executors {
-    let reach = Reach { everywhere: true, networks: Vec::new() };
+    let reach = EgressPolicy { everywhere: true, networks: Vec::new() };
     engine
         .start_executors(ExecutorOptions { reach, commands: true, concurrency, ..ExecutorOptions::default() })
         .expect("executors")

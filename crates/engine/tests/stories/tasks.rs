@@ -6,8 +6,8 @@ use comeback_core::transition::Act;
 use comeback_core::{Counters, Did, EventKind, Millis, OnUnmet, Reason, State, When};
 use comeback_engine::store::{AuditQuery, BeatAnswer, Idempotency, Loop, StoreError, Subject};
 use comeback_engine::{
-    CommandError, Deed, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd, Submit,
-    TaskSpec,
+    ActorRequest, CommandError, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd,
+    Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -223,7 +223,7 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("a", json!({"max_retries": 0}))).await;
         let key = |digest: u8| Idempotency { scope: "retry".into(), key: "k".into(), digest: [digest; 32] };
-        let retry = |digest: u8| ManualRetry { deed: Deed { act: nobody(), once: Some(key(digest)) }, ..Default::default() };
+        let retry = |digest: u8| ManualRetry { request: ActorRequest { act: nobody(), once: Some(key(digest)) }, ..Default::default() };
         report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
         let first = engine.retry("default", id, retry(1)).await.unwrap();
         assert_eq!(first.changed.state, State::Pending);
@@ -246,7 +246,7 @@ stories! {
         for _ in 0..20 {
             let engine = engine.clone();
             let once = Some(Idempotency { scope: "cancel".into(), key: "k".into(), digest: [1; 32] });
-            callers.spawn(async move { engine.cancel("default", id, Deed { act: nobody(), once }).await });
+            callers.spawn(async move { engine.cancel("default", id, ActorRequest { act: nobody(), once }).await });
         }
         for answer in callers.join_all().await {
             assert_eq!(answer.unwrap().state, State::Canceled);

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
-use comeback_engine::Again;
+use comeback_engine::Redeliver;
 use comeback_engine::secrets::SecretText;
 use comeback_engine::store::ListCursor;
 use serde::Deserialize;
@@ -257,9 +257,9 @@ async fn redeliver(
         return Err(Invalid::one("event", "may have 200 bytes at most").into());
     }
     let what = match (given.event, given.since, given.within) {
-        (Some(event), None, None) => Again::Event(event),
-        (None, Some(Instant(since)), None) => Again::Since(since),
-        (None, None, Some(Span(span))) => Again::Since(app.engine.now() - span),
+        (Some(event), None, None) => Redeliver::Event(event),
+        (None, Some(Instant(since)), None) => Redeliver::Since(since),
+        (None, None, Some(Span(span))) => Redeliver::Since(app.engine.now() - span),
         _ => return Err(Invalid::one("event", "give one of `event`, `since` and `within`").into()),
     };
     let here = app.clone();

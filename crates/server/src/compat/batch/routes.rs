@@ -13,7 +13,7 @@ use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, Failure, Invalid, Speaker, State as TaskState, TaskId, Trigger};
 use comeback_engine::store::{Count, ExecutionQuery, Idempotency, ListQuery, Listed, Used};
-use comeback_engine::{CommandError, ExecutionSpec, ReportEnd, Settle, Submit};
+use comeback_engine::{CommandError, CompleteCallback, ExecutionSpec, ReportEnd, Submit};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -448,8 +448,8 @@ async fn update(
     if counts {
         add(&app, &caller, count, fence).await?;
     }
-    let settle = Settle { namespace: caller.namespace.clone(), task: id, fence, end };
-    match app.engine.settle(settle).await {
+    let settle = CompleteCallback { namespace: caller.namespace.clone(), task: id, fence, end };
+    match app.engine.complete_callback(settle).await {
         Ok(_) => {}
         // Who says again what was said is right.
         Err(CommandError::LeaseLost) if is_so(&app, &caller, id, state).await? => {}
