@@ -10,7 +10,7 @@ use bytes::Bytes;
 use comeback_core::filter::{Filter, Pattern, Sort, Test, TextField};
 use comeback_core::{State as TaskState, TaskId};
 use comeback_engine::store::ListQuery;
-use comeback_engine::{CommandError, Deed, ManualRetry};
+use comeback_engine::{ActorRequest, CommandError, ManualRetry};
 use comeback_server::route::{Caller, Doc, Line, Need, Once, line, read_body, schema, stands_for};
 use comeback_server::{App, Problem};
 use serde::Deserialize;
@@ -66,11 +66,12 @@ async fn retry(
     let note = given.requested_by.as_ref().map(|by| format!("requested by {by}"));
     let act = caller.act(caller.key.clone().or(given.requested_by), note);
     let id = find(&app, &caller.namespace, &name).await?;
-    let deed = Deed { act, once: once.of(&app, &body)? };
-    let retried = match app.engine.retry(&caller.namespace, id, ManualRetry { deed, ..ManualRetry::default() }).await {
-        Ok(retried) => retried,
-        Err(error) => return Err(refusal(error)),
-    };
+    let deed = ActorRequest { act, once: once.of(&app, &body)? };
+    let retried =
+        match app.engine.retry(&caller.namespace, id, ManualRetry { request: deed, ..ManualRetry::default() }).await {
+            Ok(retried) => retried,
+            Err(error) => return Err(refusal(error)),
+        };
     Ok(Json(json!({
         "jobId": name,
         "message": "Job queued for manual retry",

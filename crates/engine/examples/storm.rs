@@ -14,7 +14,7 @@ use std::time::Duration;
 use comeback_core::dependency::Settings;
 use comeback_core::transition::Act;
 use comeback_core::{Dialect, Failure as Failed, Millis, State, Trigger, dialect};
-use comeback_engine::executors::{ExecutorOptions, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions};
 use comeback_engine::store::{SqliteOptions, SqliteStore};
 use comeback_engine::{
     Available, Engine, EngineConfig, ExecutorSpec, LeaseRequest, Report, ReportEnd, Submit, SystemClock, TaskSpec,
@@ -268,7 +268,7 @@ async fn play(arm: Arm, case: Case) -> Result<Outcome, Failure> {
     let config =
         EngineConfig { executors: Available { http: true, ..Available::default() }, ..EngineConfig::default() };
     let engine = Engine::start(store, SystemClock::new(), config).await?;
-    let reach = Reach { everywhere: true, ..Reach::default() };
+    let reach = EgressPolicy { everywhere: true, ..EgressPolicy::default() };
     // So many that it is never the executor that is gentle.
     let _executors =
         engine.start_executors(ExecutorOptions { reach, concurrency: 2_048, ..ExecutorOptions::default() })?;

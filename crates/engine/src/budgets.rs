@@ -8,18 +8,18 @@ use comeback_core::{Task, TaskId, Timestamp, Transition, Verdict};
 use comeback_store::{Account, StoreError, Stored};
 
 use crate::Core;
-use crate::guards::Guarded;
-use crate::road::{Verb, Wish};
+use crate::dependencies::LoadedDependencies;
+use crate::pipeline::{ChangeRequest, TaskChange};
 
-/// The accounts of the tasks that are decided about at one moment.
+/// The accounts of the tasks of one batch of decisions.
 #[derive(Clone, Default)]
 pub(crate) struct Budgets {
     views: HashMap<(String, String), BudgetView>,
     tasks: HashMap<TaskId, Paid>,
-    pub guarded: Guarded,
+    pub guarded: LoadedDependencies,
 }
 
-/// Who pays for a task: its account, then the organisation of that.
+/// Payers of a task: its account, then the organisation of the account.
 #[derive(Clone)]
 struct Paid {
     by: Vec<(String, String)>,
@@ -27,14 +27,14 @@ struct Paid {
 }
 
 impl Budgets {
-    /// What limits the retries of a task.
+    /// Budgets that limit the retries of a task.
     pub fn of(&self, task: &Task) -> Vec<BudgetView> {
         let Some(paid) = self.tasks.get(&task.id) else { return Vec::new() };
         let views = paid.by.iter().filter_map(|account| self.views.get(account));
         views.map(|view| BudgetView { cost: paid.cost, ..view.clone() }).collect()
     }
 
-    /// A retry that was just decided; the next of the same account finds it booked.
+    /// Books a retry that was just decided, so that the next decision sees it.
     pub fn book(&mut self, change: &Transition) -> Vec<Booking> {
         self.guarded.book(change);
         let retries = change.record().decision.as_ref().is_some_and(|decision| decision.verdict == Verdict::Retry);
@@ -50,10 +50,15 @@ impl Budgets {
 }
 
 impl Core {
-    pub(crate) async fn budgets(&self, wishes: &[(usize, Wish)], now: Timestamp) -> Result<Budgets, StoreError> {
-        let mut budgets = Budgets { guarded: self.guarded(wishes).await?, ..Budgets::default() };
-        for (_, wish) in wishes {
-            if let (Verb::End(_), Some(stored)) = (&wish.verb, &wish.seen)
+    /// Loads the budgets and dependencies that the decisions on these requests need.
+    pub(crate) async fn budgets(
+        &self,
+        requests: &[(usize, ChangeRequest)],
+        now: Timestamp,
+    ) -> Result<Budgets, StoreError> {
+        let mut budgets = Budgets { guarded: self.guarded(requests).await?, ..Budgets::default() };
+        for (_, request) in requests {
+            if let (TaskChange::End(_), Some(stored)) = (&request.change, request.stored())
                 && stored.task.metered
             {
                 self.look_at_budget(stored, now, &mut budgets).await?;

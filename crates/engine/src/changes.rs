@@ -1,5 +1,5 @@
-//! What became of dependencies, as it is told: they are no tasks and have no place in the feed, so whoever follows counts what it has
-//! heard of each.
+//! Changes of dependencies as events. Dependencies are no tasks and have no position in the feed, so a reader keeps a counter per
+//! dependency.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,17 @@ use crate::{Core, Engine};
 /// In one namespace.
 const MOST: u32 = 1_000;
 
-/// How many changes of each dependency somebody has heard of.
-pub type Heard = BTreeMap<String, u64>;
+/// Position of a reader: the number of its last change, per dependency.
+pub type DependencyCursor = BTreeMap<String, u64>;
 
 /// One change, and its number among all of its dependency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DependencyChange {
+    /// Name of the dependency.
     pub dependency: String,
+    /// Number of the change, counted per dependency.
     pub number: u64,
+    /// The change.
     pub what: Told,
 }
 
@@ -39,14 +42,18 @@ impl DependencyChange {
     }
 }
 
-/// Those that `heard` does not know of, and what it knows then. Of a dependency that it never heard of, those since an instant.
-pub(crate) fn unheard(all: &[Dependency], heard: &Heard, since: Timestamp) -> (Vec<DependencyChange>, Heard) {
-    let mut now_heard = Heard::new();
+/// The changes after this cursor and the new cursor. Of a dependency that is not in the cursor, the changes since an instant.
+pub(crate) fn changes_since(
+    all: &[Dependency],
+    heard: &DependencyCursor,
+    since: Timestamp,
+) -> (Vec<DependencyChange>, DependencyCursor) {
+    let mut now_heard = DependencyCursor::new();
     let mut changes = Vec::new();
     for it in all {
         let ever = it.standing.changes_ever();
         now_heard.insert(it.name.clone(), ever);
-        // One that was deleted and made anew begins to count anew.
+        // A dependency that was deleted and created again counts from the start.
         let known = heard.get(&it.name).copied().filter(|known| *known <= ever);
         let is_new = |(number, told): &(u64, &Told)| match known {
             Some(known) => *number > known,
@@ -67,15 +74,15 @@ impl Core {
 }
 
 impl Engine {
-    /// What became of the dependencies of a namespace that one has not heard of yet, oldest first; it has heard of it then.
+    /// Changes of the dependencies of a namespace after this cursor, oldest first. Advances the cursor.
     pub async fn changes_of_dependencies(
         &self,
         namespace: &str,
-        heard: &mut Heard,
+        heard: &mut DependencyCursor,
         since: Timestamp,
     ) -> Result<Vec<DependencyChange>, StoreError> {
         let all = self.core.all_dependencies(namespace).await?;
-        let (changes, now_heard) = unheard(&all, heard, since);
+        let (changes, now_heard) = changes_since(&all, heard, since);
         *heard = now_heard;
         Ok(changes)
     }
@@ -93,8 +100,8 @@ mod tests {
         let mut it = Dependency::new("n", "psp", Settings::default(), at(0));
         it.standing.open_by_hand(None, "first", at(10));
         let words = |changes: &[DependencyChange]| changes.iter().map(|it| it.what.why.clone()).collect::<Vec<_>>();
-        let look = |it: &Dependency, heard: &Heard| unheard(std::slice::from_ref(it), heard, at(20));
-        let (changes, heard) = look(&it, &Heard::new());
+        let look = |it: &Dependency, heard: &DependencyCursor| changes_since(std::slice::from_ref(it), heard, at(20));
+        let (changes, heard) = look(&it, &DependencyCursor::new());
         assert!(changes.is_empty(), "it was before: {changes:?}");
         it.standing.close_by_hand(None, "second", at(30));
         let (changes, heard) = look(&it, &heard);

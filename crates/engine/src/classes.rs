@@ -1,5 +1,5 @@
-//! What people said that errors are. Verdicts are taken with what this process knows of it; where nobody said anything, nothing is
-//! looked at.
+//! Classes that operators gave to error groups, cached in this process. A decision uses them; if there are none, nothing is
+//! looked up.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// What is known for the tasks of a lane.
+    /// Classes for the tasks of a lane.
     pub fn of(&self, lane: &Lane) -> Option<Reclassified> {
         if !self.any.load(Ordering::Relaxed) {
             return None;

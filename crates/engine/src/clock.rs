@@ -12,6 +12,7 @@ use tokio::sync::watch;
 /// A sleep that any clock can give.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// The source of time of an engine.
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 
@@ -32,20 +33,22 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// Somebody set the store's clock. One that was set back is not followed.
+/// A jump of the store's clock. A jump back is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
+    /// Time before the jump.
     pub from: Timestamp,
+    /// Time after the jump.
     pub to: Timestamp,
 }
 
-/// A clock that is off by more was set by somebody.
+/// A larger difference is a jump.
 const STEP: i64 = 2_000;
 
 /// A clock that is behind by less than this is waited for.
 const EVENED_OUT: i64 = 1_000;
 
-/// The machine's clock, anchored once and carried on by a clock that nobody can set and that goes on while the machine sleeps.
+/// The machine's clock, read once and continued by the boot-time clock, which cannot be set and runs while the machine sleeps.
 ///
 /// A clock that is set ahead is followed, by `follow`, which the loops call. One that is set back is not: time would stand
 /// still for as long, and with it every retry and every lease. Small differences are evened out either way.
@@ -57,6 +60,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
+    /// The clock of the machine.
     pub fn new() -> Arc<SystemClock> {
         Arc::new(SystemClock {
             anchor_wall: wall_millis(),
@@ -112,6 +116,7 @@ pub struct VirtualClock {
 }
 
 impl VirtualClock {
+    /// A clock that stands at this time.
     pub fn new(start: Timestamp) -> Arc<VirtualClock> {
         Arc::new(VirtualClock { now: watch::Sender::new(start) })
     }
@@ -125,6 +130,7 @@ impl VirtualClock {
         });
     }
 
+    /// Moves the clock forward.
     pub fn advance(&self, by: Millis) {
         self.set(self.now() + by);
     }
@@ -138,7 +144,7 @@ impl Clock for VirtualClock {
     fn sleep_until(&self, until: Timestamp) -> Sleep {
         let mut now = self.now.subscribe();
         Box::pin(async move {
-            // Only ends early when the clock itself is gone, and then nobody waits for anything any more.
+            // Ends early only if the clock itself is gone.
             let _ = now.wait_for(|now| *now >= until).await;
         })
     }
@@ -156,6 +162,7 @@ pub struct ScaledClock {
 }
 
 impl ScaledClock {
+    /// A clock that starts at this time and runs this many times as fast.
     pub fn new(start: Timestamp, factor: f64) -> Arc<ScaledClock> {
         Arc::new(ScaledClock { start, factor: factor.max(0.001), anchor: Instant::now() })
     }
@@ -172,6 +179,7 @@ impl Clock for ScaledClock {
     }
 }
 
+/// The time of the machine.
 pub fn wall_now() -> Timestamp {
     Timestamp(wall_millis())
 }

@@ -77,7 +77,7 @@ impl<Q: Send + 'static, A: Send + 'static> Combiner<Q, A> {
                             Ok(answers) => answers,
                             Err(panic) => {
                                 let task = beat.name();
-                                tracing::error!(task, panic, "a batch panicked; its callers are told so, others go on");
+                                tracing::error!(task, panic, "batch panicked; its callers get an error");
                                 continue;
                             }
                         };

@@ -1,4 +1,4 @@
-//! What an engine is told when it starts. Everything has a limit.
+//! Configuration of an engine. Everything has a limit.
 
 use comeback_core::{Millis, PolicyLimits, Quotas};
 use comeback_store::{Background, Loop};
@@ -7,29 +7,32 @@ use crate::executors::Kinds;
 use crate::secrets::Keyring;
 use crate::{Limits, Watching};
 
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// Names this process in leases of its own and in the list of instances.
     pub instance: String,
+    /// Limits of policies.
     pub policy_limits: PolicyLimits,
+    /// Limits of requests.
     pub limits: Limits,
     /// How much of what namespaces share each of them may have.
     pub quotas: Quotas,
     /// The keys that named secrets are encrypted with.
     pub secret_keys: Keyring,
-    /// What tasks may ask this installation to do by itself.
+    /// Executors that this installation offers.
     pub executors: Available,
     /// Kinds whose tasks this installation runs by itself.
     pub kinds: Kinds,
     /// Leaseless work without any limit of its own counts as stuck after this (model A14).
     pub stuck_after: Millis,
-    /// How long what is over is kept; nothing means for ever.
+    /// How long ended tasks are kept; `None` means forever.
     pub retention: Option<Millis>,
     /// How often loops look even when nothing told them to.
     pub safety_interval: Millis,
-    /// Those that look at other times than that. One that otherwise only looks when somebody asks, `repair`, looks by itself then.
+    /// Periods of single loops. `repair` ticks by itself only if it has one.
     pub periods: Vec<(Loop, Millis)>,
-    /// Who is told of attempts.
+    /// Watcher of attempts.
     pub watching: Watching,
     /// Makes ids repeatable.
     pub id_seed: Option<u64>,
@@ -40,7 +43,7 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// How often a loop looks in any case; nothing where only somebody who asks makes it look.
+    /// Period of a loop; `None` if it only runs on request.
     pub fn period(&self, name: Loop) -> Option<Millis> {
         let given = self.periods.iter().rev().find(|(it, _)| *it == name).map(|(_, period)| *period);
         given.or(match name {
@@ -61,8 +64,11 @@ const PRUNE_EVERY: Millis = Millis::from_secs(30);
 /// Which executors there are. A task for another one is refused by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Available {
+    /// HTTP calls.
     pub http: bool,
+    /// Commands.
     pub command: bool,
+    /// Timers.
     pub timer: bool,
 }
 

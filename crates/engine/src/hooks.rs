@@ -25,7 +25,7 @@ static POLICY: LazyLock<Option<Arc<Policy>>> = LazyLock::new(|| {
     dialect::parse(&written, Dialect::Native, &PolicyLimits::default()).ok().flatten().map(Arc::new)
 });
 
-/// What a call is known by: the same for every try of it, another for every attempt (model A12).
+/// Id of a call: the same for every try of it, another for every attempt (model A12).
 pub fn key(task: &Task, trigger: &str, condition: &str) -> String {
     let (attempt, run) = (task.counters.attempt, task.run);
     // Who waits for a retry has counted it already and not run it yet.
@@ -162,7 +162,7 @@ impl Core {
     }
 }
 
-/// What every call says of itself.
+/// Headers of every call.
 pub(crate) fn headers_of(task: TaskId, trigger: &str, key: &str) -> [(String, Value); 3] {
     let trigger = format!("{}{}", trigger[..1].to_ascii_uppercase(), &trigger[1..]);
     [

@@ -1,7 +1,7 @@
-//! Makes it happen: one file per command, one file per loop.
+//! The engine: one file per command, one file per background loop.
 //!
-//! The engine asks the clock, calls the store and wakes whoever waits. What should happen to a task is decided in
-//! `comeback-core`; how it is remembered is `comeback-store`'s. There is no SQL here and no HTTP.
+//! The engine reads the clock, calls the store and wakes waiting workers. The next state of a task is decided in
+//! `comeback-core`, and `comeback-store` stores it. There is no SQL here and no HTTP server.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,15 +22,15 @@ mod combine;
 mod commands;
 mod config;
 mod cursors;
+mod dependencies;
 pub mod executors;
 pub mod flow;
-mod guards;
 pub mod hooks;
 mod ids;
 mod limits;
 mod loops;
 mod operations;
-mod road;
+mod pipeline;
 pub mod schedules;
 pub mod secrets;
 mod shares;
@@ -48,39 +48,39 @@ use std::sync::Arc;
 use comeback_core::{Invalid, Rejection, State};
 use comeback_store::{Background, SqliteOptions, SqliteStore, Stalled, Store, StoreError, Unfunded};
 
-pub use changes::{DependencyChange, Heard};
+pub use changes::{DependencyChange, DependencyCursor};
 pub use clock::{Clock, ScaledClock, Step, SystemClock, VirtualClock};
 pub use comeback_core::{Failure, Policy, Trigger};
 pub use comeback_store as store;
 pub use comeback_store::background;
-pub use commands::backtest::{Cohort, MOST_LIVES, Tested, USUAL_LIVES};
-pub use commands::bulk::{Bulk, OperationView, Preview, Which};
-pub use commands::change::{Deed, DoneBefore};
+pub use commands::backtest::{BacktestResult, Cohort, MOST_LIVES, USUAL_LIVES};
+pub use commands::bulk::{Bulk, OperationView, Preview, Selection};
+pub use commands::callback::CompleteCallback;
+pub use commands::change::{ActorRequest, DoneBefore};
 pub use commands::cleanup::Cleanup;
-pub use commands::dependencies::{DependencyView, Turn};
+pub use commands::dependencies::{DependencyCommand, DependencyView};
 pub use commands::describe::Describe;
 pub use commands::heartbeat::Heartbeat;
 pub use commands::lease::{LeaseRef, LeaseRequest, Leased};
 pub use commands::loops::Preview as PausePreview;
-pub use commands::report::{Report, ReportEnd, ReportError, Reported};
+pub use commands::report::{Report, ReportEnd};
 pub use commands::retry::{Edited, ManualRetry, Retried};
 pub use commands::rules::{CARRIED, HeldBy, RuleView, may_be_held};
 pub use commands::secret::Reencrypted;
-pub use commands::settle::Settle;
-pub use commands::stuck::{Action, PutRight, lost_by};
+pub use commands::stuck::{RepairAction, RepairResult, lost_by};
 pub use commands::submit::SubmitAnswer;
-pub use commands::subscription::{Again, Redelivered};
+pub use commands::subscription::{Redeliver, Redelivered};
 pub use commands::why::Why;
 pub use config::{Available, EngineConfig};
 pub use cursors::Cursors;
 pub use limits::Limits;
-pub use road::Changed;
+pub use pipeline::Changed;
 pub use shares::{Share, Shares};
 pub use spec::{ExecutionSpec, ExecutorSpec, Json, Moment, Need, Submit, TaskSpec};
 pub use tally::{BOUNDS_MS, CallTally, KindTally, LoopTally, Query, QueryTally, Tally, Took};
 pub use watch::{Watcher, Watching};
 
-/// What every part of the engine shares.
+/// State that every part of the engine shares.
 pub(crate) struct Core {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
@@ -90,22 +90,22 @@ pub(crate) struct Core {
     pub alarms: wake::Alarms,
     pub cache: cache::Cache,
     pub tallies: tally::Tallies,
-    pub guards: guards::Guards,
+    pub dependencies: dependencies::DependencyTracker,
     pub classes: classes::Classes,
-    /// When somebody last asked for work, by this instance's clock.
+    /// Time of the last claim, by this instance's clock.
     pub asked_at: std::sync::atomic::AtomicI64,
-    /// Until then nobody is declared lost or out of time (`loops/time.rs`).
+    /// Until then no run is declared lost or timed out (`loops/time.rs`).
     pub losses_from: std::sync::atomic::AtomicI64,
-    /// How far those who follow the feed have looked.
-    pub looked: subscriptions::follow::Looked,
-    pub counted: alerts::look::Counted,
+    /// Positions of the readers of the feed.
+    pub feed_positions: subscriptions::follow::FeedPositions,
+    pub alert_counts: alerts::look::CountCache,
     /// How often open calls are looked through.
     pub flow_pace: flow::Pace,
     /// Places in the feed as callers see them.
     pub cursors: Cursors,
-    /// When unused lanes and policies were last looked for.
-    pub forgetting: loops::prune::Forgetting,
-    /// Who reads workflows, if anybody does.
+    /// Times of the last search for unused lanes and policies.
+    pub last_cleanup: loops::prune::LastCleanup,
+    /// The reader of workflows, if there is one.
     pub workflows: std::sync::OnceLock<Arc<dyn flow::Workflows>>,
 }
 
@@ -156,13 +156,13 @@ impl Engine {
             alarms: wake::Alarms::default(),
             cache: cache::Cache::new(MOST_SNAPSHOTS),
             tallies: tally::Tallies::default(),
-            guards: guards::Guards::default(),
+            dependencies: dependencies::DependencyTracker::default(),
             classes: classes::Classes::default(),
             asked_at: std::sync::atomic::AtomicI64::new(i64::MIN),
             losses_from: std::sync::atomic::AtomicI64::new(i64::MIN),
-            looked: subscriptions::follow::Looked::default(),
-            forgetting: loops::prune::Forgetting::default(),
-            counted: alerts::look::Counted::default(),
+            feed_positions: subscriptions::follow::FeedPositions::default(),
+            last_cleanup: loops::prune::LastCleanup::default(),
+            alert_counts: alerts::look::CountCache::default(),
             flow_pace: flow::Pace::default(),
             cursors,
             workflows: std::sync::OnceLock::new(),
@@ -172,8 +172,8 @@ impl Engine {
         Ok(Engine { core, combiners, loops: Arc::default() })
     }
 
-    /// Ends in order: the loops stop, what was asked is answered, and the store is closed where nobody else has it. Only the last
-    /// clone can do it; from another one this changes nothing.
+    /// Shuts down in order: stops the loops, answers open requests, and closes the store if it is not shared. Only the last
+    /// clone can do it; on another one this has no effect.
     pub async fn close(self) {
         let Engine { core, combiners, loops } = self;
         if let Ok(loops) = Arc::try_unwrap(loops) {
@@ -189,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Stops the loops, whoever else still has a clone: for a process that is about to close its store.
+    /// Stops the loops even if there are other clones: for a process that is about to close its store.
     pub async fn stop_loops(&self) {
         self.loops.stop().await;
     }
@@ -201,11 +201,12 @@ impl Engine {
         stalled
     }
 
+    /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core.store
     }
 
-    /// What this process has stored since it started.
+    /// Counters of this process since it started.
     pub fn tally(&self) -> Tally {
         self.core.tallies.now()
     }
@@ -220,15 +221,17 @@ impl Engine {
         &self.core.cursors
     }
 
+    /// The time of the engine's clock.
     pub fn now(&self) -> comeback_core::Timestamp {
         self.core.clock.now()
     }
 
+    /// The configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.core.config
     }
 
-    /// What a person's reads run under: `store::interactive(engine.interactive(namespace), …)` keeps them from the engine's connections.
+    /// Limits of interactive reads: `store::interactive(engine.interactive(namespace), …)` keeps them off the engine's connections.
     pub fn interactive(&self, namespace: &str) -> comeback_store::Interactive {
         let EngineConfig { limits, quotas, .. } = &self.core.config;
         comeback_store::Interactive {
@@ -245,41 +248,55 @@ pub enum CommandError {
     /// Correct the request; nothing was written.
     #[error("{0}")]
     Invalid(#[from] Invalid),
+    /// There is no such thing in this namespace.
     #[error("there is no such {0}")]
     NotFound(&'static str),
+    /// The task is in a state that forbids it.
     #[error("a task that is {state} cannot be {verb}")]
     WrongState { state: State, verb: &'static str },
+    /// The execution is in a state that forbids it.
     #[error("{0}")]
     WrongExecutionState(comeback_core::execution::ExecutionRejection),
-    /// Nothing begins below an execution that has ended.
+    /// No execution starts below one that has ended.
     #[error("the execution {0}, which all of this began with, has ended")]
     RootEnded(comeback_core::ExecutionId),
+    /// The lease has expired or was replaced.
     #[error("the lease is no longer held")]
     LeaseLost,
+    /// The task was canceled.
     #[error("the task was canceled")]
     TaskCanceled,
-    /// Somebody else changed the same thing at the same moment; look again.
+    /// Another caller changed the same row at the same time; try again.
     #[error("the task was changed by somebody else at the same moment")]
     Conflict,
+    /// The key belongs to another request.
     #[error("the idempotency key was used for another request")]
     IdempotencyMismatch,
+    /// The name is taken.
     #[error("there is a {0} of that name already")]
     NameTaken(&'static str),
+    /// An open task holds the dedupe key.
     #[error("an open task holds the same dedupe key")]
     KeyTaken,
+    /// The account has too few credits.
     #[error("this takes {required} credits, and {available} are available")]
     InsufficientCredits { required: i64, available: i64 },
+    /// The workflow is in a state that forbids it.
     #[error("a workflow that is {state} cannot be {verb}")]
     WrongWorkflowState { state: comeback_core::workflow::WorkflowState, verb: &'static str },
+    /// The operation is in a state that forbids it.
     #[error("an operation that is {state} cannot be {verb}")]
     WrongOperationState { state: comeback_core::operation::OperationState, verb: &'static str },
+    /// Open tasks have reserved credits of the account.
     #[error("its open tasks have reserved {0} credits")]
     AccountInUse(i64),
     /// The namespace has all it may have of something; others are not affected.
     #[error(transparent)]
     QuotaExceeded(#[from] comeback_core::QuotaExceeded),
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The engine is shutting down.
     #[error("the engine is shutting down")]
     ShuttingDown,
 }

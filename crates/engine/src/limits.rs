@@ -9,18 +9,30 @@ use comeback_store::ClaimRequest;
 
 use crate::ReportEnd;
 
+/// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Tasks of one submission.
     pub tasks_per_submit: usize,
+    /// Bytes of a payload.
     pub payload_bytes: usize,
+    /// Bytes of a result.
     pub result_bytes: usize,
+    /// Bytes of an error message.
     pub error_bytes: usize,
+    /// Labels of a task.
     pub labels: usize,
+    /// Bytes of a label.
     pub label_bytes: usize,
+    /// Bytes of a name.
     pub name_bytes: usize,
+    /// Bytes of a note.
     pub note_bytes: usize,
+    /// Leases of one request.
     pub leases_per_request: u32,
+    /// Longest lease.
     pub longest_lease: Millis,
+    /// Needs of a task.
     pub needs_per_task: usize,
     /// Of one subscription: beyond these no more are made until some have ended.
     pub waiting_deliveries: usize,
@@ -91,6 +103,7 @@ impl Limits {
         Ok(())
     }
 
+    /// Names of the limits that can be configured.
     pub const NAMES: &[&str] = &[
         "tasks_per_submit",
         "payload_bytes",
@@ -143,7 +156,7 @@ impl Limits {
         }
     }
 
-    /// Who did it and why, as it will be kept.
+    /// Checks actor and note.
     pub fn check_act(&self, act: &Act) -> Result<(), Invalid> {
         let mut faults = Invalid::default();
         if let Some(by) = &act.by {

@@ -1,5 +1,5 @@
-//! Bulk operations at work. Whoever takes one holds it for a moment and does a stretch after the other; each task goes the one road and
-//! is marked in the same commit, so a stretch that broke off is done again without doing anything twice.
+//! Works off bulk operations. An instance holds one for a moment and does one batch after the other; each task goes through the pipeline and
+//! its step is recorded in the same commit, so an interrupted batch is repeated without doing anything twice.
 
 use std::collections::HashMap;
 
@@ -7,39 +7,39 @@ use comeback_core::operation::{
     Action, Exclusion, Judged, Next, OperationState, Plan, Seen, Standing, Undoing, Was, Wave, exclude, judge,
 };
 use comeback_core::{Millis, Rejection, State, Task, TaskId, Timestamp};
-use comeback_store::{Applied, Loop, Marked, Operation, StoreError, Stored};
+use comeback_store::{Applied, Behalf, Loop, Marked, Operation, StoreError};
 
 use crate::Core;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
 
-/// Tasks that are changed in one commit: few enough that those who write beside it do not notice.
-const STRETCH: u32 = 100;
-/// Stretches that are done before the others have their turn.
-const STRETCHES: u32 = 20;
-/// For so long nobody else takes it. Whoever works on it says so again with each stretch.
+/// Tasks of one batch: few enough not to delay other writers.
+const BATCH: u32 = 100;
+/// Batches before other operations have their turn.
+const BATCHES: u32 = 20;
+/// How long an instance holds an operation; renewed with each batch.
 const HELD: Millis = Millis::from_secs(10);
-/// How often a task is looked at again that somebody else changes at the same moment.
-const ROUNDS: u32 = 5;
-/// While it waits to see what came of a wave.
+/// Attempts on a task that others change at the same time.
+const MOST_ATTEMPTS: u32 = 5;
+/// Pause between two looks at the results of a wave.
 const LOOK: Millis = Millis::from_secs(1);
 
-/// What follows a stretch.
-enum After {
+/// The step after a batch.
+enum NextStep {
     Another,
     At(Timestamp),
     Over(OperationState),
-    /// Somebody has stopped it, or this loop.
+    /// The operation or this loop was stopped.
     Halted,
 }
 
-/// An operation in somebody's hands.
-struct Hand {
+/// An operation that this instance holds.
+struct HeldOperation {
     row: Operation,
     plan: Plan,
     standing: Standing,
 }
 
-/// What an operation says of itself.
+/// Decodes the plan and the state of an operation.
 pub(crate) fn understood(row: &Operation) -> Result<(Plan, Standing), StoreError> {
     let unread = |error: serde_json::Error| StoreError::Corrupt(format!("operation {}: {error}", row.id));
     Ok((serde_json::from_str(&row.body).map_err(unread)?, serde_json::from_str(&row.standing).map_err(unread)?))
@@ -49,22 +49,22 @@ pub(crate) fn text(it: &impl serde::Serialize) -> String {
     serde_json::to_string(it).unwrap_or_default()
 }
 
-/// What is to happen to the task at a place.
-pub(crate) fn verb(plan: &Plan, row: &Operation, place: u32) -> Verb {
+/// The change of the task at this place of the operation.
+pub(crate) fn task_change(plan: &Plan, row: &Operation, place: u32) -> TaskChange {
     let act = plan.act(row.id);
     let at = plan.due(place, row.total, row.created_at);
     match plan.action {
-        Action::Retry => Verb::Retry { keep_counters: plan.keep_counters, at, edit: None, act },
-        Action::Cancel => Verb::Cancel(act),
-        Action::Pause => Verb::Pause(act),
-        Action::Resume => Verb::Resume(act),
-        Action::Reschedule => Verb::Reschedule { to: at.unwrap_or(row.created_at), act },
+        Action::Retry => TaskChange::Retry { keep_counters: plan.keep_counters, at, edit: None, act },
+        Action::Cancel => TaskChange::Cancel(act),
+        Action::Pause => TaskChange::Pause(act),
+        Action::Resume => TaskChange::Resume(act),
+        Action::Reschedule => TaskChange::Reschedule { to: at.unwrap_or(row.created_at), act },
     }
 }
 
 pub(crate) type Left = (Exclusion, Option<State>);
 
-/// Why a task is left alone that refused.
+/// The exclusion of a task whose change was rejected.
 pub(crate) fn refused(rejection: &Rejection, task: &Task) -> Left {
     match rejection {
         Rejection::WrongState { state, .. } => (Exclusion::WrongState, Some(*state)),
@@ -73,25 +73,25 @@ pub(crate) fn refused(rejection: &Rejection, task: &Task) -> Left {
     }
 }
 
-/// Nothing while it may still be done.
-fn left_by(met: &Met, task: &Task) -> Option<Left> {
-    match met {
-        Met::Rejected(rejection) => Some(refused(rejection, task)),
-        Met::NotFound => Some((Exclusion::NotFound, None)),
-        Met::Unfunded(_) => Some((Exclusion::NoCredits, None)),
-        Met::KeyTaken => Some((Exclusion::KeyTaken, None)),
-        Met::Damaged(_) => Some((Exclusion::Damaged, None)),
-        Met::Changed(_) | Met::Stale | Met::Paused | Met::Used(_) => None,
+/// The exclusion of a task; `None` while it may still be changed.
+fn left_by(outcome: &ChangeOutcome, task: &Task) -> Option<Left> {
+    match outcome {
+        ChangeOutcome::Rejected(rejection) => Some(refused(rejection, task)),
+        ChangeOutcome::NotFound => Some((Exclusion::NotFound, None)),
+        ChangeOutcome::Unfunded(_) => Some((Exclusion::NoCredits, None)),
+        ChangeOutcome::KeyTaken => Some((Exclusion::KeyTaken, None)),
+        ChangeOutcome::Corrupt(_) => Some((Exclusion::Damaged, None)),
+        ChangeOutcome::Changed(_) | ChangeOutcome::Stale | ChangeOutcome::Paused | ChangeOutcome::Used(_) => None,
     }
 }
 
 impl Core {
-    /// Takes it, if nobody else has, and does some of it. Answers how many steps that were.
+    /// Takes the operation if it is free and does some batches. Returns how many.
     pub(crate) async fn go_on_with(&self, row: Operation) -> Result<u32, StoreError> {
         let (plan, standing) = match understood(&row) {
             Ok(read) => read,
             Err(error) => {
-                tracing::error!(%error, "a bulk operation cannot be read; it is left alone");
+                tracing::error!(%error, "cannot decode bulk operation; skipping");
                 let standing = row.standing.clone();
                 let over = Operation {
                     state: OperationState::Aborted,
@@ -104,86 +104,86 @@ impl Core {
                 return Ok(0);
             }
         };
-        let mut hand = Hand { row, plan, standing };
+        let mut operation = HeldOperation { row, plan, standing };
         let held = self.clock.now() + HELD;
-        if !self.note(&mut hand, Some(held)).await? {
+        if !self.note(&mut operation, Some(held)).await? {
             return Ok(0);
         }
         let mut steps = 0;
-        for stretch in 1..=STRETCHES {
-            let after = match hand.row.state {
-                OperationState::Undoing => self.undo_stretch(&mut hand).await?,
-                _ => self.stretch(&mut hand).await?,
+        for batch in 1..=BATCHES {
+            let after = match operation.row.state {
+                OperationState::Undoing => self.undo_batch(&mut operation).await?,
+                _ => self.batch(&mut operation).await?,
             };
             let now = self.clock.now();
             let (due, goes_on) = match after {
-                After::Halted => return Ok(steps),
-                After::Another if stretch < STRETCHES => (Some(now + HELD), true),
-                After::Another => (Some(now), false),
-                After::At(at) => (Some(at), false),
-                After::Over(state) => {
-                    (hand.row.state, hand.row.ended_at) = (state, Some(now));
+                NextStep::Halted => return Ok(steps),
+                NextStep::Another if batch < BATCHES => (Some(now + HELD), true),
+                NextStep::Another => (Some(now), false),
+                NextStep::At(at) => (Some(at), false),
+                NextStep::Over(state) => {
+                    (operation.row.state, operation.row.ended_at) = (state, Some(now));
                     (None, false)
                 }
             };
-            steps += u32::from(!matches!(after, After::At(_)));
-            if !self.note(&mut hand, due).await? || !goes_on {
+            steps += u32::from(!matches!(after, NextStep::At(_)));
+            if !self.note(&mut operation, due).await? || !goes_on {
                 break;
             }
         }
         Ok(steps)
     }
 
-    /// Notes down how far it is. Not so if somebody else has changed it.
-    async fn note(&self, hand: &mut Hand, due: Option<Timestamp>) -> Result<bool, StoreError> {
-        hand.row.due = due;
-        hand.row.standing = text(&hand.standing);
-        let put = self.store.put_operation(&hand.row, Some(Loop::Operations), None, self.clock.now()).await?;
-        hand.row.version += 1;
+    /// Stores the progress. `false` if another instance changed the operation.
+    async fn note(&self, operation: &mut HeldOperation, due: Option<Timestamp>) -> Result<bool, StoreError> {
+        operation.row.due = due;
+        operation.row.standing = text(&operation.standing);
+        let put = self.store.put_operation(&operation.row, Some(Loop::Operations), None, self.clock.now()).await?;
+        operation.row.version += 1;
         Ok(put == Applied::Done)
     }
 
-    async fn stretch(&self, hand: &mut Hand) -> Result<After, StoreError> {
-        let total = hand.row.total;
-        match hand.standing.what_next(total) {
-            Next::Over => Ok(After::Over(OperationState::Done)),
-            Next::Watch(wave) => self.watch(hand, wave).await,
+    async fn batch(&self, operation: &mut HeldOperation) -> Result<NextStep, StoreError> {
+        let total = operation.row.total;
+        match operation.standing.what_next(total) {
+            Next::Over => Ok(NextStep::Over(OperationState::Done)),
+            Next::Watch(wave) => self.watch(operation, wave).await,
             Next::Work { from, to } => {
-                let to = to.min(from + STRETCH);
-                let ids = self.store.operation_ids(hand.row.id, from, to).await?;
+                let to = to.min(from + BATCH);
+                let ids = self.store.operation_ids(operation.row.id, from, to).await?;
                 let places: HashMap<TaskId, u32> = ids.iter().copied().zip(from..).collect();
-                let (row, plan) = (&hand.row, &hand.plan);
+                let (row, plan) = (&operation.row, &operation.plan);
                 let verb = |task: &Task, _: Option<&Was>| {
                     let place = places.get(&task.id).copied().unwrap_or(from);
                     let to = plan.due(place, row.total, row.created_at);
                     if plan.is_too_late(task, to, self.clock.now()) {
                         return Err((Exclusion::DeadlinePassed, None));
                     }
-                    Ok(verb(plan, row, place))
+                    Ok(task_change(plan, row, place))
                 };
                 let Some((done, left)) = self.step_all(row, &ids, false, verb).await? else {
-                    return Ok(After::Halted);
+                    return Ok(NextStep::Halted);
                 };
-                hand.row.done += done;
+                operation.row.done += done;
                 for (id, (why, state)) in left {
-                    exclude(&mut hand.standing.excluded, why, state, id);
+                    exclude(&mut operation.standing.excluded, why, state, id);
                 }
-                hand.standing.next = to;
-                if let Some(wave) = hand.standing.wave.as_mut().filter(|wave| wave.to <= to) {
+                operation.standing.next = to;
+                if let Some(wave) = operation.standing.wave.as_mut().filter(|wave| wave.to <= to) {
                     wave.sent_at = Some(self.clock.now());
                 }
-                Ok(After::Another)
+                Ok(NextStep::Another)
             }
         }
     }
 
     /// Whether the next wave may follow.
-    async fn watch(&self, hand: &mut Hand, wave: Wave) -> Result<After, StoreError> {
-        let Some(waves) = hand.plan.waves else { return Ok(After::Over(OperationState::Done)) };
-        let ids = self.store.operation_ids(hand.row.id, wave.from, wave.to).await?;
+    async fn watch(&self, operation: &mut HeldOperation, wave: Wave) -> Result<NextStep, StoreError> {
+        let Some(waves) = operation.plan.waves else { return Ok(NextStep::Over(OperationState::Done)) };
+        let ids = self.store.operation_ids(operation.row.id, wave.from, wave.to).await?;
         let mut seen = Vec::with_capacity(ids.len());
         for ids in ids.chunks(1_000) {
-            let marks = self.store.marks(hand.row.id, ids).await?;
+            let marks = self.store.marks(operation.row.id, ids).await?;
             for stored in self.store.load(ids).await?.into_iter().flatten() {
                 if let Some(mark) = marks.get(&stored.task.id) {
                     seen.push(Seen::of(&stored.task, &was(mark)?));
@@ -193,52 +193,52 @@ impl Core {
         let now = self.clock.now();
         Ok(match judge(wave, waves.stop_if.as_ref(), &seen) {
             Judged::Stop(end) => {
-                hand.standing.waves.push(end);
-                After::Over(OperationState::Stopped)
+                operation.standing.waves.push(end);
+                NextStep::Over(OperationState::Stopped)
             }
-            Judged::Wait => After::At(now + LOOK),
+            Judged::Wait => NextStep::At(now + LOOK),
             Judged::Go(end) => match wave.sent_at.map(|at| at + waves.pause).filter(|until| *until > now) {
-                Some(until) => After::At(until),
+                Some(until) => NextStep::At(until),
                 None => {
-                    hand.standing.next_wave(&waves, end, hand.row.total);
-                    After::Another
+                    operation.standing.next_wave(&waves, end, operation.row.total);
+                    NextStep::Another
                 }
             },
         })
     }
 
-    async fn undo_stretch(&self, hand: &mut Hand) -> Result<After, StoreError> {
-        let mut undoing = hand.standing.undo.clone().unwrap_or_default();
+    async fn undo_batch(&self, operation: &mut HeldOperation) -> Result<NextStep, StoreError> {
+        let mut undoing = operation.standing.undo.clone().unwrap_or_default();
         let from = undoing.next;
-        if from >= hand.row.total {
-            return Ok(After::Over(OperationState::Undone));
+        if from >= operation.row.total {
+            return Ok(NextStep::Over(OperationState::Undone));
         }
-        let to = hand.row.total.min(from + STRETCH);
-        let ids = self.store.operation_ids(hand.row.id, from, to).await?;
-        let (row, action, act) = (&hand.row, hand.plan.action, hand.plan.act(hand.row.id));
+        let to = operation.row.total.min(from + BATCH);
+        let ids = self.store.operation_ids(operation.row.id, from, to).await?;
+        let (row, action, act) = (&operation.row, operation.plan.action, operation.plan.act(operation.row.id));
         let verb = |task: &Task, was: Option<&Was>| {
             let Some(was) = was.filter(|_| action != Action::Cancel) else { return Err((Exclusion::Definitive, None)) };
-            let verb = Verb::Undo { action, was: Box::new(was.clone()), act: act.clone() };
+            let change = TaskChange::Undo { action, was: Box::new(was.clone()), act: act.clone() };
             let may_be = if action == Action::Retry { was.may_come_back(task) } else { was.is_one_behind(task) };
-            if may_be { Ok(verb) } else { Err((Exclusion::of_undo(was, task), None)) }
+            if may_be { Ok(change) } else { Err((Exclusion::of_undo(was, task), None)) }
         };
-        let Some((undone, kept)) = self.step_all(row, &ids, true, verb).await? else { return Ok(After::Halted) };
-        hand.row.undone += undone;
+        let Some((undone, kept)) = self.step_all(row, &ids, true, verb).await? else { return Ok(NextStep::Halted) };
+        operation.row.undone += undone;
         for (id, (why, state)) in kept {
             exclude(&mut undoing.kept, why, state, id);
         }
-        hand.standing.undo = Some(Undoing { next: to, ..undoing });
-        Ok(After::Another)
+        operation.standing.undo = Some(Undoing { next: to, ..undoing });
+        Ok(NextStep::Another)
     }
 
-    /// Does a step with each of these tasks, or finds out why not. Answers how many are done now, whoever did it; nothing if it was
+    /// Changes each of these tasks or finds out why not. Returns how many are done now, by any instance; `None` if the operation was
     /// halted.
     async fn step_all(
         &self,
         row: &Operation,
         ids: &[TaskId],
         back: bool,
-        verb: impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+        change: impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
     ) -> Result<Option<(u32, Vec<(TaskId, Left)>)>, StoreError> {
         let mut left: HashMap<TaskId, Left> = HashMap::new();
         let mut is_done: Vec<bool> = vec![false; ids.len()];
@@ -255,11 +255,11 @@ impl Core {
             if open.is_empty() {
                 break;
             }
-            if round == ROUNDS {
+            if round == MOST_ATTEMPTS {
                 left.extend(open.into_iter().map(|id| (id, (Exclusion::Conflict, None))));
                 break;
             }
-            if !self.step_some(row, &open, &marks, &verb, &mut left).await? {
+            if !self.step_some(row, &open, &marks, &change, &mut left).await? {
                 return Ok(None);
             }
         }
@@ -273,12 +273,12 @@ impl Core {
         row: &Operation,
         open: &[TaskId],
         marks: &HashMap<TaskId, Marked>,
-        verb: &impl Fn(&Task, Option<&Was>) -> Result<Verb, Left>,
+        change: &impl Fn(&Task, Option<&Was>) -> Result<TaskChange, Left>,
         left: &mut HashMap<TaskId, Left>,
     ) -> Result<bool, StoreError> {
-        let mut wishes = Vec::with_capacity(open.len());
+        let mut requests = Vec::with_capacity(open.len());
         let mut tasks = Vec::with_capacity(open.len());
-        for (id, stored) in open.iter().zip(self.load_readable(open).await?) {
+        for (id, stored) in open.iter().zip(self.or_one_by_one(self.store.load(open).await, open).await?) {
             let stored = match stored {
                 Err(_) => {
                     left.insert(*id, (Exclusion::Damaged, None));
@@ -291,31 +291,22 @@ impl Core {
                 continue;
             };
             let was = marks.get(id).map(was).transpose()?;
-            match verb(&stored.task, was.as_ref()) {
+            match change(&stored.task, was.as_ref()) {
                 Err(why) => drop(left.insert(*id, why)),
-                Ok(verb) => {
+                Ok(change) => {
                     tasks.push(stored.task.clone());
-                    wishes.push(Wish { task: *id, verb, seen: Some(stored), remembered: false });
+                    requests.push(ChangeRequest::exact(stored, change));
                 }
             }
         }
-        let met = self.fulfil(wishes, Behind::Loop(Loop::Operations)).await?;
-        if met.iter().any(|met| matches!(met, Met::Paused)) {
+        let outcomes = self.apply_changes(requests, Behalf::Loop(Loop::Operations)).await?;
+        if outcomes.iter().any(|outcome| matches!(outcome, ChangeOutcome::Paused)) {
             return Ok(false);
         }
-        for (met, task) in met.iter().zip(&tasks) {
-            left.extend(left_by(met, task).map(|why| (task.id, why)));
+        for (outcome, task) in outcomes.iter().zip(&tasks) {
+            left.extend(left_by(outcome, task).map(|why| (task.id, why)));
         }
         Ok(true)
-    }
-
-    /// As they are; one that cannot be read is no reason to leave the others.
-    async fn load_readable(&self, ids: &[TaskId]) -> Result<Vec<Result<Option<Stored>, String>>, StoreError> {
-        match self.store.load(ids).await {
-            Ok(found) => Ok(found.into_iter().map(Ok).collect()),
-            Err(StoreError::Corrupt(_)) => self.load_one_by_one(ids).await,
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Shares {
         Ok(Share { shares: self.clone(), namespace: name, amount })
     }
 
-    /// What a namespace holds now.
+    /// Share that a namespace holds now.
     pub fn held_by(&self, namespace: &str) -> u64 {
         self.held.lock().get(namespace).copied().unwrap_or(0)
     }

@@ -1,4 +1,6 @@
-//! What a caller asks for, checked. A field whose behaviour is not built yet is refused by name, never ignored.
+//! Specifications of tasks and executions, and their checks. An unsupported field is refused by name, never ignored.
+//!
+//! Over 500 lines: specifications, their checks and the plan of a submission share private helpers.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,10 +27,12 @@ use crate::ids::Ids;
 pub struct Json(Arc<str>);
 
 impl Json {
+    /// Checks and keeps a JSON text.
     pub fn parse(text: &str) -> Result<Json, serde_json::Error> {
         serde_json::from_str::<&serde_json::value::RawValue>(text).map(|raw| Json(raw.get().into()))
     }
 
+    /// The text.
     pub fn text(&self) -> &Arc<str> {
         &self.0
     }
@@ -49,11 +53,14 @@ impl From<Box<serde_json::value::RawValue>> for Json {
 /// When something is to happen: after a while, or at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
+    /// After this span.
     After(Millis),
+    /// At this time.
     At(Timestamp),
 }
 
 impl Moment {
+    /// The time, counted from now.
     pub fn from(self, now: Timestamp) -> Timestamp {
         match self {
             Moment::After(span) => now + span,
@@ -65,65 +72,97 @@ impl Moment {
 /// One task as a caller asks for it. Only the kind is needed.
 #[derive(Clone, Debug, Default)]
 pub struct TaskSpec {
+    /// Key in the execution, by which others need it.
     pub key: Option<String>,
+    /// Name for people.
     pub name: Option<String>,
+    /// Kind, by which workers choose it.
     pub kind: String,
+    /// Queue; `None` means `default`.
     pub queue: Option<String>,
+    /// Priority; higher goes first.
     pub priority: i32,
+    /// Payload for the worker.
     pub payload: Option<Json>,
+    /// Executor.
     pub executor: ExecutorSpec,
+    /// Tasks that must end before.
     pub needs: Vec<Need>,
+    /// Retry policy.
     pub retry: Option<Arc<Policy>>,
+    /// Longest time without a sign of life.
     pub timeout: Option<Millis>,
+    /// Longest time of one attempt.
     pub attempt_deadline: Option<Millis>,
+    /// Time after which it expires.
     pub deadline: Option<Moment>,
+    /// Earliest start.
     pub start: Option<Moment>,
+    /// Dependency that may hold it.
     pub dependency: Option<String>,
+    /// Account that pays for it.
     pub account: Option<String>,
+    /// Credits per run.
     pub cost: Option<u32>,
+    /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Admission rules that it brings along, by name.
     pub rules: Vec<String>,
+    /// Key that only one open task may have.
     pub dedupe_key: Option<String>,
+    /// Id in another system.
     pub external_id: Option<String>,
+    /// Calls on its events.
     pub hooks: Option<Json>,
+    /// Trace context.
     pub traceparent: Option<String>,
+    /// Whether the cancelling of dead ends stops at this task.
     pub dead_end_barrier: bool,
-    /// What makes it a step of a workflow.
+    /// The workflow step, if it is one.
     pub step: Option<Step>,
-    /// When somebody first asked for it, where that was before now: it goes before what was asked for later.
+    /// Time of the first request if it was before now; it orders the queue.
     pub submitted_at: Option<Timestamp>,
     /// How much a hook is expected to count.
     pub expected: Option<u32>,
 }
 
 impl TaskSpec {
+    /// A task of this kind with default settings.
     pub fn new(kind: impl Into<String>) -> TaskSpec {
         TaskSpec { kind: kind.into(), ..TaskSpec::default() }
     }
 
+    /// Sets the payload.
     pub fn payload(mut self, payload: serde_json::Value) -> TaskSpec {
         self.payload = Some(payload.into());
         self
     }
 
+    /// Sets the retry policy.
     pub fn retry(mut self, policy: Policy) -> TaskSpec {
         self.retry = Some(Arc::new(policy));
         self
     }
 }
 
+/// Executor of a task with its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ExecutorSpec {
+    /// A worker that leases it.
     #[default]
     Worker,
+    /// An HTTP call of the server.
     Http(Json),
+    /// A call that starts work elsewhere; a callback ends it.
     Hook(Json),
+    /// A command on the server.
     Command(Json),
+    /// A timer: it ends when its time has come.
     Timer,
 }
 
 impl ExecutorSpec {
+    /// The executor without its settings.
     pub fn executor(&self) -> Executor {
         match self {
             ExecutorSpec::Worker => Executor::Worker,
@@ -147,20 +186,30 @@ impl ExecutorSpec {
 /// A task that must have ended before, by its key in the same request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
+    /// Key of the other task.
     pub task: String,
+    /// End that meets the need.
     pub when: When,
+    /// Consequence if it cannot be met any more.
     pub on_unmet: OnUnmet,
 }
 
+/// Settings of an execution.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionSpec {
+    /// Name for people.
     pub name: Option<String>,
+    /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// Id in another system.
     pub external_id: Option<String>,
+    /// Whether the first failure cancels all open tasks.
     pub fail_fast: bool,
+    /// Whether tasks whose children are all over are canceled.
     pub dead_end_cancel: bool,
     /// A name that was given away before.
     pub id: Option<ExecutionId>,
+    /// Origin of the execution.
     pub origin: Origin,
     /// Its place below the execution that all of it began with.
     pub below: Option<Below>,
@@ -180,15 +229,20 @@ impl ExecutionSpec {
 /// A request to create tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Submit {
+    /// The namespace.
     pub namespace: String,
+    /// The tasks.
     pub tasks: Vec<TaskSpec>,
+    /// The execution, if the tasks form one.
     pub execution: Option<ExecutionSpec>,
+    /// Idempotency key.
     pub idempotency: Option<Idempotency>,
-    /// Nothing is made where one of these finds a task: that is a conflict, and whoever asks looks again.
+    /// Conflicts if one of these finds a task; nothing is created then.
     pub unless: Vec<Filter>,
 }
 
 impl Submit {
+    /// A submission of one lone task.
     pub fn one(namespace: impl Into<String>, task: TaskSpec) -> Submit {
         Submit { namespace: namespace.into(), tasks: vec![task], ..Submit::default() }
     }
@@ -463,7 +517,7 @@ impl TaskSpec {
         self.step.is_some() && expression::is_template(settings.text())
     }
 
-    /// What stands for others is run by nobody.
+    /// A task that stands for an execution has the executor `flow`.
     fn executor(&self) -> Executor {
         match &self.step {
             Some(step) if step.stands_for_others() => Executor::Flow,
@@ -471,7 +525,7 @@ impl TaskSpec {
         }
     }
 
-    /// What was asked for before now is as old as that: its id too, so that lists by id are lists by submission.
+    /// Time of the submission, also in the id, so that lists by id are lists by submission.
     fn submitted(&self, now: Timestamp) -> Timestamp {
         self.submitted_at.unwrap_or(now).clamp(Timestamp(0), now)
     }
@@ -483,7 +537,7 @@ impl TaskSpec {
         }
     }
 
-    /// The rows of a task that stands alone and was asked for by nobody outside.
+    /// The rows of a lone task that the engine itself submits.
     pub(crate) fn lone(&self, namespace: &str, config: &EngineConfig, id: TaskId, now: Timestamp) -> NewTask {
         self.task(namespace, id, None, config, now)
     }
@@ -600,7 +654,7 @@ fn find_cycle(count: usize, edges: impl Iterator<Item = (usize, usize)>) -> Opti
     Some(cycle)
 }
 
-/// What is wrong with a priority.
+/// The fault of a priority, if it has one.
 pub(crate) fn priority_fault(priority: i32) -> Option<&'static str> {
     (!(-1_000..=1_000).contains(&priority)).then_some("must be between -1000 and 1000")
 }

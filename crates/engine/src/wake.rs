@@ -1,8 +1,10 @@
-//! Who waits for work, and who is told when there is some. Telling is an optimisation: whoever waits is also woken now and
-//! then to look for itself.
+//! Waiting workers, and who of them is notified of new work. Notifications are an optimisation: a waiting worker also polls now and
+//! then.
 //!
 //! Requests for the same work are of one sort, known by a fingerprint. An index leads from a lane to the sorts that want it, so that
 //! a commit looks at those alone, however many others wait and however many names they gave.
+//!
+//! Over 500 lines: the queue of waiting workers and its tests belong together.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
@@ -13,15 +15,15 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use comeback_core::{Executor, Lane, Timestamp};
-use comeback_store::ClaimRequest;
+use comeback_store::{ClaimRequest, Loop};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Those who wait for work.
+/// Workers that wait for work.
 #[derive(Default)]
 pub struct Wake {
     queue: Mutex<Queue>,
-    /// Random keys, so that nobody can choose names that meet.
+    /// Random keys, so that callers cannot choose names that collide.
     hashers: [RandomState; 2],
 }
 
@@ -45,7 +47,7 @@ struct Sort {
     wanted: Arc<Wanted>,
     /// By number, so that the first one waits longest.
     waiting: BTreeMap<u64, Arc<Waiter>>,
-    /// Those of them that can still be told of more.
+    /// Waiters that can take more notifications.
     open: BTreeSet<u64>,
     /// Its turn within its namespace.
     turn: u64,
@@ -95,7 +97,7 @@ struct Namespace {
     turns: BTreeMap<u64, u128>,
 }
 
-/// What a request wants, prepared once for as long as it waits.
+/// A claim request, prepared once for as long as it waits.
 pub struct Wanted {
     fingerprint: u128,
     namespace: Arc<str>,
@@ -109,7 +111,7 @@ pub struct Wanted {
     limit: u32,
 }
 
-/// What a key of the index is made of beside namespace and executor.
+/// Part of an index key beside namespace and executor.
 #[derive(Hash)]
 enum Part<'a> {
     Anything,
@@ -117,21 +119,15 @@ enum Part<'a> {
     Kind(&'a str),
 }
 
-/// When each loop must look next, as far as this instance knows.
+/// The alarms of the loops: when each of them must look next, as far as this instance knows.
 #[derive(Default)]
-pub struct Alarms {
-    pub retries: Alarm,
-    pub starts: Alarm,
-    pub leases: Alarm,
-    pub timeouts: Alarm,
-    pub deadlines: Alarm,
-    /// Has no time of its own: it is rung when there is something.
-    pub flow: Alarm,
-    pub schedules: Alarm,
-    pub operations: Alarm,
-    /// The same: rung when something happened that somebody outside may want to hear of.
-    pub tell: Alarm,
-    pub alerts: Alarm,
+pub struct Alarms([Alarm; Loop::ALL.len()]);
+
+impl Alarms {
+    /// The alarm of one loop.
+    pub fn of(&self, name: Loop) -> &Alarm {
+        &self.0[name as usize]
+    }
 }
 
 struct Waiter {
@@ -142,7 +138,7 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Tells it of as much as it can still take, and answers how much that was.
+    /// Notifies it of as much as it can take, and returns how much that was.
     fn tell(&self, count: u32) -> u32 {
         let before = self.told_of.load(Ordering::Relaxed);
         let taken = self.limit.saturating_sub(before).min(count);
@@ -172,8 +168,8 @@ impl Sort {
     }
 }
 
-/// A place in the queue of those who wait. Whoever leaves it with a word unheard passes the word on.
-pub struct Place {
+/// A slot in the queue of waiting workers. Dropping an unconsumed notification forwards it.
+pub struct WaitSlot {
     number: u64,
     wanted: Arc<Wanted>,
     waiter: Arc<Waiter>,
@@ -231,10 +227,10 @@ impl Wake {
     }
 
     /// Registers before looking, so that nothing that happens in between is missed.
-    pub fn wait_for(self: &Arc<Self>, wanted: &Arc<Wanted>) -> Place {
+    pub fn wait_for(self: &Arc<Self>, wanted: &Arc<Wanted>) -> WaitSlot {
         let waiter = Arc::new(Waiter { limit: wanted.limit, told_of: AtomicU32::new(0), notify: Notify::new() });
         let number = self.queue.lock().add(wanted, &waiter);
-        Place { number, wanted: wanted.clone(), waiter, wake: self.clone(), heard: false }
+        WaitSlot { number, wanted: wanted.clone(), waiter, wake: self.clone(), heard: false }
     }
 
     /// There are `count` tasks more in this lane: as many waiters are told as it takes to lease them, those first who wait longest.
@@ -310,7 +306,7 @@ impl Wake {
 /// Entries that a map may have room for, however few it holds.
 const KEPT_ROOM: usize = 4_096;
 
-/// Gives back the room of a map that was much larger than it is: a million names that waited once are not paid for ever after.
+/// Shrinks a map that was much larger than it is.
 fn give_back<K: Eq + std::hash::Hash, V>(map: &mut HashMap<K, V>) {
     if map.capacity() > KEPT_ROOM.max(map.len() * 8) {
         map.shrink_to(map.len() * 2);
@@ -385,7 +381,7 @@ impl Queue {
     }
 }
 
-impl Place {
+impl WaitSlot {
     /// Waits for the word, and leaves the queue with it: who wants to wait again takes a new place before looking.
     pub async fn told(mut self) {
         self.waiter.notify.notified().await;
@@ -402,7 +398,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
         let mut queue = self.wake.queue.lock();
         queue.remove(self.number, &self.wanted);
@@ -419,7 +415,7 @@ impl Drop for Place {
 /// An instant that loops sleep towards; an earlier one wakes them.
 pub struct Alarm {
     at: AtomicI64,
-    /// Nothing is due before this, as far as this instance knows.
+    /// The next due time that this instance knows.
     soonest: AtomicI64,
     changed: Notify,
 }
@@ -432,7 +428,7 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Something will be due then.
+    /// Sets the alarm if it is earlier.
     pub fn at(&self, at: Timestamp) {
         self.soonest.fetch_min(at.0, Ordering::AcqRel);
         if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
@@ -440,12 +436,12 @@ impl Alarm {
         }
     }
 
-    /// What was known is forgotten: whoever calls this is about to look up what is next.
+    /// Clears the alarm; the caller is about to query the next due time.
     pub fn clear(&self) {
         self.at.store(i64::MAX, Ordering::Release);
     }
 
-    /// What the store says is next. A word that comes in between may be lost: this only saves looking.
+    /// Sets the next due time that the store knows. An alarm in between may be lost: this only saves queries.
     pub fn found(&self, next: Option<Timestamp>) {
         self.soonest.store(next.map_or(i64::MAX, |at| at.0), Ordering::Release);
     }
@@ -490,19 +486,19 @@ mod tests {
     }
 
     impl Wake {
-        fn wait(self: &Arc<Self>, request: &ClaimRequest) -> Place {
+        fn wait(self: &Arc<Self>, request: &ClaimRequest) -> WaitSlot {
             self.wait_for(&self.prepare(request))
         }
     }
 
-    fn is_told(place: &Place) -> bool {
+    fn is_told(place: &WaitSlot) -> bool {
         place.waiter.told_of.load(Ordering::SeqCst) > 0
     }
 
     #[test]
     fn as_many_are_told_as_there_is_work_for() {
         let wake = Arc::new(Wake::default());
-        let places: Vec<Place> = (0..4).map(|_| wake.wait(&request("a", 2))).collect();
+        let places: Vec<WaitSlot> = (0..4).map(|_| wake.wait(&request("a", 2))).collect();
         let other = wake.wait(&request("b", 2));
         wake.work(&lane("a"), 3);
         assert_eq!(places.iter().map(is_told).collect::<Vec<_>>(), [true, true, false, false]);
@@ -513,7 +509,7 @@ mod tests {
     fn names_that_nobody_waits_for_any_more_take_no_room() {
         let wake = Arc::new(Wake::default());
         let kinds = |n: usize| (0..1_000).map(|i| format!("{n}-{i}")).collect();
-        let places: Vec<Place> =
+        let places: Vec<WaitSlot> =
             (0..50).map(|n| wake.wait(&ClaimRequest { kinds: kinds(n), ..request("a", 1) })).collect();
         assert!(wake.queue.lock().index.capacity() >= 50_000);
         drop(places);
@@ -524,7 +520,7 @@ mod tests {
     #[test]
     fn work_that_comes_one_by_one_is_told_to_one_after_the_other() {
         let wake = Arc::new(Wake::default());
-        let places: Vec<Place> = (0..4).map(|_| wake.wait(&request("a", 1))).collect();
+        let places: Vec<WaitSlot> = (0..4).map(|_| wake.wait(&request("a", 1))).collect();
         for _ in 0..3 {
             wake.work(&lane("a"), 1);
         }
@@ -579,7 +575,7 @@ mod tests {
     #[test]
     fn waiters_of_other_namespaces_and_kinds_are_not_looked_at() {
         let wake = Arc::new(Wake::default());
-        let red: Vec<Place> = (0..100).map(|n| wake.wait(&many_kinds("red", n))).collect();
+        let red: Vec<WaitSlot> = (0..100).map(|n| wake.wait(&many_kinds("red", n))).collect();
         let blue = wake.wait(&request("a", 1));
         let looked_at = || std::mem::take(&mut wake.queue.lock().looked_at);
         wake.work(&lane("a"), 1);
@@ -634,7 +630,7 @@ mod tests {
     #[test]
     fn a_namespace_with_very_many_names_looks_by_turns() {
         let wake = Arc::new(Wake::default());
-        let red: Vec<Place> = (0..100).map(|n| wake.wait(&many_kinds("red", n))).collect();
+        let red: Vec<WaitSlot> = (0..100).map(|n| wake.wait(&many_kinds("red", n))).collect();
         let blue = wake.wait(&request("a", 1));
         wake.look();
         let told = || red.iter().map(is_told).filter(|told| *told).count();

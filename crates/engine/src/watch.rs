@@ -1,4 +1,4 @@
-//! Telling of attempts: somebody outside may want to log them, or draw them.
+//! Watchers of attempts, for instance to log or draw them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ pub trait Watcher: Send + Sync {
     fn ended(&self, task: &Task, record: &Record);
 }
 
-/// Who is told; nobody, as a rule.
+/// The watcher, if there is one.
 #[derive(Clone, Default)]
 pub struct Watching(Option<Arc<dyn Watcher>>);
 
 impl Watching {
+    /// With this watcher.
     pub fn by(watcher: Arc<dyn Watcher>) -> Watching {
         Watching(Some(watcher))
     }

@@ -4,8 +4,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use comeback_core::workflow::Problems;
 use comeback_core::{Fault, Invalid, Quota, QuotaExceeded};
+use comeback_engine::CommandError;
 use comeback_engine::store::StoreError;
-use comeback_engine::{CommandError, ReportError};
 use serde_json::{Map, Value, json};
 
 /// One answer that is not a success. It is rendered last, when the id of the request is known.
@@ -309,18 +309,6 @@ impl From<StoreError> for Problem {
                 let cause = Some(format!("the store refused: {other}"));
                 Problem { cause, ..Problem::internal() }
             }
-        }
-    }
-}
-
-impl From<ReportError> for Problem {
-    fn from(error: ReportError) -> Self {
-        match error {
-            ReportError::LeaseLost => CommandError::LeaseLost.into(),
-            ReportError::TaskCanceled => CommandError::TaskCanceled.into(),
-            ReportError::Invalid(invalid) => invalid.into(),
-            ReportError::Conflict => CommandError::Conflict.into(),
-            ReportError::Damaged(what) => StoreError::Corrupt(what).into(),
         }
     }
 }

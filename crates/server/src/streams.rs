@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use comeback_core::{Quota, QuotaExceeded, Quotas};
 use comeback_engine::store::{FeedCursor, StoreError};
-use comeback_engine::{DependencyChange, Engine, Heard, Share, Shares};
+use comeback_engine::{DependencyChange, DependencyCursor, Engine, Share, Shares};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, broadcast, watch};
 
@@ -135,12 +135,12 @@ impl Streams {
     }
 
     /// Looks once for what became of the dependencies of every namespace that has a stream.
-    async fn look_at_dependencies(&self, heard: &mut BTreeMap<Arc<str>, (Heard, comeback_core::Timestamp)>) {
+    async fn look_at_dependencies(&self, heard: &mut BTreeMap<Arc<str>, (DependencyCursor, comeback_core::Timestamp)>) {
         let namespaces = self.namespaces();
         heard.retain(|namespace, _| namespaces.contains(namespace));
         for namespace in namespaces {
             let now = self.engine.now();
-            let (heard, since) = heard.entry(namespace.clone()).or_insert_with(|| (Heard::new(), now));
+            let (heard, since) = heard.entry(namespace.clone()).or_insert_with(|| (DependencyCursor::new(), now));
             let Ok(changes) = self.engine.changes_of_dependencies(&namespace, heard, *since).await else { continue };
             let hub = self.hub.lock();
             let Some(topic) = hub.namespaces.get(&namespace) else { continue };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Millis, PolicyLimits, Quotas, Timestamp};
-use comeback_engine::executors::{Ending, ExecutorOptions, Executors, Kinds, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors, Kinds, ShutdownHandle};
 use comeback_engine::secrets::Keyring;
 use comeback_engine::store::{Background, Loop, OpenWork, Overdue, Place, Store};
 use comeback_engine::{Available, Clock, Engine, EngineConfig, Limits, ScaledClock, SystemClock, VirtualClock};
@@ -131,7 +131,7 @@ async fn serve(
     let stopped = async move {
         interrupted.wait().await;
         log::line(&format!("stopping: waiting for running work (at most {} s)", grace.as_secs()));
-        closing.inspect(Ending::close);
+        closing.inspect(ShutdownHandle::close);
     };
     let served = comeback_server::serve(app, listener, stopped, serving).await;
     if let Some(ending) = ending {
@@ -172,7 +172,7 @@ fn start_executors(args: &ServeArgs, engine: &Engine, listener: &TcpListener) ->
     let handles = args.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let options = ExecutorOptions {
         handles,
-        reach: Reach { everywhere: args.allow_private_networks, networks },
+        reach: EgressPolicy { everywhere: args.allow_private_networks, networks },
         commands: args.allow_commands,
         pass_env: args.pass_env.clone(),
         ..ExecutorOptions::default()

@@ -132,10 +132,10 @@ async fn the_log_tells_of_retries_by_hand_and_of_stuck_work() {
         let found = lines.iter().find(|line| line["fields"]["message"] == message);
         found.unwrap_or_else(|| panic!("nobody said `{message}`: {log}")).clone()
     };
-    let asked = said("a manual retry was asked for");
+    let asked = said("manual retry requested");
     assert_eq!((&asked["fields"]["task"], &asked["fields"]["by"]), (&json!(id), &json!("ann")));
-    assert!(said("its scheduled retry is superseded")["fields"]["due"].is_string());
-    let stuck = said("stuck work was found");
+    assert!(said("scheduled retry superseded by manual retry")["fields"]["due"].is_string());
+    let stuck = said("recovered expired leases");
     assert_eq!((&stuck["level"], &stuck["fields"]["found"]), (&json!("WARN"), &json!(1)));
 }
 

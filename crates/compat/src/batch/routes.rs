@@ -11,7 +11,7 @@ use comeback_core::filter::{Filter, Pattern, Sort, StateTest, Test, TextField};
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, Failure, Invalid, Speaker, State as TaskState, TaskId, Trigger};
 use comeback_engine::store::{Count, ExecutionQuery, ListQuery, Listed};
-use comeback_engine::{CommandError, ReportEnd, Settle};
+use comeback_engine::{CommandError, CompleteCallback, ReportEnd};
 use comeback_server::route::{
     Caller, Doc, Line, Need, NothingIn, Param, Query, large, line, read_body, schema, task_id,
 };
@@ -296,8 +296,8 @@ async fn update(
     if counts {
         add(&app, &caller, count, fence).await?;
     }
-    let settle = Settle { namespace: caller.namespace.clone(), task: id, fence, end };
-    match app.engine.settle(settle).await {
+    let settle = CompleteCallback { namespace: caller.namespace.clone(), task: id, fence, end };
+    match app.engine.complete_callback(settle).await {
         Ok(_) => {}
         // Who says again what was said is right.
         Err(CommandError::LeaseLost) if is_so(&app, &caller, id, state).await? => {}

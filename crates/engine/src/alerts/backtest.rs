@@ -6,7 +6,7 @@ use comeback_core::alert::{Change, Count};
 use comeback_core::{Millis, Timestamp};
 
 use super::look::count;
-use super::{AlertSpec, Standing};
+use super::{AlertSpec, AlertState};
 use crate::subscriptions::follow::Tasks;
 use crate::{CommandError, Engine};
 
@@ -17,11 +17,14 @@ const MOST: u64 = 500_000;
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAGE: u32 = 1_000;
 
-/// What would have become of an alert.
+/// Result of a back-test of an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backtest {
+    /// Start of the period.
     pub from: Timestamp,
+    /// End of the period.
     pub to: Timestamp,
+    /// Times at which it would have fired or been resolved.
     pub changes: Vec<Change>,
     /// Events of the namespace, of all sorts, that were looked at.
     pub events: u64,
@@ -41,9 +44,9 @@ impl Engine {
         let now = core.clock.now();
         spec.check(now).or(())?;
         let from = now - within.min(LONGEST);
-        let mut standing = Standing { count: Count::from(from), ..Standing::default() };
+        let mut standing = AlertState { count: Count::from(from), ..AlertState::default() };
         let (mut place, mut tasks, began) = (None, Tasks::default(), Instant::now());
-        // What others have written is looked at too, and told to nobody.
+        // Events of other namespaces are read too and ignored.
         let mut looked = 0;
         let mut test = Backtest { from, to: now, changes: Vec::new(), events: 0, complete: true };
         let mut reached = from;

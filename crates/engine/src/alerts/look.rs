@@ -9,7 +9,7 @@ use comeback_store::{Applied, FeedEvent, Follower, Following, Loop, StoreError, 
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::{AlertSpec, Last, Standing, read};
+use super::{AlertSpec, AlertState, Last, read};
 use crate::Core;
 use crate::loops::Progress;
 use crate::schedules::text;
@@ -23,25 +23,25 @@ const WRITTEN_EVERY: Millis = Millis::from_secs(10);
 /// Subscriptions read at a time.
 const PAGE: u32 = 500;
 
-/// Whose count it is: a namespace and a name.
+/// Namespace and name of an alert.
 type Key = (String, String);
 
-/// What was counted and is not written yet, by the version of the row. It may be lost at any moment.
+/// Counts that are not written yet, by the version of the row. They may be lost at any moment.
 #[derive(Default)]
-pub(crate) struct Counted {
-    standings: Mutex<HashMap<Key, (u32, Standing)>>,
-    /// Whose alerts are looked at next.
+pub(crate) struct CountCache {
+    standings: Mutex<HashMap<Key, (u32, AlertState)>>,
+    /// Order of namespaces.
     turns: Turns,
 }
 
-impl Counted {
-    fn get(&self, row: &Follower) -> Option<Standing> {
+impl CountCache {
+    fn get(&self, row: &Follower) -> Option<AlertState> {
         let all = self.standings.lock();
         let found = all.get(&(row.namespace.clone(), row.name.clone()));
         found.filter(|(version, _)| *version == row.version).map(|(_, standing)| standing.clone())
     }
 
-    fn keep(&self, row: &Follower, standing: Standing) {
+    fn keep(&self, row: &Follower, standing: AlertState) {
         self.standings.lock().insert((row.namespace.clone(), row.name.clone()), (row.version, standing));
     }
 
@@ -54,20 +54,20 @@ impl Counted {
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
     let rows = turns::active(core, Following::Alerts).await?;
-    core.looked.keep(Following::Alerts, &rows);
-    core.counted.retain(&rows);
+    core.feed_positions.keep(Following::Alerts, &rows);
+    core.alert_counts.retain(&rows);
     // The store holds what a pause forbids; this spares the work.
-    if rows.is_empty() || crate::loops::is_paused(core, Loop::Alerts, now).await? {
+    if rows.is_empty() || core.is_paused(Loop::Alerts).await? {
         return Ok(Progress::default());
     }
     let (mut pages, mut tasks, mut progress) = (Pages::default(), Tasks::default(), Progress::default());
-    for row in core.counted.turns.in_turn(rows) {
+    for row in core.alert_counts.turns.in_turn(rows) {
         comeback_store::Running::turn();
         comeback_store::panic_point!("alert-look");
         if let Err(error) = look(core, &row, &mut pages, &mut tasks, &mut progress, now).await {
             match error {
                 StoreError::Corrupt(_) | StoreError::Refused(_) => {
-                    tracing::error!(alert = row.name, %error, "an alert cannot be looked at");
+                    tracing::error!(alert = row.name, %error, "cannot evaluate alert");
                 }
                 error => return Err(error),
             }
@@ -85,7 +85,7 @@ async fn look(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let (spec, stored) = read(row)?;
-    let mut standing = core.counted.get(row).unwrap_or(stored);
+    let mut standing = core.alert_counts.get(row).unwrap_or(stored);
     let place = standing.place();
     let feed = pages.after(core, place).await?;
     let mut changes = count(core, &row.namespace, &spec, &mut standing, feed.events(), tasks, now).await?;
@@ -100,7 +100,7 @@ async fn look(
     }
     let due = spec.due(&standing.count);
     if changes.is_empty() && due == row.due && now.since(row.updated_at) < WRITTEN_EVERY {
-        core.counted.keep(row, standing);
+        core.alert_counts.keep(row, standing);
         progress.moved += 1;
         return Ok(());
     }
@@ -123,8 +123,8 @@ async fn look(
         for change in changes {
             let (alert, hits, of) = (row.name.as_str(), change.hits, change.all);
             match change.what {
-                AlertEvent::Fired => tracing::warn!(alert, namespace = row.namespace, hits, of, "an alert fires"),
-                AlertEvent::Resolved => tracing::info!(alert, namespace = row.namespace, hits, of, "an alert is over"),
+                AlertEvent::Fired => tracing::warn!(alert, namespace = row.namespace, hits, of, "alert fired"),
+                AlertEvent::Resolved => tracing::info!(alert, namespace = row.namespace, hits, of, "alert resolved"),
             }
         }
     }
@@ -136,7 +136,7 @@ pub(super) async fn count(
     core: &Core,
     namespace: &str,
     spec: &AlertSpec,
-    standing: &mut Standing,
+    standing: &mut AlertState,
     events: &[FeedEvent],
     tasks: &mut Tasks,
     now: Timestamp,

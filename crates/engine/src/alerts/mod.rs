@@ -18,7 +18,7 @@ pub use backtest::Backtest;
 /// Subscriptions that one alert may name.
 const MOST_TOLD: usize = 20;
 
-/// What somebody asks for.
+/// An alert as a caller asks for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlertSpec {
     /// The events that there may be too many of.
@@ -26,16 +26,19 @@ pub struct AlertSpec {
     /// Of the tasks whose events are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// Threshold and window.
     #[serde(flatten)]
     pub watch: Watch,
-    /// What a share is of, beside those.
+    /// Further events that a share is computed of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Types>,
     /// Subscriptions by id; none stands for all that want to hear of alerts.
     #[serde(default)]
     pub tell: Vec<String>,
+    /// Whether it is switched off.
     #[serde(default)]
     pub paused: bool,
+    /// Note of its author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -43,10 +46,13 @@ pub struct AlertSpec {
 /// How far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct AlertState {
+    /// Position in the feed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// Counts of the current window.
     pub count: Count,
+    /// The last time that it fired or was resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Last>,
 }
@@ -54,9 +60,13 @@ pub struct Standing {
 /// The last that became of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Last {
+    /// Fired or resolved.
     pub what: AlertEvent,
+    /// Time of the change.
     pub at: Timestamp,
+    /// Events that counted.
     pub hits: u64,
+    /// Events that the share is computed of.
     pub all: u64,
 }
 
@@ -66,16 +76,23 @@ impl From<&Change> for Last {
     }
 }
 
+/// An alert with its state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertView {
+    /// Its name.
     pub name: String,
+    /// Its specification.
     pub spec: AlertSpec,
-    pub standing: Standing,
+    /// Its state.
+    pub standing: AlertState,
+    /// Time of its creation.
     pub created_at: Timestamp,
+    /// Time of its last change.
     pub updated_at: Timestamp,
 }
 
 impl AlertView {
+    /// Its state in one word.
     pub fn state(&self) -> &'static str {
         match (self.spec.paused, self.standing.count.firing_since) {
             (true, _) => "paused",
@@ -122,7 +139,7 @@ impl AlertSpec {
         self.filter.as_deref().map(|text| Filter::parse(text, now)).transpose()
     }
 
-    /// What an event is to it, before anybody asks about its task.
+    /// How an event counts, before its task is loaded.
     fn counts(&self, event: &Event) -> Option<Counts> {
         if !self.types.names(event).is_empty() {
             return Some(Counts::Hit);
@@ -144,13 +161,13 @@ impl AlertSpec {
     }
 }
 
-impl Standing {
+impl AlertState {
     fn place(&self) -> Option<FeedCursor> {
         self.cursor.as_deref().and_then(|text| text.parse().ok())
     }
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(AlertSpec, Standing), StoreError> {
+pub(crate) fn read(row: &Follower) -> Result<(AlertSpec, AlertState), StoreError> {
     let what = |error: serde_json::Error| StoreError::Corrupt(format!("the alert {}: {error}", row.name));
     Ok((serde_json::from_str(&row.body).map_err(what)?, serde_json::from_str(&row.standing).map_err(what)?))
 }

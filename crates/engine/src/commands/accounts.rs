@@ -10,6 +10,7 @@ use comeback_store::{Account, AccountChange, Closed};
 use crate::{CommandError, Core, Engine, Submit};
 
 impl Engine {
+    /// One account.
     pub async fn account(&self, namespace: &str, name: &str) -> Result<Account, CommandError> {
         self.core.store.account(namespace, name).await?.ok_or(CommandError::NotFound("account"))
     }
@@ -57,6 +58,7 @@ impl Engine {
         Ok(self.core.store.put_account(namespace, name, &change, Some(&entry), self.now()).await?)
     }
 
+    /// Deletes an account without reserved credits.
     pub async fn delete_account(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let entry = self.entry(Did::AccountDelete, name, act).within(namespace);
         match self.core.store.delete_account(namespace, name, Some(&entry)).await? {

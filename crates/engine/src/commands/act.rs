@@ -2,8 +2,8 @@
 
 use comeback_core::{Invalid, Millis, TaskId, Timestamp};
 
-use super::change::Deed;
-use crate::road::{Changed, Verb};
+use super::change::ActorRequest;
+use crate::pipeline::{Changed, TaskChange};
 use crate::{CommandError, Engine};
 
 /// The furthest a task may be moved away by hand.
@@ -11,19 +11,36 @@ const FURTHEST: Millis = Millis::from_days(3_660);
 
 impl Engine {
     /// Definitive: no new attempt, whatever was decided at the same moment (model I-11).
-    pub async fn cancel(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
-        let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Cancel(act), once).await
+    pub async fn cancel(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        request: impl Into<ActorRequest>,
+    ) -> Result<Changed, CommandError> {
+        let ActorRequest { act, once } = request.into();
+        self.change_by_hand(namespace, task, TaskChange::Cancel(act), once).await
     }
 
-    pub async fn pause(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
-        let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Pause(act), once).await
+    /// Pauses a task until it is resumed.
+    pub async fn pause(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        request: impl Into<ActorRequest>,
+    ) -> Result<Changed, CommandError> {
+        let ActorRequest { act, once } = request.into();
+        self.change_by_hand(namespace, task, TaskChange::Pause(act), once).await
     }
 
-    pub async fn resume(&self, namespace: &str, task: TaskId, deed: impl Into<Deed>) -> Result<Changed, CommandError> {
-        let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Resume(act), once).await
+    /// Resumes a paused task.
+    pub async fn resume(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        request: impl Into<ActorRequest>,
+    ) -> Result<Changed, CommandError> {
+        let ActorRequest { act, once } = request.into();
+        self.change_by_hand(namespace, task, TaskChange::Resume(act), once).await
     }
 
     /// Moves the due time by a span from now.
@@ -32,13 +49,13 @@ impl Engine {
         namespace: &str,
         task: TaskId,
         by: Millis,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<Changed, CommandError> {
         if by > FURTHEST {
             return Err(Invalid::one("delay", format!("may be {FURTHEST} at most")).into());
         }
-        let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Snooze { by, act }, once).await
+        let ActorRequest { act, once } = request.into();
+        self.change_by_hand(namespace, task, TaskChange::Snooze { by, act }, once).await
     }
 
     /// Moves the due time to an instant.
@@ -47,12 +64,12 @@ impl Engine {
         namespace: &str,
         task: TaskId,
         to: Timestamp,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<Changed, CommandError> {
         if to.since(self.now()) > FURTHEST {
             return Err(Invalid::one("at", format!("may be {FURTHEST} away at most")).into());
         }
-        let Deed { act, once } = deed.into();
-        self.change_by_hand(namespace, task, Verb::Reschedule { to, act }, once).await
+        let ActorRequest { act, once } = request.into();
+        self.change_by_hand(namespace, task, TaskChange::Reschedule { to, act }, once).await
     }
 }

@@ -6,11 +6,11 @@ use comeback_core::{Did, Quota, Timestamp};
 use comeback_store::{Applied, Follower, Following};
 use serde_json::Value;
 
-use crate::alerts::{AlertSpec, AlertView, Standing, read};
+use crate::alerts::{AlertSpec, AlertState, AlertView, read};
 use crate::schedules::text;
 use crate::{CommandError, Core, Engine};
 
-/// Somebody else may change the same row at the same moment; its loop does so whenever something is counted.
+/// Attempts if others change the same row at the same time; its loop does so with every count.
 const ROUNDS: u32 = 50;
 
 impl Engine {
@@ -31,7 +31,7 @@ impl Engine {
             let known = old.as_ref().and_then(|row| read(row).ok());
             let standing = match known {
                 Some((before, standing)) if before.counts_the_same(&spec) && !before.paused => standing,
-                _ => Standing {
+                _ => AlertState {
                     cursor: Some(core.store.feed_end().await?.to_string()),
                     count: Count::from(now),
                     last: known.and_then(|(_, standing)| standing.last),
@@ -57,6 +57,7 @@ impl Engine {
         Err(CommandError::Conflict)
     }
 
+    /// One alert.
     pub async fn alert(&self, namespace: &str, name: &str) -> Result<AlertView, CommandError> {
         self.core.may_be_named("alert", name)?;
         let found = self.core.store.follower(Following::Alerts, namespace, name).await?;
@@ -69,6 +70,7 @@ impl Engine {
         Ok(rows.iter().map(AlertView::of).collect::<Result<_, _>>()?)
     }
 
+    /// Deletes an alert.
     pub async fn delete_alert(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         self.core.may_be_named("alert", name)?;
         let entry = self.entry(Did::AlertDelete, name, act).within(namespace);

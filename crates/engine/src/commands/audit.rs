@@ -1,4 +1,4 @@
-//! What was done from outside: written with each act, and read here.
+//! The audit: written with each act, and read here.
 
 use comeback_core::transition::Act;
 use comeback_core::{Audit, Did};
@@ -6,16 +6,15 @@ use comeback_store::AuditQuery;
 
 use crate::{CommandError, Engine};
 
-/// Retries by hand are told in the log too: who asked, and that a retry which waited is superseded. Those of a bulk operation are told by
-/// the operation.
+/// Logs manual retries: the actor, and that a scheduled retry is superseded. The operation logs those of a bulk operation.
 pub(crate) fn log_retries(entries: &[Audit]) {
     let by_itself = |it: &&Audit| it.after.as_ref().is_none_or(|after| after["operation"].is_null());
     for it in entries.iter().filter(|it| it.did == Did::TaskRetry).filter(by_itself) {
         let (task, by, note) = (&it.subject, it.actor.as_deref(), it.note.as_deref());
-        tracing::info!(task, by, note, "a manual retry was asked for");
+        tracing::info!(task, by, note, "manual retry requested");
         let due = it.before.as_ref().and_then(|before| before["next_retry_at"].as_str());
         if let Some(due) = due {
-            tracing::info!(task, due, "its scheduled retry is superseded");
+            tracing::info!(task, due, "scheduled retry superseded by manual retry");
         }
     }
 }

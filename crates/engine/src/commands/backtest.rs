@@ -15,13 +15,14 @@ use crate::{CommandError, Core, Engine};
 
 /// Tasks that are played at most, and where nothing is said.
 pub const MOST_LIVES: u32 = 5_000;
+/// Tasks of a back-test if the caller gives no number.
 pub const USUAL_LIVES: u32 = 1_000;
 /// Rows of history that are read of one task: one that has more is left out, for its end is not among them.
 const ROWS: u32 = 500;
 /// How long it goes on, and how many verdicts it takes; what was played by then is told.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_VERDICTS: u64 = 300_000;
-/// How many go on at the same time, whoever asks: each takes a core.
+/// Back-tests at the same time: each takes a core.
 static PLACES: Semaphore = Semaphore::const_new(2);
 /// Lives that are in memory at a time.
 const PAGE: u32 = 100;
@@ -34,22 +35,26 @@ const QUARTER_MINUTE: Millis = Millis::from_secs(15);
 /// Which failures.
 #[derive(Clone, Debug)]
 pub struct Cohort {
+    /// Tasks to replay.
     pub filter: Filter,
     /// Of tasks that changed since.
     pub within: Millis,
+    /// Most tasks to replay.
     pub most: u32,
 }
 
 /// How it went, and of what.
 #[derive(Clone, Debug)]
-pub struct Tested {
+pub struct BacktestResult {
+    /// The result.
     pub test: Backtest,
+    /// Times between which the tasks ended.
     pub range: Range,
     /// Whether all failures were played that were asked for; those that changed last were otherwise.
     pub complete: bool,
 }
 
-/// What is left of time and verdicts.
+/// Time and decisions that are left.
 struct Stamina {
     began: Instant,
     verdicts: AtomicU64,
@@ -73,7 +78,7 @@ impl Engine {
         namespace: &str,
         cohort: &Cohort,
         policy: Option<Arc<Policy>>,
-    ) -> Result<Tested, CommandError> {
+    ) -> Result<BacktestResult, CommandError> {
         let _place = PLACES.acquire().await;
         let core = &self.core;
         let until = core.clock.now();
@@ -99,7 +104,7 @@ impl Engine {
             }
             let (terms, held) = (terms.clone(), stamina.clone());
             let play = move || {
-                // Whoever is not begun is left out rather than counted as unknown.
+                // Tasks that never started are left out rather than counted as unknown.
                 for life in lives.iter().take_while(|_| held.goes_on()) {
                     test.add(life, &terms, range, &|| held.takes_another());
                 }
@@ -117,7 +122,7 @@ impl Engine {
             }
         }
         test.finish();
-        Ok(Tested { test, range, complete: complete && stamina.goes_on() })
+        Ok(BacktestResult { test, range, complete: complete && stamina.goes_on() })
     }
 }
 
@@ -150,7 +155,7 @@ impl Core {
 }
 
 enum Read {
-    /// Nothing where nothing went wrong.
+    /// `None` if no run failed.
     Whole(Option<Life>),
     /// There is more of it than is read.
     Cut,

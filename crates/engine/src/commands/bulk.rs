@@ -7,52 +7,66 @@ use comeback_core::filter::Filter;
 use comeback_core::operation::{Action, Excluded, Exclusion, MOST_TASKS, OperationState, Plan, Standing, exclude};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, State, TaskId, Timestamp};
-use comeback_store::{Applied, Idempotency, Operation, Started, Stored, interactive};
+use comeback_store::{Applied, Idempotency, Loop, Operation, Started, Stored, interactive};
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::budgets::Budgets;
-use crate::operations::{refused, text, understood, verb};
+use crate::operations::{refused, task_change, text, understood};
 use crate::{CommandError, Engine};
 
 /// Tasks that are looked at in one go before anything is done.
 const LOOK: usize = 1_000;
-/// How often an operation is looked at again that somebody else moves on at the same moment.
+/// Attempts if another instance changes the operation at the same time.
 const ROUNDS: u32 = 50;
 
 /// Which tasks.
 #[derive(Clone, Debug)]
-pub enum Which {
+pub enum Selection {
     /// All that it finds at this moment.
     Filter(String),
+    /// These tasks.
     Ids(Vec<TaskId>),
 }
 
+/// A bulk operation as a caller asks for it.
 #[derive(Clone, Debug)]
 pub struct Bulk {
+    /// Action and its options.
     pub plan: Plan,
-    pub which: Which,
+    /// Selected tasks.
+    pub which: Selection,
+    /// Idempotency key.
     pub once: Option<Idempotency>,
 }
 
-/// What an operation would do.
+/// Preview of an operation.
 #[derive(Clone, Debug)]
 pub struct Preview {
+    /// Action and its options.
     pub plan: Plan,
+    /// Time of the preview.
     pub at: Timestamp,
+    /// Selected tasks.
     pub total: u32,
+    /// Tasks that would be changed.
     pub eligible: u32,
     /// The first of those.
     pub sample: Vec<TaskId>,
+    /// Tasks that would not be changed, by reason.
     pub excluded: Vec<Excluded>,
-    /// What it would reserve in accounts.
+    /// Credits that it would reserve.
     pub cost: u64,
 }
 
+/// A bulk operation with its state.
 #[derive(Clone, Debug)]
 pub struct OperationView {
+    /// The stored row.
     pub row: Operation,
+    /// Action and its options.
     pub plan: Plan,
+    /// Its state.
     pub standing: Standing,
 }
 
@@ -115,7 +129,7 @@ impl Engine {
         if plan.is_too_late(task, plan.due(place, row.total, now), now) {
             return Ok(Some((Exclusion::DeadlinePassed, None)));
         }
-        let change = match self.core.decide(&verb(plan, row, place), stored, &Budgets::default(), now) {
+        let change = match self.core.decide(&task_change(plan, row, place), stored, &Budgets::default(), now) {
             Err(rejection) => return Ok(Some(refused(&rejection, task))),
             Ok(change) => change,
         };
@@ -154,7 +168,7 @@ impl Engine {
             self.entry(Did::OperationStart, row.id.to_string(), &act).within(namespace).changed(None, Some(facts));
         let now = row.created_at;
         let started = self.core.store.start_operation(&row, &ids, bulk.once.as_ref(), Some(&entry), now).await?;
-        self.core.alarms.operations.at(now);
+        self.core.alarms.of(Loop::Operations).at(now);
         match started {
             Started::New => OperationView::of(row),
             Started::Repeated(first) => self.operation(namespace, first).await,
@@ -170,13 +184,13 @@ impl Engine {
         self.core.config.limits.check_act(&plan.act(Uuid::nil()))?;
         let now = self.now();
         let ids = match &bulk.which {
-            Which::Filter(text) => {
+            Selection::Filter(text) => {
                 let filter = Filter::parse(text, now).map_err(|fault| Invalid::one("filter", fault))?;
                 plan.filter = Some(text.clone());
                 let found = self.core.store.matching(namespace, &filter, now, MOST_TASKS + 1);
                 interactive(self.interactive(namespace), found).await?
             }
-            Which::Ids(ids) => {
+            Selection::Ids(ids) => {
                 let mut seen = HashSet::with_capacity(ids.len());
                 ids.iter().copied().filter(|id| seen.insert(*id)).collect()
             }
@@ -204,6 +218,7 @@ impl Engine {
         Ok((row, ids))
     }
 
+    /// One bulk operation.
     pub async fn operation(&self, namespace: &str, id: Uuid) -> Result<OperationView, CommandError> {
         let row = self.core.store.operation(namespace, id).await?.ok_or(CommandError::NotFound("operation"))?;
         OperationView::of(row)
@@ -220,7 +235,7 @@ impl Engine {
         rows.into_iter().map(OperationView::of).collect()
     }
 
-    /// What was not done stays undone. Once this returns, nothing of the operation happens anywhere.
+    /// Aborts an operation: the rest is not done. Once this returns, no instance works on it.
     pub async fn abort_operation(&self, namespace: &str, id: Uuid, act: &Act) -> Result<OperationView, CommandError> {
         let may = |state: OperationState| state == OperationState::Running;
         self.turn(namespace, id, (Did::OperationAbort, "aborted", act), may, OperationState::Aborted).await
@@ -254,7 +269,7 @@ impl Engine {
             let entry = self.entry(did, id.to_string(), act).within(namespace);
             let entry = entry.changed(Some(json!({"state": state})), Some(json!({"state": to})));
             if self.core.store.put_operation(&row, None, Some(&entry), now).await? == Applied::Done {
-                self.core.alarms.operations.at(now);
+                self.core.alarms.of(Loop::Operations).at(now);
                 return self.operation(namespace, id).await;
             }
         }
@@ -262,7 +277,7 @@ impl Engine {
     }
 }
 
-/// What accounts hold while an operation is tried out.
+/// Balances of accounts during a preview.
 #[derive(Default)]
 struct Funds {
     available: HashMap<String, i64>,

@@ -1,23 +1,25 @@
-//! One change of one task, whoever asks for it: together with what others ask for, or under a key and once.
+//! One change of one task: through the group commit, or once under an idempotency key.
 
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
-use comeback_store::{Idempotency, StoreError, Stored, Used};
+use comeback_store::{Behalf, Idempotency, StoreError, Stored, Used};
 use serde_json::Value;
 
-use crate::road::{Behind, Changed, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, Changed, TaskChange};
 use crate::{CommandError, Engine};
 
-/// What somebody does, and whether it may be done only once.
+/// Actor and note of a command, and its idempotency key.
 #[derive(Clone, Debug, Default)]
-pub struct Deed {
+pub struct ActorRequest {
+    /// Actor and note.
     pub act: Act,
+    /// Idempotency key, if the command must happen once.
     pub once: Option<Idempotency>,
 }
 
-impl From<Act> for Deed {
-    fn from(act: Act) -> Deed {
-        Deed { act, once: None }
+impl From<Act> for ActorRequest {
+    fn from(act: Act) -> ActorRequest {
+        ActorRequest { act, once: None }
     }
 }
 
@@ -30,34 +32,39 @@ pub struct DoneBefore {
 
 impl Engine {
     /// One change of one task of a namespace, through the group commit.
-    pub(crate) async fn change_one(&self, namespace: &str, task: TaskId, verb: Verb) -> Result<Changed, CommandError> {
+    pub(crate) async fn change_one(
+        &self,
+        namespace: &str,
+        task: TaskId,
+        change: TaskChange,
+    ) -> Result<Changed, CommandError> {
         let seen = self.find(namespace, task).await?;
-        self.change_seen(seen, verb).await
+        self.change_seen(seen, change).await
     }
 
-    /// The same for what somebody does from outside, once if it came under a key.
+    /// As `change_one` for a command from outside, once if it has a key.
     pub(crate) async fn change_by_hand(
         &self,
         namespace: &str,
         task: TaskId,
-        verb: Verb,
+        change: TaskChange,
         once: Option<Idempotency>,
     ) -> Result<Changed, CommandError> {
-        if let Some(act) = verb.act() {
+        if let Some(act) = change.act() {
             self.core.config.limits.check_act(act)?;
         }
         match once {
-            None => self.change_one(namespace, task, verb).await,
-            Some(key) => self.change_once(namespace, task, verb, &key).await,
+            None => self.change_one(namespace, task, change).await,
+            Some(key) => self.change_once(namespace, task, change, &key).await,
         }
     }
 
-    /// Who comes again under the same key is answered with what the first one left, and changes nothing.
+    /// A repeated request under the same key changes nothing and gets the task as it is.
     async fn change_once(
         &self,
         namespace: &str,
         task: TaskId,
-        verb: Verb,
+        change: TaskChange,
         key: &Idempotency,
     ) -> Result<Changed, CommandError> {
         self.check_key(key)?;
@@ -65,15 +72,15 @@ impl Engine {
             return self.as_it_is(namespace, task).await;
         }
         let seen = self.find(namespace, task).await?;
-        let wish = Wish { task, verb, seen: Some(seen), remembered: true };
-        let met = self.core.fulfil(vec![wish], Behind::Key(namespace, key)).await?;
-        match met.into_iter().next().unwrap_or(Met::Stale) {
-            Met::Used(Used::ForThis) => self.as_it_is(namespace, task).await,
+        let requests = vec![ChangeRequest::cached(seen, change)];
+        let outcomes = self.core.apply_changes(requests, Behalf::Key(namespace, key)).await?;
+        match outcomes.into_iter().next().unwrap_or(ChangeOutcome::Stale) {
+            ChangeOutcome::Used(Used::ForThis) => self.as_it_is(namespace, task).await,
             // The first one may have come between our look at the key and our look at the task.
-            Met::Rejected(_) | Met::Stale if self.is_done(namespace, key).await? => {
+            ChangeOutcome::Rejected(_) | ChangeOutcome::Stale if self.is_done(namespace, key).await? => {
                 self.as_it_is(namespace, task).await
             }
-            met => answered(met),
+            outcome => outcome.into(),
         }
     }
 
@@ -81,7 +88,7 @@ impl Engine {
         Ok(Changed::of(&self.find(namespace, task).await?.task, None))
     }
 
-    /// Whether this was done under its key before.
+    /// Whether a request with this key was done before.
     pub async fn is_done(&self, namespace: &str, key: &Idempotency) -> Result<bool, CommandError> {
         match self.core.store.used(namespace, key).await? {
             None => Ok(false),
@@ -98,12 +105,13 @@ impl Engine {
         Ok(Some(DoneBefore { answer: self.core.store.kept_answer(namespace, key).await? }))
     }
 
-    /// Remembers that something outside of tasks was done under a key.
+    /// Stores the key of an act outside of tasks.
     pub async fn remember_done(&self, namespace: &str, key: &Idempotency) -> Result<(), CommandError> {
         self.core.store.apply_once(namespace, key, None, self.now()).await?;
         Ok(())
     }
 
+    /// Checks the length of an idempotency key.
     pub fn check_key(&self, key: &Idempotency) -> Result<(), CommandError> {
         let mut faults = comeback_core::Invalid::default();
         self.core.config.limits.check_name("idempotency_key", &key.key, &mut faults);
@@ -115,22 +123,8 @@ impl Engine {
         seen.filter(|stored| stored.task.lane.namespace == namespace).ok_or(CommandError::NotFound("task"))
     }
 
-    pub(crate) async fn change_seen(&self, seen: Stored, verb: Verb) -> Result<Changed, CommandError> {
-        let wishes = vec![Wish { task: seen.task.id, verb, seen: Some(seen), remembered: true }];
-        let met = self.combiners.wishes.ask(wishes).await??;
-        answered(met.into_iter().next().unwrap_or(Met::Stale))
-    }
-}
-
-fn answered(met: Met) -> Result<Changed, CommandError> {
-    match met {
-        Met::Changed(changed) => Ok(changed),
-        Met::Rejected(rejection) => Err(rejection.into()),
-        Met::NotFound => Err(CommandError::NotFound("task")),
-        Met::KeyTaken => Err(CommandError::KeyTaken),
-        Met::Used(_) => Err(CommandError::IdempotencyMismatch),
-        Met::Unfunded(short) => Err(short.into()),
-        Met::Stale | Met::Paused => Err(CommandError::Conflict),
-        Met::Damaged(what) => Err(StoreError::Corrupt(what).into()),
+    pub(crate) async fn change_seen(&self, seen: Stored, change: TaskChange) -> Result<Changed, CommandError> {
+        let outcomes = self.combiners.changes.ask(vec![ChangeRequest::cached(seen, change)]).await??;
+        outcomes.into_iter().next().unwrap_or(ChangeOutcome::Stale).into()
     }
 }

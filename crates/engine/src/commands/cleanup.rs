@@ -1,4 +1,4 @@
-//! Cleanup by hand: what ended long ago is forgotten when somebody asks for it, whatever the retention of the server is.
+//! Manual cleanup: deletes old tasks on request, whatever the retention of the server is.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,18 @@ use serde_json::json;
 use crate::loops::BATCH;
 use crate::{CommandError, Engine, Query};
 
-/// What is younger may still be asked about by a key (`Idempotency-Key` is kept for as long).
+/// Younger tasks are kept, since a request may come again under its key (`Idempotency-Key` is kept for as long).
 pub const YOUNGEST: Millis = Millis::from_days(1);
 
-/// One request forgets no longer than this; who asks again goes on.
+/// Longest time of one request; the next one goes on.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a cleanup came to.
+/// Result of a cleanup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cleanup {
     /// Everything that ended before this.
     pub before: Timestamp,
+    /// Deleted tasks.
     pub tasks: u64,
     /// Whether there is more to forget.
     pub more: bool,

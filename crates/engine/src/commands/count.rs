@@ -1,4 +1,4 @@
-//! Count: somebody at work on a hook's task tells how far they have come. It is a sign of life too.
+//! Count: progress of a hook's task. It is a sign of life too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ impl Engine {
 }
 
 impl Core {
-    /// What was told at the same moment is stored together: all of it, or nothing, and then nobody is told otherwise.
+    /// Stores the progress of one batch together: all of it or nothing.
     pub(crate) async fn count_batch(&self, batch: &[Count]) -> Vec<Result<bool, StoreError>> {
         let mut by_task: BTreeMap<TaskId, Count> = BTreeMap::new();
         for count in batch {

@@ -5,10 +5,10 @@ use comeback_core::dependency::{Change, Maintenance, Settings, stopped};
 use comeback_core::filter::{Filter, Sort, StateTest, Term, Test};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis, Task, Timestamp};
-use comeback_store::{Dependency, ListQuery, Stored};
+use comeback_store::{Behalf, Dependency, ListQuery, Stored};
 
-use crate::guards;
-use crate::road::{Behind, Verb, Wish};
+use crate::dependencies;
+use crate::pipeline::{ChangeRequest, TaskChange};
 use crate::{CommandError, Engine};
 
 /// In one namespace.
@@ -19,27 +19,30 @@ const PAGE: u32 = 500;
 /// How often a change by hand is tried again that others were faster with.
 const TRIES: usize = 32;
 
-/// What a person or a program does to a dependency.
+/// Operator override of a dependency.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Turn {
-    /// Nothing starts any more; for so long, or until it is closed.
+pub enum DependencyCommand {
+    /// Opens the breaker for this long, or until it is closed: no task starts.
     Open { lasts: Option<Millis> },
     /// Everything may start; for so long whatever happens.
     Close { lasts: Option<Millis> },
     /// It is known to be well again: those who wait follow in waves.
     Healthy,
-    /// Nothing starts between two instants.
+    /// No task starts between two instants.
     Maintenance { from: Timestamp, to: Timestamp },
 }
 
 /// A dependency, and what runs of it.
 #[derive(Clone, Debug)]
 pub struct DependencyView {
+    /// The stored row.
     pub dependency: Dependency,
+    /// Running tasks under it.
     pub running: u64,
 }
 
 impl Engine {
+    /// One dependency.
     pub async fn dependency(&self, namespace: &str, name: &str) -> Result<DependencyView, CommandError> {
         let found = self.core.store.dependency(namespace, name).await?;
         let found = self.as_it_is_now(found.ok_or(CommandError::NotFound("dependency"))?);
@@ -87,7 +90,7 @@ impl Engine {
         limits.check_name("name", name, &mut faults);
         faults.or(())?;
         limits.check_act(act)?;
-        // Its rule first: without the dependency it holds nobody, and no dependency is ever without its rule.
+        // Its rule first: without the dependency it holds no task, and no dependency is ever without its rule.
         self.check_room(namespace, name).await?;
         self.core.store.put_rule(namespace, &Rule::guarding(name), None, self.now()).await?;
         self.core.settle_rules().await?;
@@ -117,6 +120,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Deletes a dependency.
     pub async fn delete_dependency(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let entry = self.entry(Did::DependencyDelete, name, act).within(namespace);
         if !self.core.store.delete_dependency(namespace, name, Some(&entry)).await? {
@@ -128,11 +132,11 @@ impl Engine {
     }
 
     /// Turns it by hand. That always wins over what it would do by itself.
-    pub async fn turn_dependency(
+    pub async fn override_dependency(
         &self,
         namespace: &str,
         name: &str,
-        turn: &Turn,
+        command: &DependencyCommand,
         act: &Act,
     ) -> Result<DependencyView, CommandError> {
         self.core.config.limits.check_act(act)?;
@@ -141,16 +145,16 @@ impl Engine {
             let known = self.core.store.dependency(namespace, name).await?;
             let before = known.ok_or(CommandError::NotFound("dependency"))?;
             let mut it = before.clone();
-            let did = turned(&mut it, turn, act, now)?;
+            let did = apply_command(&mut it, command, act, now)?;
             let entry = self.entry(did, name, act).within(namespace).changed(None, Some(it.facts()));
-            let stopped = match turn {
-                Turn::Maintenance { from, to } => stopped(&before.standing.maintenance, *from, *to, now),
+            let stopped = match command {
+                DependencyCommand::Maintenance { from, to } => stopped(&before.standing.maintenance, *from, *to, now),
                 _ => None,
             };
             if self.core.store.announce(&it, stopped, Some(&entry), now).await? {
                 self.core.told_of(&before.standing, &it);
-                if matches!(turn, Turn::Close { .. } | Turn::Healthy) {
-                    self.let_go(namespace, name, act).await?;
+                if matches!(command, DependencyCommand::Close { .. } | DependencyCommand::Healthy) {
+                    self.clear_holds(namespace, name, act).await?;
                 }
                 return self.dependency(namespace, name).await;
             }
@@ -158,20 +162,19 @@ impl Engine {
         Err(CommandError::Conflict)
     }
 
-    /// Retries that were held to a time come at their own again.
-    async fn let_go(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
+    /// Clears the holds of its retries: they come at their own time again.
+    async fn clear_holds(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let filter = Filter { terms: vec![Term { negated: false, test: Test::State(vec![StateTest::Held]) }] };
         let mut query = ListQuery { filter, sort: Sort::Submitted, limit: PAGE, after: None, now: self.now() };
         loop {
             let page = self.core.store.list(namespace, &query).await?;
             let by_it = |task: &Task| {
                 let held = task.hold.as_ref().is_some_and(|hold| hold.reason.ends_with(&format!(" {name}")));
-                held && guards::names(&task.lane).any(|it| it.1 == name)
+                held && dependencies::names(&task.lane).any(|it| it.1 == name)
             };
             let held = page.items.into_iter().map(|it| it.stored).filter(|it| by_it(&it.task));
-            let wish =
-                |it: Stored| Wish { task: it.task.id, verb: Verb::LetGo(act.clone()), seen: None, remembered: false };
-            self.core.fulfil(held.map(wish).collect(), Behind::Caller).await?;
+            let clear = |it: Stored| ChangeRequest::of(it.task.id, TaskChange::ClearHold(act.clone()));
+            self.core.apply_changes(held.map(clear).collect(), Behalf::Caller).await?;
             let Some(next) = page.next else { return Ok(()) };
             query.after = Some(next);
         }
@@ -179,31 +182,36 @@ impl Engine {
 
     /// How often this process brought each change about.
     pub fn dependency_changes(&self) -> Vec<(Change, u64)> {
-        self.core.guards.changes()
+        self.core.dependencies.changes()
     }
 }
 
-fn turned(it: &mut Dependency, turn: &Turn, act: &Act, now: Timestamp) -> Result<Did, CommandError> {
+fn apply_command(
+    it: &mut Dependency,
+    command: &DependencyCommand,
+    act: &Act,
+    now: Timestamp,
+) -> Result<Did, CommandError> {
     let words = |usual: &str| match (&act.by, &act.note) {
         (_, Some(note)) => note.clone(),
         (Some(by), None) => format!("{usual} by {by}"),
         (None, None) => usual.to_owned(),
     };
     let (settings, standing) = (&it.settings, &mut it.standing);
-    Ok(match turn {
-        Turn::Open { lasts } => {
+    Ok(match command {
+        DependencyCommand::Open { lasts } => {
             standing.open_by_hand(lasts.map(|span| now + span), &words("opened"), now);
             Did::DependencyOpen
         }
-        Turn::Close { lasts } => {
+        DependencyCommand::Close { lasts } => {
             standing.close_by_hand(lasts.map(|span| now + span), &words("closed"), now);
             Did::DependencyClose
         }
-        Turn::Healthy => {
+        DependencyCommand::Healthy => {
             standing.healthy(settings, &words("said to be well"), now);
             Did::DependencyHealthy
         }
-        Turn::Maintenance { from, to } => {
+        DependencyCommand::Maintenance { from, to } => {
             let mut faults = Invalid::default();
             if to <= from {
                 faults.push("to", "must be after from");

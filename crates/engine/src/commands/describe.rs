@@ -11,11 +11,12 @@ use serde_json::json;
 use crate::spec::priority_fault;
 use crate::{CommandError, Engine};
 
-/// What is said of a task otherwise than before.
+/// New descriptive fields of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Describe {
-    /// Those that are named get this value, or are taken away; the others stay.
+    /// Labels to set, or to remove if `None`; the others stay.
     pub labels: BTreeMap<String, Option<String>>,
+    /// New priority.
     pub priority: Option<i16>,
     /// From its next failure on, or from its next retry where it is over. When it is due next stays as it is, and so do its timeout and
     /// its deadline.
@@ -23,6 +24,7 @@ pub struct Describe {
 }
 
 impl Describe {
+    /// Whether it changes no field.
     pub fn is_nothing(&self) -> bool {
         *self == Describe::default()
     }

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use crate::flow::above::{Above, Over};
 use crate::flow::{Start, Started};
-use crate::road::open_graph;
-use crate::{CommandError, Core, Deed, Engine, Query};
+use crate::pipeline::open_graph;
+use crate::{ActorRequest, CommandError, Core, Engine, Query};
 
 impl Engine {
     /// E6: everything in it that is open is canceled.
@@ -20,9 +20,9 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        cancel_execution(&self.core, namespace, id, deed.into(), Some(Did::ExecutionCancel)).await
+        cancel_execution(&self.core, namespace, id, request.into(), Some(Did::ExecutionCancel)).await
     }
 
     /// E5: nothing of it is leased or promoted until it is resumed; what runs may end.
@@ -30,29 +30,30 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, deed.into(), Did::ExecutionPause, Execution::pause).await
+        self.set_execution_paused(namespace, id, request.into(), Did::ExecutionPause, Execution::pause).await
     }
 
+    /// Resumes a paused execution.
     pub async fn resume_execution(
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        self.set_execution_paused(namespace, id, deed.into(), Did::ExecutionResume, Execution::resume).await
+        self.set_execution_paused(namespace, id, request.into(), Did::ExecutionResume, Execution::resume).await
     }
 
     async fn set_execution_paused(
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: Deed,
+        request: ActorRequest,
         did: Did,
         change: Pausing,
     ) -> Result<ExecutionState, CommandError> {
-        self.core.change_execution(namespace, id, &deed, Some(did), Change::Paused(change)).await
+        self.core.change_execution(namespace, id, &request, Some(did), Change::Paused(change)).await
     }
 
     /// E7: every task that failed is tried again, and what was given up because of them goes on. Results are kept.
@@ -60,10 +61,10 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<ExecutionState, CommandError> {
-        let deed = deed.into();
-        self.core.change_execution(namespace, id, &deed, Some(Did::ExecutionRetry), Change::Retry).await
+        let request = request.into();
+        self.core.change_execution(namespace, id, &request, Some(Did::ExecutionRetry), Change::Retry).await
     }
 
     /// A new execution of the same version of the same workflow, with the same input. What stood for one that is over stands for the
@@ -72,9 +73,9 @@ impl Engine {
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: impl Into<Deed>,
+        request: impl Into<ActorRequest>,
     ) -> Result<Started, CommandError> {
-        let Deed { act, once } = deed.into();
+        let ActorRequest { act, once } = request.into();
         self.core.config.limits.check_act(&act)?;
         let view = self.core.store.execution(namespace, id).await?.ok_or(CommandError::NotFound("execution"))?;
         if let Some(started) = self.core.begin_in_place(namespace, id, &act, once.as_ref()).await? {
@@ -127,20 +128,20 @@ impl Engine {
     }
 }
 
-/// E6, on behalf of whoever. It is written down where somebody acts from outside.
+/// E6, for a caller or for the engine. Audited if a caller asks for it.
 pub(crate) async fn cancel_execution(
     core: &Core,
     namespace: &str,
     id: ExecutionId,
-    deed: Deed,
+    request: ActorRequest,
     did: Option<Did>,
 ) -> Result<ExecutionState, CommandError> {
-    core.change_execution(namespace, id, &deed, did, Change::Cancel).await
+    core.change_execution(namespace, id, &request, did, Change::Cancel).await
 }
 
 type Pausing = fn(&Execution, Timestamp) -> Result<Execution, ExecutionRejection>;
 
-/// What is to happen to an execution as a whole.
+/// A change of a whole execution.
 #[derive(Clone, Copy)]
 pub(crate) enum Change {
     Cancel,
@@ -154,22 +155,22 @@ impl Core {
         &self,
         namespace: &str,
         id: ExecutionId,
-        deed: &Deed,
+        request: &ActorRequest,
         did: Option<Did>,
         change: Change,
     ) -> Result<ExecutionState, CommandError> {
-        self.config.limits.check_act(&deed.act)?;
+        self.config.limits.check_act(&request.act)?;
         let started = Instant::now();
-        let mut rounds = 0;
+        let mut attempts = 0;
         // Its tasks end one after the other; between two of them there is room.
-        while self.goes_on(rounds, started).await {
-            rounds += 1;
+        while self.should_retry(attempts, started).await {
+            attempts += 1;
             let graph = self.store.graph(id, None).await?;
             let Some(graph) = graph.filter(|graph| &*graph.execution.namespace == namespace) else {
                 return Err(CommandError::NotFound("execution"));
             };
             let as_it_is = graph.execution.state;
-            if let Some(key) = &deed.once
+            if let Some(key) = &request.once
                 && let Some(used) = self.store.used(namespace, key).await?
             {
                 return as_used(used, as_it_is);
@@ -177,21 +178,21 @@ impl Core {
             let now = self.clock.now();
             let (mut working, _) = open_graph(graph);
             let before = audit::execution_facts(working.execution());
-            let more = self.changed(&mut working, change, &deed.act, now).await?;
+            let more = self.changed(&mut working, change, &request.act, now).await?;
             let (state, after) = (working.execution().state, audit::execution_facts(working.execution()));
             let mut commit: Commit = working.into_commit();
             commit.join(more);
             commit.audit.extend(did.map(|did| {
-                let entry = Audit::new(self.ids.act(now), now, did, id.to_string(), &deed.act).within(namespace);
+                let entry = Audit::new(self.ids.act(now), now, did, id.to_string(), &request.act).within(namespace);
                 entry.changed(Some(before), Some(after))
             }));
             let calls = self.calls_of(&commit, now).await?.unwrap_or_else(|| Submission::in_namespace(namespace));
-            let behalf = deed.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
+            let behalf = request.once.as_ref().map_or(Behalf::Caller, |key| Behalf::Key(namespace, key));
             let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
             match self.tallies.asked(Query::Apply, applied).await? {
                 Applied::Done => {
-                    self.tell(&commit);
-                    self.tell_submitted(std::slice::from_ref(&calls));
+                    self.notify_committed(&commit);
+                    self.notify_submitted(std::slice::from_ref(&calls));
                     self.registered_meanwhile(&commit).await;
                     return Ok(state);
                 }

@@ -14,6 +14,7 @@ const RUNS: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
+    /// The future attempts of a task.
     pub async fn forecast(&self, namespace: &str, id: TaskId, at_most: usize) -> Result<Forecast, CommandError> {
         let view = self.task(namespace, id).await?;
         let records = self.core.store.history(Subject::Task(id), 0, RUNS).await?;

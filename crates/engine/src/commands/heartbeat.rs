@@ -6,11 +6,14 @@ use comeback_store::{Beat, BeatAnswer};
 use super::lease::LeaseRef;
 use crate::{CommandError, Engine, Json, Limits, Query};
 
+/// Extends a lease.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
+    /// The lease.
     pub lease: LeaseRef,
     /// The lease then ends this long from now.
     pub extend: Millis,
+    /// Progress to store with it.
     pub progress: Option<Json>,
 }
 

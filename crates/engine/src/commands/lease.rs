@@ -6,26 +6,32 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comeback_core::{Executor, Invalid, Millis, NamePatterns, TaskId, Timestamp};
-use comeback_store::{ClaimRequest, Claimed, StoreError};
+use comeback_store::{ClaimRequest, Claimed, Loop, StoreError};
 use tokio::time::Instant;
 
 use super::BULK;
 use crate::{CommandError, Core, Engine, Query};
 
-/// How often somebody who waits is asked whether to keep waiting.
+/// Poll interval of a waiting request.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The right to run a task once: its number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRef {
+    /// The task.
     pub task: TaskId,
+    /// Number of the lease.
     pub number: u32,
 }
 
+/// A request of a worker for tasks.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
+    /// The namespace.
     pub namespace: String,
+    /// Name of the worker.
     pub worker: String,
+    /// Queues that it serves.
     pub queues: Vec<String>,
     /// From all queues of the namespace, whatever `queues` says: for executors of the server itself.
     pub any_queue: bool,
@@ -35,14 +41,18 @@ pub struct LeaseRequest {
     pub kinds: Vec<String>,
     /// Beside `kinds`: patterns of kinds that an API key is limited to.
     pub only_kinds: Option<Arc<NamePatterns>>,
+    /// Executor of the tasks.
     pub executor: Executor,
+    /// Most tasks.
     pub limit: u32,
+    /// Length of the leases.
     pub lease: Millis,
     /// How long to wait, in real time, when there is nothing.
     pub wait: Duration,
 }
 
 impl LeaseRequest {
+    /// A request for ten tasks of any kind from the default queue.
     pub fn new(namespace: impl Into<String>, worker: impl Into<String>) -> LeaseRequest {
         LeaseRequest {
             namespace: namespace.into(),
@@ -63,22 +73,37 @@ impl LeaseRequest {
 /// A task that was leased.
 #[derive(Clone, Debug)]
 pub struct Leased {
+    /// The lease.
     pub lease: LeaseRef,
+    /// The namespace.
     pub namespace: String,
+    /// End of the lease.
     pub expires_at: Option<Timestamp>,
+    /// Kind of the task.
     pub kind: String,
+    /// Queue of the task.
     pub queue: String,
+    /// Key of the task in its execution.
     pub key: Option<String>,
+    /// Name of the task.
     pub name: Option<String>,
     /// JSON text.
     pub payload: Option<Arc<str>>,
+    /// Labels of the task.
     pub labels: BTreeMap<String, String>,
+    /// Settings of the executor.
     pub executor: Option<String>,
+    /// Trace context of the submission.
     pub traceparent: Option<String>,
+    /// Retries scheduled in this cycle.
     pub attempt: u32,
+    /// Number of this attempt, from 1.
     pub attempt_number: u32,
+    /// The run.
     pub run: u32,
+    /// The cycle.
     pub cycle: u32,
+    /// Whether an attempt failed before.
     pub is_retry: bool,
     /// How long the run may be silent.
     pub timeout: Option<Millis>,
@@ -144,12 +169,12 @@ impl Engine {
             // In the queue first, then look: what comes in between is not missed.
             let place = core.wake.wait_for(&wanted);
             let claimed = self.claim(&claim).await?;
-            if claim.limit as usize == claimed.len() && core.alarms.retries.may_be_due(core.clock.now()) {
+            if claim.limit as usize == claimed.len() && core.alarms.of(Loop::Retries).may_be_due(core.clock.now()) {
                 // There may be more than one could take.
                 core.wake.look_in(&claim.namespace);
             }
             if !claimed.is_empty() || wait.is_zero() {
-                return self.dress(claimed).await;
+                return self.render_steps(claimed).await;
             }
             let look_again = Instant::now() + place.look_again();
             let told = place.told();
@@ -176,7 +201,7 @@ impl Engine {
         }
     }
 
-    /// For whoever answers in place of the engine: what could not be asked of it is refused there too.
+    /// Checks a request as `lease` does, for callers that answer it themselves.
     pub fn check_lease(&self, request: &LeaseRequest) -> Result<(), CommandError> {
         self.core.check_lease(request)?;
         Ok(())
@@ -185,7 +210,7 @@ impl Engine {
     async fn claim(&self, claim: &ClaimRequest) -> Result<Vec<Claimed>, CommandError> {
         let now = self.core.clock.now();
         self.core.asked_at.store(now.0, Ordering::Relaxed);
-        let claim = ClaimRequest { due: self.core.alarms.retries.may_be_due(now), ..claim.clone() };
+        let claim = ClaimRequest { due: self.core.alarms.of(Loop::Retries).may_be_due(now), ..claim.clone() };
         let answer = if claim.limit as usize >= BULK {
             self.core.claim_batch(std::slice::from_ref(&claim)).await.pop().ok_or(CommandError::ShuttingDown)?
         } else {

@@ -7,20 +7,21 @@ use serde_json::json;
 
 use crate::{CommandError, Engine};
 
-/// What a pause would delay.
+/// Preview of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
+    /// The loop.
     pub name: Loop,
-    /// What is due before the pause is over.
+    /// Tasks that are due before the pause ends.
     pub delayed: u64,
     /// Of those, the ones that are then past their own deadline.
     pub past_deadline: u64,
-    /// Nothing where somebody has to resume it.
+    /// `None` if it must be resumed by hand.
     pub until: Option<Timestamp>,
 }
 
 impl Engine {
-    /// What a pause of this length would delay if it began now.
+    /// Preview of a pause of this length that starts now.
     pub async fn preview_pause(&self, name: Loop, span: Option<Millis>) -> Result<Preview, CommandError> {
         let until = span.map(|span| self.now() + span);
         let due = self.core.store.due_before(until.unwrap_or(Timestamp::MAX)).await?;
@@ -38,7 +39,7 @@ impl Engine {
         Ok(Preview { name, delayed, past_deadline, until })
     }
 
-    /// For a span, or until somebody resumes it. Once this returns, nothing of that loop happens anywhere (R-I16).
+    /// Pauses a loop for a span or until it is resumed. Once this returns, no instance runs it (R-I16).
     pub async fn pause_loop(&self, name: Loop, span: Option<Millis>, act: Act) -> Result<Pause, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let now = self.now();
@@ -50,6 +51,7 @@ impl Engine {
         Ok(pause)
     }
 
+    /// Resumes a paused loop.
     pub async fn resume_loop(&self, name: Loop, act: Act) -> Result<(), CommandError> {
         self.core.config.limits.check_act(&act)?;
         let entry = self.entry(Did::LoopResume, name.word(), &act);
@@ -58,10 +60,11 @@ impl Engine {
             self.core.wake.everybody();
             self.core.store.notify();
         }
-        self.core.ring(name);
+        self.core.wake_loop(name);
         Ok(())
     }
 
+    /// The loops that are paused.
     pub async fn paused_loops(&self) -> Result<Vec<(Loop, Pause)>, CommandError> {
         let now = self.now();
         let pauses = self.core.store.pauses().await?;

@@ -1,4 +1,4 @@
-//! What callers can ask for: one verb, one file.
+//! Commands of callers, one file each.
 
 pub mod accounts;
 pub mod act;
@@ -6,6 +6,7 @@ pub mod alert;
 pub mod audit;
 pub mod backtest;
 pub mod bulk;
+pub mod callback;
 pub mod change;
 pub mod cleanup;
 pub mod count;
@@ -21,7 +22,6 @@ pub mod retry;
 pub mod rules;
 pub mod schedule;
 pub mod secret;
-pub mod settle;
 pub mod stats;
 pub mod stuck;
 pub mod submit;
@@ -30,26 +30,26 @@ pub mod why;
 
 use std::sync::Arc;
 
-use comeback_store::{ClaimRequest, Claimed, Count, StoreError, Submission, Submitted};
+use comeback_store::{Behalf, ClaimRequest, Claimed, Count, StoreError, Submission, Submitted};
 
 use crate::Core;
 use crate::combine::Combiner;
-use crate::road::{Behind, Met, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest};
 
-/// Questions that are gathered before they go to the store.
+/// Group commit: requests that are gathered before they go to the store.
 pub(crate) struct Combiners {
     pub submits: Combiner<Submission, Result<Submitted, StoreError>>,
     pub claims: Combiner<ClaimRequest, Result<Vec<Claimed>, StoreError>>,
-    pub wishes: Combiner<Vec<Wish>, Result<Vec<Met>, StoreError>>,
+    pub changes: Combiner<Vec<ChangeRequest>, Result<Vec<ChangeOutcome>, StoreError>>,
     pub counts: Combiner<Count, Result<bool, StoreError>>,
 }
 
-/// A question with this many parts is worth a commit of its own.
+/// A request with this many parts gets a commit of its own.
 pub(crate) const BULK: usize = 100;
 
 impl Combiners {
     pub fn start(core: &Arc<Core>) -> Combiners {
-        let (submits, claims, wishes, counts) = (core.clone(), core.clone(), core.clone(), core.clone());
+        let (submits, claims, changes, counts) = (core.clone(), core.clone(), core.clone(), core.clone());
         let (lanes, background) = (core.config.report_lanes, &core.config.background);
         Combiners {
             submits: Combiner::start(background, "submits", 1, 500, move |batch| {
@@ -60,9 +60,9 @@ impl Combiners {
                 let core = claims.clone();
                 async move { core.claim_batch(&batch).await }
             }),
-            wishes: Combiner::start(background, "reports", lanes, 500, move |batch| {
-                let core = wishes.clone();
-                async move { core.fulfil_batch(batch).await }
+            changes: Combiner::start(background, "reports", lanes, 500, move |batch| {
+                let core = changes.clone();
+                async move { core.apply_batch(batch).await }
             }),
             counts: Combiner::start(background, "counts", 1, 500, move |batch| {
                 let core = counts.clone();
@@ -74,15 +74,15 @@ impl Combiners {
 
 impl Combiners {
     pub async fn close(self) {
-        let Combiners { submits, claims, wishes, counts } = self;
-        tokio::join!(submits.close(), claims.close(), wishes.close(), counts.close());
+        let Combiners { submits, claims, changes, counts } = self;
+        tokio::join!(submits.close(), claims.close(), changes.close(), counts.close());
     }
 }
 
 impl Core {
-    async fn fulfil_batch(&self, batch: Vec<Vec<Wish>>) -> Vec<Result<Vec<Met>, StoreError>> {
+    async fn apply_batch(&self, batch: Vec<Vec<ChangeRequest>>) -> Vec<Result<Vec<ChangeOutcome>, StoreError>> {
         let sizes: Vec<usize> = batch.iter().map(Vec::len).collect();
-        match self.fulfil(batch.into_iter().flatten().collect(), Behind::Caller).await {
+        match self.apply_changes(batch.into_iter().flatten().collect(), Behalf::Caller).await {
             Err(error) => sizes.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 let mut answers = answers.into_iter();

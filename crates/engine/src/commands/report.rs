@@ -1,102 +1,82 @@
 //! Report: a worker says how its runs ended. The report is the input of the decision; the worker decides nothing.
 
 use comeback_core::transition;
-use comeback_core::{
-    AttemptOutcome, Failure, Invalid, Millis, Outcome, Reason, Record, Rejection, Speaker, State, TaskId, Timestamp,
-};
+use comeback_core::{AttemptOutcome, Failure, Millis, Outcome, Record, Rejection, Speaker, State, TaskId};
+use comeback_store::Behalf;
 
 use super::BULK;
 use super::lease::LeaseRef;
 use crate::limits::is_cut;
-use crate::road::{Behind, Changed, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, Changed, TaskChange};
 use crate::{CommandError, Engine, Json};
 
+/// The end of a run, reported under its lease.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// The lease of the run.
     pub lease: LeaseRef,
+    /// How the run ended.
     pub end: ReportEnd,
 }
 
+/// How a reported run ended.
 #[derive(Clone, Debug)]
 pub enum ReportEnd {
+    /// It succeeded, perhaps with a result.
     Succeeded { result: Option<Json> },
+    /// It failed; the policy decides about a retry.
     Failed(Failure),
+    /// It wants to run again after a delay, without costing an attempt.
     Snoozed { delay: Millis },
+    /// The worker returns it unfinished.
     Released,
-}
-
-/// What became of a run that was reported.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reported {
-    pub task: TaskId,
-    pub state: State,
-    pub attempt: u32,
-    pub next_retry_at: Option<Timestamp>,
-    pub reason: Option<Reason>,
-    /// The same report was taken before; this is its answer again.
-    pub repeated: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ReportError {
-    #[error("the lease is no longer held")]
-    LeaseLost,
-    #[error("the task was canceled")]
-    TaskCanceled,
-    #[error("{0}")]
-    Invalid(Invalid),
-    /// It was changed again and again while we looked; nothing was written.
-    #[error("the task was changed by somebody else at the same moment")]
-    Conflict,
-    /// What the database holds about it contradicts itself; nothing was written.
-    #[error("the database holds what it should not: {0}")]
-    Damaged(String),
 }
 
 impl Engine {
     /// Each report is answered for itself, in order.
-    pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, CommandError> {
+    pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<Changed, CommandError>>, CommandError> {
         let core = &self.core;
-        let mut answers: Vec<Option<Result<Reported, ReportError>>> = Vec::with_capacity(reports.len());
-        let mut wishes = Vec::with_capacity(reports.len());
+        let mut answers: Vec<Option<Result<Changed, CommandError>>> = Vec::with_capacity(reports.len());
+        let mut requests = Vec::with_capacity(reports.len());
         for report in &reports {
             match core.config.limits.check_end(&report.end) {
-                Err(fault) => answers.push(Some(Err(ReportError::Invalid(fault)))),
+                Err(fault) => answers.push(Some(Err(fault.into()))),
                 Ok(end) => {
                     answers.push(None);
-                    let seen = core.cache.take(report.lease.task, report.lease.number);
-                    wishes.push(Wish {
-                        task: report.lease.task,
-                        verb: Verb::End(Outcome { speaker: Speaker::Lease(report.lease.number), end }),
-                        remembered: seen.is_some(),
-                        seen,
+                    let LeaseRef { task, number } = report.lease;
+                    let change = TaskChange::End(Outcome { speaker: Speaker::Lease(number), end });
+                    requests.push(match core.cache.take(task, number) {
+                        Some(stored) => ChangeRequest::cached(stored, change),
+                        None => ChangeRequest::of(task, change),
                     });
                 }
             }
         }
-        let met = if wishes.len() >= BULK {
-            core.fulfil(wishes, Behind::Caller).await?
+        let outcomes = if requests.len() >= BULK {
+            core.apply_changes(requests, Behalf::Caller).await?
         } else {
-            self.combiners.wishes.ask(wishes).await??
+            self.combiners.changes.ask(requests).await??
         };
-        let mut met = met.into_iter();
+        let mut outcomes = outcomes.into_iter();
         let mut lost: Vec<usize> = Vec::new();
         for (index, answer) in answers.iter_mut().enumerate().filter(|(_, answer)| answer.is_none()) {
-            match met.next().unwrap_or(Met::Stale) {
-                Met::Changed(changed) => *answer = Some(Ok(changed.into())),
-                Met::Rejected(Rejection::TaskCanceled) => {
+            *answer = match outcomes.next().unwrap_or(ChangeOutcome::Stale) {
+                ChangeOutcome::Rejected(Rejection::TaskCanceled) => {
                     self.note_late_result(&reports[index]).await;
-                    *answer = Some(Err(ReportError::TaskCanceled));
+                    Some(Err(CommandError::TaskCanceled))
                 }
-                Met::Rejected(_) | Met::NotFound => lost.push(index),
-                Met::Damaged(what) => *answer = Some(Err(ReportError::Damaged(what))),
-                Met::Stale | Met::KeyTaken | Met::Paused | Met::Used(_) | Met::Unfunded(_) => {
-                    *answer = Some(Err(ReportError::Conflict));
+                ChangeOutcome::Rejected(_) | ChangeOutcome::NotFound => {
+                    lost.push(index);
+                    None
                 }
-            }
+                ChangeOutcome::KeyTaken | ChangeOutcome::Used(_) | ChangeOutcome::Unfunded(_) => {
+                    Some(Err(CommandError::Conflict))
+                }
+                outcome => Some(outcome.into()),
+            };
         }
         self.answer_again(&reports, &lost, &mut answers).await?;
-        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(ReportError::LeaseLost))).collect())
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or(Err(CommandError::LeaseLost))).collect())
     }
 
     /// R-I5: the same report again gets the same answer, as long as the task is remembered; another one is lost.
@@ -104,7 +84,7 @@ impl Engine {
         &self,
         reports: &[Report],
         lost: &[usize],
-        answers: &mut [Option<Result<Reported, ReportError>>],
+        answers: &mut [Option<Result<Changed, CommandError>>],
     ) -> Result<(), CommandError> {
         if lost.is_empty() {
             return Ok(());
@@ -116,7 +96,7 @@ impl Engine {
             let same = record.filter(|record| is_same_end(&reports[*index].end, record));
             answers[*index] = Some(match same {
                 Some(record) => Ok(reported_before(&record)),
-                None => Err(ReportError::LeaseLost),
+                None => Err(CommandError::LeaseLost),
             });
         }
         Ok(())
@@ -139,19 +119,6 @@ impl Engine {
     }
 }
 
-impl From<Changed> for Reported {
-    fn from(changed: Changed) -> Self {
-        Reported {
-            task: changed.task,
-            state: changed.state,
-            attempt: changed.attempt,
-            next_retry_at: changed.next_retry_at,
-            reason: changed.reason,
-            repeated: false,
-        }
-    }
-}
-
 fn is_same_end(end: &ReportEnd, record: &Record) -> bool {
     use AttemptOutcome::*;
     match (end, record.outcome) {
@@ -165,7 +132,8 @@ fn is_same_end(end: &ReportEnd, record: &Record) -> bool {
     }
 }
 
-fn reported_before(record: &Record) -> Reported {
+/// The answer that the first report of this end got.
+fn reported_before(record: &Record) -> Changed {
     let decision = record.decision.as_ref();
     let state = match record.outcome {
         Some(AttemptOutcome::Succeeded) => State::Succeeded,
@@ -177,10 +145,11 @@ fn reported_before(record: &Record) -> Reported {
             _ => State::RetryPending,
         },
     };
-    Reported {
+    Changed {
         task: TaskId(record.subject),
         state,
         attempt: record.attempt,
+        run: record.run,
         next_retry_at: decision.and_then(|decision| decision.next_retry_at),
         reason: decision.map(|decision| decision.reason),
         repeated: true,

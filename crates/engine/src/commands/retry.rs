@@ -6,32 +6,38 @@ use comeback_core::{Invalid, State, TaskId};
 use comeback_store::ListQuery;
 use serde_json::Value;
 
-use super::change::Deed;
-use crate::road::{Changed, Edit, Verb};
+use super::change::ActorRequest;
+use crate::pipeline::{Changed, Edit, TaskChange};
 use crate::{CommandError, Engine, Json};
 
+/// A manual retry as a caller asks for it.
 #[derive(Clone, Debug, Default)]
 pub struct ManualRetry {
     /// Goes on counting where the last cycle stopped.
     pub keep_counters: bool,
-    /// What the payload should say otherwise (RFC 7396). The old one is kept.
+    /// Merge patch for the payload (RFC 7396). The old version is kept.
     pub payload_patch: Option<Json>,
-    pub deed: Deed,
+    /// Actor, note and idempotency key.
+    pub request: ActorRequest,
 }
 
+/// Result of a manual retry.
 #[derive(Clone, Debug)]
 pub struct Retried {
+    /// The task after the retry.
     pub changed: Changed,
     /// How many tasks of its queue are offered before it, itself included; nothing when that is too many to count.
     pub queue_position: Option<u64>,
-    /// What became of the payload, where it was edited.
+    /// The edited payload, if it was edited.
     pub edited: Option<Edited>,
 }
 
 /// A new version of a payload.
 #[derive(Clone, Debug)]
 pub struct Edited {
+    /// Version of the new payload.
     pub version: u32,
+    /// Differences to the old payload.
     pub differences: Vec<Difference>,
 }
 
@@ -41,13 +47,13 @@ const LAST_POSITION: u32 = 500;
 impl Engine {
     /// Supersedes an automatic retry that is scheduled, by compare-and-set: of two at the same moment one wins.
     pub async fn retry(&self, namespace: &str, task: TaskId, retry: ManualRetry) -> Result<Retried, CommandError> {
-        let Deed { act, once } = retry.deed;
+        let ActorRequest { act, once } = retry.request;
         let (edit, edited) = match &retry.payload_patch {
             None => (None, None),
             Some(patch) => self.edit(namespace, task, patch).await?.unzip(),
         };
-        let verb = Verb::Retry { keep_counters: retry.keep_counters, at: None, edit, act };
-        let changed = self.change_by_hand(namespace, task, verb, once).await?;
+        let change = TaskChange::Retry { keep_counters: retry.keep_counters, at: None, edit, act };
+        let changed = self.change_by_hand(namespace, task, change, once).await?;
         // The retry is stored: an answer without a place in the queue is better than none.
         let queue_position = self.queue_position(namespace, &changed).await.unwrap_or_default();
         Ok(Retried { changed, queue_position, edited })
@@ -81,7 +87,7 @@ impl Engine {
         loop {
             let view = self.task(namespace, task).await?;
             let old = self.core.store.old_payloads(task).await?;
-            // Somebody may edit it between the two looks.
+            // It may be edited between the two queries.
             if old.len() as u64 + 1 == u64::from(view.payload_version) {
                 return Ok((old, view.body.payload));
             }
@@ -92,11 +98,12 @@ impl Engine {
         if changed.state != State::Pending {
             return Ok(None);
         }
+        let queue = self.find(namespace, changed.task).await?.task.lane.queue.clone();
         let filter = comeback_core::filter::Filter::default()
             .and(comeback_core::filter::Test::State(vec![comeback_core::filter::StateTest::Is(State::Pending)]))
             .and(comeback_core::filter::Test::Text {
                 field: comeback_core::filter::TextField::Queue,
-                any: vec![comeback_core::filter::Pattern { text: changed.lane.queue.clone(), prefix: false }],
+                any: vec![comeback_core::filter::Pattern { text: queue, prefix: false }],
             });
         let query = ListQuery {
             filter,

@@ -5,16 +5,18 @@ use comeback_core::transition::Act;
 use comeback_core::{Audit, Did, Invalid, Lane, Quota, QuotaExceeded, State, Task, Timestamp, dependency};
 use serde_json::json;
 
-use crate::guards;
+use crate::dependencies;
 use crate::{CommandError, Core, Engine};
 
-/// The first letter of rules that tasks bring along. Nobody else may use it.
+/// The first letter of opt-in rules. Callers may not use it.
 pub const CARRIED: char = '~';
 
-/// What a rule allows and what of that is taken, by the values it is kept per.
+/// A rule, its limits and their use, per value of its key.
 #[derive(Clone, Debug)]
 pub struct RuleView {
+    /// The rule.
     pub rule: Rule,
+    /// Use of its limits, per value of its key.
     pub used: Vec<(admission::Key, admission::Used)>,
 }
 
@@ -32,6 +34,7 @@ impl Engine {
         Ok(own.map(view).collect())
     }
 
+    /// One rule with its use.
     pub async fn rule(&self, namespace: &str, name: &str) -> Result<RuleView, CommandError> {
         let found = self.rules(namespace).await?.into_iter().find(|view| view.rule.name == name);
         found.ok_or(CommandError::NotFound("rule"))
@@ -95,7 +98,7 @@ impl Engine {
         Ok(has_room(false) && has_room(true))
     }
 
-    /// Those that were brought along by tasks of which none is open any more. One that is opened again later is not under them.
+    /// Deletes opt-in rules without open tasks. A task that is reopened later is not under them.
     async fn forget_carried_rules(&self, namespace: &str) -> Result<(), CommandError> {
         self.core.settle_rules().await?;
         let known = self.core.store.rules(namespace).await?;
@@ -106,6 +109,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Deletes a rule.
     pub async fn delete_rule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         // No database need be asked for what can be no name.
         let mut faults = Invalid::default();
@@ -140,7 +144,7 @@ impl Engine {
         Ok(changed)
     }
 
-    /// What runs under the rules of a namespace at this moment.
+    /// Running tasks under the rules of a namespace.
     pub async fn admission(&self, namespace: &str) -> Result<Admission, CommandError> {
         let rules = self.core.store.rules(namespace).await?;
         let mut admission = Admission::new(&rules);
@@ -189,9 +193,10 @@ impl Engine {
     }
 }
 
-/// Who keeps a task from starting.
+/// A rule or dependency that keeps a task from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldBy {
+    /// The reason in words.
     pub words: String,
     /// Where it is known.
     pub until: Option<Timestamp>,
@@ -205,7 +210,7 @@ pub fn may_be_held(task: &Task) -> bool {
 /// Whether it waits for its own time, and its dependency may not let it start then.
 fn will_be_held(task: &Task) -> bool {
     let waits = task.state == State::RetryPending && task.hold.is_none() && !task.execution_paused;
-    waits && guards::names(&task.lane).next().is_some()
+    waits && dependencies::names(&task.lane).next().is_some()
 }
 
 impl Core {
@@ -222,7 +227,7 @@ impl Core {
         self.store.notify();
     }
 
-    /// Somebody of this lane no longer runs, or has less to do: those who wait under the same rules are told.
+    /// A task of this lane has ended: wakes the workers that wait under the same rules.
     pub(crate) fn freed(&self, lane: &Lane) {
         let lanes = self.store.freed_by(lane);
         if lanes.is_empty() {

@@ -6,13 +6,13 @@ use comeback_core::schedule::Calendar;
 use comeback_core::transition::Act;
 use comeback_core::workflow::WorkflowState;
 use comeback_core::{Audit, Did, Invalid, Timestamp};
-use comeback_store::{Applied, FiredBy, Firing, Follower, Following, StoreError};
+use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Loop, StoreError};
 use serde_json::Value;
 
-use crate::schedules::{Run, ScheduleSpec, ScheduleView, Standing, Starts, read, text};
+use crate::schedules::{Run, ScheduleSpec, ScheduleState, ScheduleView, Starts, read, text};
 use crate::{CommandError, Core, Engine};
 
-/// Somebody else may change the same schedule at the same moment; its loop does so at every instant.
+/// Attempts if others change the same schedule at the same time; its loop does so at every instant.
 const ROUNDS: u32 = 20;
 
 const PAGE: u32 = 500;
@@ -30,7 +30,7 @@ impl Engine {
         core.config.limits.check_act(act)?;
         let now = core.clock.now();
         let (spec, calendar) = core.checked(namespace, name, spec, now).await?;
-        let standing = Standing { settled: now, ..Standing::default() };
+        let standing = ScheduleState { settled: now, ..ScheduleState::default() };
         let row = Follower {
             sort: Following::Schedules,
             namespace: namespace.to_owned(),
@@ -74,14 +74,14 @@ impl Engine {
         Err(CommandError::Conflict)
     }
 
-    /// Its instants pass without it until somebody resumes it.
+    /// Pauses a schedule: its instants pass until it is resumed.
     pub async fn pause_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let paused = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: true, note: act.note.clone(), ..spec });
         self.change_schedule(namespace, name, (Did::SchedulePause, &act), paused).await
     }
 
-    /// What passed in the meantime is not made up for.
+    /// Resumes a schedule; missed instants are not caught up.
     pub async fn resume_schedule(&self, namespace: &str, name: &str, act: Act) -> Result<ScheduleView, CommandError> {
         self.core.config.limits.check_act(&act)?;
         let resumed = |old: Option<_>| old.map(|spec| ScheduleSpec { paused: false, note: act.note.clone(), ..spec });
@@ -100,20 +100,21 @@ impl Engine {
             }
             let now = core.clock.now();
             let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Manual };
-            let shot = core.shot(namespace, &spec, &firing, None, now).await?;
-            let standing = Standing { last_manual_run: Some(shot.run.clone()), ..standing };
+            let prepared = core.prepare_run(namespace, &spec, &firing, None, now).await?;
+            let standing = ScheduleState { last_manual_run: Some(prepared.run.clone()), ..standing };
             let row = Follower { standing: text(&standing), ..row };
             let entry = self.entry(Did::ScheduleTrigger, name, act).within(namespace);
-            let run = serde_json::to_value(&shot.run).unwrap_or_default();
+            let run = serde_json::to_value(&prepared.run).unwrap_or_default();
             let entry = entry.changed(None, Some(run.clone())).answered(run);
-            if core.store.put_follower(&row, Some(&shot.start), None, Some(&entry), now).await? == Applied::Done {
-                core.tell_fired(&shot.start);
-                return Ok(shot.run);
+            if core.store.put_follower(&row, Some(&prepared.start), None, Some(&entry), now).await? == Applied::Done {
+                core.tell_fired(&prepared.start);
+                return Ok(prepared.run);
             }
         }
         Err(CommandError::Conflict)
     }
 
+    /// One schedule.
     pub async fn schedule(&self, namespace: &str, name: &str) -> Result<ScheduleView, CommandError> {
         let row = self.core.row(namespace, name).await?;
         self.core.shown(&row, self.now()).await
@@ -129,13 +130,13 @@ impl Engine {
                     let state = workflows.state(&self.core, namespace, &view.spec.starts).await?;
                     views.push(view.following(state));
                 }
-                Err(error) => tracing::error!(schedule = row.name, %error, "a schedule cannot be read"),
+                Err(error) => tracing::error!(schedule = row.name, %error, "cannot decode schedule"),
             }
         }
         Ok(views)
     }
 
-    /// When schedules fire until then, so many at most; the earliest first within each. The second answer: whether these are all.
+    /// Instants of schedules until then, up to a limit, in order per schedule. The flag tells whether these are all.
     pub async fn firings_until(
         &self,
         namespace: &str,
@@ -169,6 +170,7 @@ impl Engine {
         }
     }
 
+    /// Deletes a schedule.
     pub async fn delete_schedule(&self, namespace: &str, name: &str, act: &Act) -> Result<(), CommandError> {
         let entry = self.entry(Did::ScheduleDelete, name, act).within(namespace);
         match self.core.store.delete_follower(Following::Schedules, namespace, name, Some(&entry)).await? {
@@ -189,7 +191,7 @@ impl Engine {
             let row = core.row(namespace, name).await?;
             let now = core.clock.now();
             let before = facts(&row);
-            // One that cannot be read can be put anew.
+            // A schedule that cannot be decoded can be replaced.
             let (old, mut standing) = read(&row).ok().unzip();
             let wanted = change(old.clone()).ok_or_else(|| unreadable(format!("`{name}` cannot be read")))?;
             let (spec, calendar) = match &old {
@@ -219,11 +221,11 @@ impl Engine {
     }
 }
 
-fn due(spec: &ScheduleSpec, standing: &Standing, calendar: &Calendar) -> Option<Timestamp> {
+fn due(spec: &ScheduleSpec, standing: &ScheduleState, calendar: &Calendar) -> Option<Timestamp> {
     if spec.paused { None } else { calendar.after(standing.settled) }
 }
 
-/// What was asked for, as it is stored.
+/// The specification as it is stored.
 fn facts(row: &Follower) -> Value {
     serde_json::from_str(&row.body).unwrap_or_else(|_| row.body.as_str().into())
 }
@@ -244,7 +246,7 @@ impl Workflows {
     }
 }
 
-fn understood(row: &Follower) -> Result<(ScheduleSpec, Standing), CommandError> {
+fn understood(row: &Follower) -> Result<(ScheduleSpec, ScheduleState), CommandError> {
     read(row).map_err(unreadable)
 }
 
@@ -266,7 +268,7 @@ impl Core {
     async fn put_row(&self, row: &Follower, entry: &Audit, now: Timestamp) -> Result<bool, CommandError> {
         let applied = self.store.put_follower(row, None, None, Some(entry), now).await?;
         if let Some(due) = row.due.filter(|_| applied == Applied::Done) {
-            self.alarms.schedules.at(due);
+            self.alarms.of(Loop::Schedule).at(due);
         }
         Ok(applied == Applied::Done)
     }
@@ -291,7 +293,7 @@ impl Core {
         let firing = Firing { schedule: name.to_owned(), at: now, by: FiredBy::Cron };
         let made_up = match &spec.times.event {
             Some(_) => self.could_start(namespace, &spec).await,
-            None => self.shot(namespace, &spec, &firing, None, now).await.map(drop),
+            None => self.prepare_run(namespace, &spec, &firing, None, now).await.map(drop),
         };
         match made_up {
             Ok(()) => {}

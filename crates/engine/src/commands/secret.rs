@@ -11,7 +11,7 @@ use crate::{CommandError, Engine};
 /// Read at a time.
 const PAGE: u32 = 500;
 
-/// What came of encrypting everything with the first key.
+/// Result of encrypting everything with the first key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reencrypted {
     /// The key that everything is encrypted with now.
@@ -112,7 +112,7 @@ impl Engine {
                     done.unreadable.push((secret.namespace, secret.name));
                     continue;
                 };
-                // Whoever put it anew in the meantime has used the first key.
+                // A value that was put in the meantime has the first key.
                 if store.reseal_secret(&SealedSecret { key_id, sealed, ..secret }).await? {
                     done.reencrypted += 1;
                 } else {

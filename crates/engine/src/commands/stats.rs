@@ -14,7 +14,7 @@ use crate::{CommandError, Core, Engine};
 
 /// Items of the feed that are added in one go.
 const STRETCH: u32 = 1_000;
-/// How long somebody who asks waits for what is not added yet.
+/// How long a query waits for statistics that are not aggregated yet.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Core {
@@ -56,6 +56,7 @@ impl Engine {
         Ok(self.core.store.groups(namespace, query).await?)
     }
 
+    /// One error group.
     pub async fn error_group(&self, namespace: &str, fingerprint: i64) -> Result<Group, CommandError> {
         self.fold_a_while().await?;
         self.core.store.group(namespace, fingerprint).await?.ok_or(CommandError::NotFound("error group"))
@@ -66,7 +67,7 @@ impl Engine {
         Ok(self.core.store.open_with(namespace, fingerprints).await?)
     }
 
-    /// What somebody does to a group.
+    /// Applies a triage action to an error group.
     pub async fn change_error_group(
         &self,
         namespace: &str,

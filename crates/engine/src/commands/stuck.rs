@@ -1,93 +1,100 @@
-//! Work that does not go on by itself: runs that are lost, and tasks that failed and could be retried. Both are put right by the same
-//! road as everything else.
+//! Work that does not go on by itself: runs that are lost, and tasks that failed and could be retried. Both are repaired by the
+//! pipeline that every change takes.
 
 use comeback_core::decide::Snapshot;
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::repair::{Repair, repair};
 use comeback_core::transition::Act;
 use comeback_core::{State, Task, TaskId, Trigger};
-use comeback_store::{Due, ListQuery, StoreError, Stored};
+use comeback_store::{Behalf, Due, ListQuery, StoreError, Stored};
 
 use crate::loops::reap;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeOutcome, ChangeRequest, TaskChange};
 use crate::{CommandError, Core, Engine};
 
-/// What became of a task.
+/// Result for one task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum RepairAction {
+    /// It is retried.
     Retried,
+    /// It has failed for good.
     MarkedFailed,
+    /// It was left alone.
     Skipped,
 }
 
-impl Action {
-    pub const ALL: [Action; 3] = [Action::Retried, Action::MarkedFailed, Action::Skipped];
+impl RepairAction {
+    /// All of them.
+    pub const ALL: [RepairAction; 3] = [RepairAction::Retried, RepairAction::MarkedFailed, RepairAction::Skipped];
 
+    /// Its wire word.
     pub fn word(self) -> &'static str {
         match self {
-            Action::Retried => "RETRIED",
-            Action::MarkedFailed => "MARKED_FAILED",
-            Action::Skipped => "SKIPPED",
+            RepairAction::Retried => "RETRIED",
+            RepairAction::MarkedFailed => "MARKED_FAILED",
+            RepairAction::Skipped => "SKIPPED",
         }
     }
 }
 
-/// A task, what became of it, and why.
+/// A task, the result for it, and the reason.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PutRight {
+pub struct RepairResult {
+    /// The task.
     pub task: TaskId,
+    /// Its namespace.
     pub namespace: String,
+    /// Its kind.
     pub kind: String,
-    pub action: Action,
+    /// Result.
+    pub action: RepairAction,
+    /// Reason in words.
     pub reason: String,
 }
 
-impl PutRight {
-    fn of(stored: &Stored, action: Action, reason: impl Into<String>) -> PutRight {
+impl RepairResult {
+    fn of(stored: &Stored, action: RepairAction, reason: impl Into<String>) -> RepairResult {
         let (task, lane) = (stored.task.id, &stored.task.lane);
-        PutRight { task, namespace: lane.namespace.clone(), kind: lane.kind.clone(), action, reason: reason.into() }
+        RepairResult { task, namespace: lane.namespace.clone(), kind: lane.kind.clone(), action, reason: reason.into() }
     }
 }
 
-/// What became of a wish that was to bring a task on.
-fn put_right(stored: &Stored, met: &Met) -> PutRight {
-    let (action, reason) = match met {
-        Met::Changed(changed) => {
+/// The result of a change that was meant to bring a task on.
+fn repair_result(stored: &Stored, outcome: &ChangeOutcome) -> RepairResult {
+    let (action, reason) = match outcome {
+        ChangeOutcome::Changed(changed) => {
             let reason = changed.reason.map_or("retry", |reason| reason.word()).to_owned();
             match changed.state {
-                State::RetryPending | State::Pending => (Action::Retried, reason),
-                State::Failed | State::Dead => (Action::MarkedFailed, reason),
-                state => (Action::Skipped, state.word().to_owned()),
+                State::RetryPending | State::Pending => (RepairAction::Retried, reason),
+                State::Failed | State::Dead => (RepairAction::MarkedFailed, reason),
+                state => (RepairAction::Skipped, state.word().to_owned()),
             }
         }
-        Met::Paused => (Action::Skipped, "the loop is paused".into()),
-        Met::Rejected(rejection) => (Action::Skipped, rejection.to_string()),
-        Met::NotFound => (Action::Skipped, "it is gone".into()),
-        Met::Unfunded(_) => (Action::Skipped, "its account has too little".into()),
-        Met::Stale | Met::KeyTaken | Met::Used(_) => (Action::Skipped, "somebody else was quicker".into()),
-        Met::Damaged(words) => (Action::Skipped, words.clone()),
+        ChangeOutcome::Paused => (RepairAction::Skipped, "the loop is paused".into()),
+        ChangeOutcome::Rejected(rejection) => (RepairAction::Skipped, rejection.to_string()),
+        ChangeOutcome::NotFound => (RepairAction::Skipped, "it is gone".into()),
+        ChangeOutcome::Unfunded(_) => (RepairAction::Skipped, "its account has too little".into()),
+        ChangeOutcome::Stale | ChangeOutcome::KeyTaken | ChangeOutcome::Used(_) => {
+            (RepairAction::Skipped, "somebody else was quicker".into())
+        }
+        ChangeOutcome::Corrupt(detail) => (RepairAction::Skipped, detail.clone()),
     };
-    PutRight::of(stored, action, reason)
+    RepairResult::of(stored, action, reason)
 }
 
-/// By what a run whose lease has run out was lost.
+/// The trigger of a failure by an expired lease.
 pub fn lost_by(task: &Task) -> Trigger {
     reap::trigger(task)
 }
 
 impl Engine {
-    /// Gives up the runs that are lost, at once, also while the loop that does it is paused. Whether there are more.
-    pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<PutRight>, bool), CommandError> {
+    /// Ends lost runs at once, also while the loop `reap` is paused. The flag tells whether there are more.
+    pub async fn process_stuck(&self, limit: u32) -> Result<(Vec<RepairResult>, bool), CommandError> {
         let due = self.core.store.due(Due::Leases, self.now(), limit).await?;
         let more = due.len() >= limit as usize;
-        let wish = |stored: &Stored| Wish {
-            task: stored.task.id,
-            verb: reap::verb(stored),
-            seen: Some(stored.clone()),
-            remembered: false,
-        };
-        let met = self.core.fulfil(due.iter().map(wish).collect(), Behind::Asked).await?;
-        Ok((due.iter().zip(&met).map(|(stored, met)| put_right(stored, met)).collect(), more))
+        let end = |stored: &Stored| ChangeRequest::exact(stored.clone(), reap::lost(stored));
+        let outcomes = self.core.apply_changes(due.iter().map(end).collect(), Behalf::Caller).await?;
+        Ok((due.iter().zip(&outcomes).map(|(stored, outcome)| repair_result(stored, outcome)).collect(), more))
     }
 
     /// Looks for tasks that failed with an error that is retryable today, takes the verdict on each again, and retries those that would
@@ -99,21 +106,21 @@ impl Engine {
         limit: u32,
         dry_run: bool,
         act: &Act,
-    ) -> Result<Vec<PutRight>, CommandError> {
+    ) -> Result<Vec<RepairResult>, CommandError> {
         self.core.config.limits.check_act(act)?;
-        Ok(self.core.put_failed_right(namespace, limit, dry_run, act, Behind::Asked).await?)
+        Ok(self.core.repair_failed(namespace, limit, dry_run, act, Behalf::Caller).await?)
     }
 }
 
 impl Core {
-    pub(crate) async fn put_failed_right(
+    pub(crate) async fn repair_failed(
         &self,
         namespace: &str,
         limit: u32,
         dry_run: bool,
         act: &Act,
-        behind: Behind<'_>,
-    ) -> Result<Vec<PutRight>, StoreError> {
+        behalf: Behalf<'_>,
+    ) -> Result<Vec<RepairResult>, StoreError> {
         let now = self.clock.now();
         let filter = Filter::parse("state:failure", now).map_err(|error| StoreError::Refused(error.message))?;
         let query = ListQuery { filter, sort: Sort::SubmittedDesc, limit, after: None, now };
@@ -124,18 +131,18 @@ impl Core {
             let mut snapshot: Snapshot = self.snapshot(&stored);
             snapshot.guard.reclassified = self.classes.of(&stored.task.lane);
             match repair(&snapshot, last.as_ref(), now) {
-                Repair::Skip => done.push(PutRight::of(&stored, Action::Skipped, "no run of its own failed")),
-                Repair::Stay(reason) => done.push(PutRight::of(&stored, Action::MarkedFailed, reason.word())),
-                Repair::Retry if dry_run => done.push(PutRight::of(&stored, Action::Retried, "retry")),
+                Repair::Skip => done.push(RepairResult::of(&stored, RepairAction::Skipped, "no run of its own failed")),
+                Repair::Stay(reason) => done.push(RepairResult::of(&stored, RepairAction::MarkedFailed, reason.word())),
+                Repair::Retry if dry_run => done.push(RepairResult::of(&stored, RepairAction::Retried, "retry")),
                 Repair::Retry => {
                     let act = act.part(&stored.task.id.to_string());
-                    let verb = Verb::Retry { keep_counters: true, at: None, edit: None, act };
-                    let wish = Wish { task: stored.task.id, verb, seen: Some(stored.clone()), remembered: false };
-                    let met = match self.fulfil(vec![wish], behind).await {
-                        Err(StoreError::KeyUsed(used)) => vec![Met::Used(used)],
-                        met => met?,
+                    let change = TaskChange::Retry { keep_counters: true, at: None, edit: None, act };
+                    let request = ChangeRequest::exact(stored.clone(), change);
+                    let outcomes = match self.apply_changes(vec![request], behalf).await {
+                        Err(StoreError::KeyUsed(used)) => vec![ChangeOutcome::Used(used)],
+                        outcomes => outcomes?,
                     };
-                    done.extend(met.first().map(|met| put_right(&stored, met)));
+                    done.extend(outcomes.first().map(|outcome| repair_result(&stored, outcome)));
                 }
             }
         }

@@ -6,8 +6,10 @@ use comeback_store::{StoreError, Submission, Submitted, SubmittedTask};
 use super::BULK;
 use crate::{CommandError, Core, Engine, Query, Submit};
 
+/// Answer to a submission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubmitAnswer {
+    /// The execution, if it is one.
     pub execution: Option<ExecutionId>,
     /// In the order of the request.
     pub tasks: Vec<SubmittedTask>,
@@ -16,6 +18,7 @@ pub struct SubmitAnswer {
 }
 
 impl Engine {
+    /// Stores tasks, or an execution.
     pub async fn submit(&self, submit: Submit) -> Result<SubmitAnswer, CommandError> {
         let core = &self.core;
         let now = core.clock.now();
@@ -65,16 +68,17 @@ impl Core {
             Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             Ok(answers) => {
                 comeback_store::panic_point!("submit-after-store");
-                self.tell_submitted(batch);
+                self.notify_submitted(batch);
                 self.tallies.submitted(batch.iter().zip(answers.iter().map(created)));
                 answers.into_iter().map(Ok).collect()
             }
         }
     }
 
-    pub(crate) fn tell_submitted(&self, batch: &[Submission]) {
-        self.tell_outside();
+    /// Everything that follows a stored submission: alarms, waiting workers, readers of the feed.
+    pub(crate) fn notify_submitted(&self, batch: &[Submission]) {
+        self.wake_feed_readers();
         let tasks = batch.iter().flat_map(|submission| &submission.tasks).map(|new| &new.task);
-        self.tell_of(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
+        self.wake_workers(tasks.inspect(|task| self.set_alarms(task)).filter(|task| task.state == State::Pending));
     }
 }

@@ -7,32 +7,33 @@ use comeback_core::{Did, HOOK_QUEUE, Invalid, Millis, Quota, State, TaskId, Time
 use comeback_store::{Applied, FeedCursor, Follower, Following, ListQuery, Listing, StoreError, Submission};
 use serde_json::{Value, json};
 
-use super::change::Deed;
+use super::change::ActorRequest;
 use crate::schedules::text;
 use crate::subscriptions::{
-    DELIVERY, Kept, OF, Secret, Signing, Standing, SubscriptionSpec, SubscriptionView, Told, read,
+    DELIVERY, DeliveryContent, Kept, OF, Secret, Signing, SubscriptionSpec, SubscriptionState, SubscriptionView, read,
 };
 use crate::{CommandError, Core, Engine, ManualRetry};
 
-/// Somebody else may change the same row at the same moment; its loop does so whenever something happens.
+/// Attempts if others change the same row at the same time; its loop does so with every event.
 const ROUNDS: u32 = 50;
 /// How long the secret before the newest goes on signing.
 const OVERLAP: Millis = Millis::from_days(1);
 /// Deliveries that one request brings back.
 const MOST_AGAIN: usize = 1_000;
 
-/// What is to be delivered again.
+/// Deliveries to repeat.
 #[derive(Clone, Debug)]
-pub enum Again {
+pub enum Redeliver {
     /// One message, by the id that it was delivered under, or one event by its place in the feed.
     Event(String),
     /// Whatever was given up since then.
     Since(Timestamp),
 }
 
-/// What came of it.
+/// Result of a redelivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redelivered {
+    /// Deliveries that are made again.
     pub tasks: Vec<TaskId>,
     /// There is more of it than one request brings back.
     pub more: bool,
@@ -62,10 +63,10 @@ impl Engine {
         let secret = secret.map_or_else(new_secret, Ok)?;
         core.check_follower_quota(Following::Subscriptions, Quota::Subscriptions, namespace).await?;
         core.ensure_share(namespace).await?;
-        let standing = Standing {
+        let standing = SubscriptionState {
             cursor: Some(core.store.feed_end().await?.to_string()),
             secrets: vec![Kept { secret: secret.clone(), until: None }],
-            ..Standing::default()
+            ..SubscriptionState::default()
         };
         let row = Follower {
             sort: Following::Subscriptions,
@@ -97,8 +98,8 @@ impl Engine {
     ) -> Result<(SubscriptionView, Option<Signing>, bool), CommandError> {
         for _ in 0..ROUNDS {
             let (wanted, own) = (spec.clone(), secret.clone());
-            let change = move |standing: Standing, now: Timestamp| {
-                let mut standing = Standing { disabled: None, ..standing };
+            let change = move |standing: SubscriptionState, now: Timestamp| {
+                let mut standing = SubscriptionState { disabled: None, ..standing };
                 if let Some(secret) = own.clone() {
                     standing.rotate(secret, now + OVERLAP, now);
                 }
@@ -121,7 +122,7 @@ impl Engine {
         Err(CommandError::Conflict)
     }
 
-    /// Another secret. Both sign for a day, so that nobody need be quick.
+    /// Rotates the secret. Both sign for a day.
     pub async fn rotate_subscription(
         &self,
         namespace: &str,
@@ -131,7 +132,7 @@ impl Engine {
     ) -> Result<(SubscriptionView, Signing), CommandError> {
         let secret = secret.map_or_else(new_secret, Ok)?;
         let new = secret.clone();
-        let rotate = move |spec: SubscriptionSpec, mut standing: Standing, now: Timestamp| {
+        let rotate = move |spec: SubscriptionSpec, mut standing: SubscriptionState, now: Timestamp| {
             standing.rotate(new.clone(), now + OVERLAP, now);
             (spec, standing)
         };
@@ -139,6 +140,7 @@ impl Engine {
         Ok((view, secret))
     }
 
+    /// One subscription.
     pub async fn subscription(&self, namespace: &str, id: &str) -> Result<SubscriptionView, CommandError> {
         Ok(SubscriptionView::of(&self.core.subscription_row(namespace, id).await?, self.now())?)
     }
@@ -154,7 +156,7 @@ impl Engine {
         Ok(rows.iter().map(|row| SubscriptionView::of(row, self.now())).collect::<Result<_, _>>()?)
     }
 
-    /// What was not delivered yet never is.
+    /// Deletes a subscription; its open deliveries are never made.
     pub async fn delete_subscription(&self, namespace: &str, id: &str, act: &Act) -> Result<(), CommandError> {
         self.core.may_be_named("subscription", id)?;
         let entry = self.entry(Did::SubscriptionDelete, id, act).within(namespace);
@@ -181,21 +183,21 @@ impl Engine {
         self.deliver_now(namespace, id, (Did::SubscriptionTest, act), (&message.id, TEST), &body).await
     }
 
-    /// Once more under the same id, so that whoever has heard it can tell.
+    /// Delivers again under the same id, so that receivers can tell repetitions.
     pub async fn redeliver(
         &self,
         namespace: &str,
         id: &str,
-        what: Again,
+        what: Redeliver,
         act: &Act,
     ) -> Result<Redelivered, CommandError> {
         self.core.subscription_row(namespace, id).await?;
         match what {
-            Again::Event(event) => {
+            Redeliver::Event(event) => {
                 let task = self.redeliver_one(namespace, id, &event, act).await?;
                 Ok(Redelivered { tasks: vec![task], more: false })
             }
-            Again::Since(since) => {
+            Redeliver::Since(since) => {
                 let given_up = vec![StateTest::Is(State::Failed), StateTest::Is(State::Dead)];
                 let filter = of_subscription(id).and(Test::State(given_up)).and(Test::Time {
                     field: TimeField::Updated,
@@ -208,7 +210,7 @@ impl Engine {
                     let task = it.stored.task.id;
                     match self.retry_delivery(namespace, task, act).await {
                         Ok(()) => again.tasks.push(task),
-                        // Somebody was quicker.
+                        // Another caller was quicker.
                         Err(CommandError::WrongState { .. } | CommandError::Conflict | CommandError::NotFound(_)) => {}
                         Err(error) => return Err(error),
                     }
@@ -272,8 +274,8 @@ impl Engine {
 
     async fn retry_delivery(&self, namespace: &str, task: TaskId, act: &Act) -> Result<(), CommandError> {
         let once = act.part(&task.to_string()).once.map(|once| once.key.clone());
-        let deed = Deed { act: act.without_key(), once };
-        self.retry(namespace, task, ManualRetry { deed, ..ManualRetry::default() }).await.map(drop)
+        let request = ActorRequest { act: act.without_key(), once };
+        self.retry(namespace, task, ManualRetry { request, ..ManualRetry::default() }).await.map(drop)
     }
 
     /// A delivery of its own, beside those that the feed makes.
@@ -293,14 +295,14 @@ impl Engine {
             let (spec, standing) = read(&row)?;
             let now = core.clock.now();
             let mut start = Submission::in_namespace(namespace);
-            let told = Told { id: message.0, name: message.1, body: body.clone(), behind: None };
+            let told = DeliveryContent { id: message.0, name: message.1, body: body.clone(), behind: None };
             let delivery = core.delivery_of(namespace, id, &spec, told, now);
             let task = delivery.task.id;
             start.tasks.push(delivery);
             let entry = self.entry(did, id, act).within(namespace);
             let entry = entry.changed(None, Some(json!({"event": message.0, "task_id": task.to_string()})));
             let entry = entry.answered(Redelivered { tasks: vec![task], more: false }.to_json());
-            let standing = Standing { made: standing.made + 1, ..standing };
+            let standing = SubscriptionState { made: standing.made + 1, ..standing };
             let row = Follower { standing: text(&standing), ..row };
             if core.store.put_follower(&row, Some(&start), None, Some(&entry), now).await? == Applied::Done {
                 core.tell_fired(&start);
@@ -358,7 +360,7 @@ impl Engine {
         namespace: &str,
         id: &str,
         (did, act): (Did, &Act),
-        change: impl Fn(SubscriptionSpec, Standing, Timestamp) -> (SubscriptionSpec, Standing),
+        change: impl Fn(SubscriptionSpec, SubscriptionState, Timestamp) -> (SubscriptionSpec, SubscriptionState),
     ) -> Result<SubscriptionView, CommandError> {
         let core = &self.core;
         for _ in 0..ROUNDS {
@@ -377,7 +379,7 @@ impl Engine {
     }
 }
 
-/// What was asked for. Secrets are not part of it.
+/// The specification for the audit, without secrets.
 fn facts(row: &Follower) -> Value {
     serde_json::from_str(&row.body).unwrap_or_default()
 }

@@ -8,18 +8,22 @@ use crate::{CommandError, Engine};
 /// After a verdict there are few records without one.
 const RECORDS_SINCE: u32 = 32;
 
+/// A task with the explanation of its state.
 #[derive(Clone, Debug)]
 pub struct Why {
+    /// The task.
     pub view: TaskView,
     /// One sentence for people.
     pub text: String,
 }
 
 impl Engine {
+    /// One task.
     pub async fn task(&self, namespace: &str, id: TaskId) -> Result<TaskView, CommandError> {
         self.core.store.task(namespace, id).await?.ok_or(CommandError::NotFound("task"))
     }
 
+    /// Explains the state of a task.
     pub async fn why(&self, namespace: &str, id: TaskId) -> Result<Why, CommandError> {
         let view = self.task(namespace, id).await?;
         let last = view.last_decision.as_ref();
@@ -33,7 +37,7 @@ impl Engine {
         Ok(Why { view, text })
     }
 
-    /// What a task that was given up needed, by name and end, where that is why.
+    /// Needs that were not met, by name and end, of a task that was skipped for it.
     async fn unmet_needs(&self, view: &TaskView) -> Result<Vec<(String, State)>, CommandError> {
         let task = &view.stored.task;
         let for_others = matches!(task.reason, Some(Reason::UpstreamFailed | Reason::UpstreamUnmet));

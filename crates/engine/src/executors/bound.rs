@@ -1,4 +1,4 @@
-//! What ends a run from outside: its own time limits, and whoever takes it away.
+//! Ends a run from outside: its time limits, a cancel, a lost lease.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Clock, LeaseRef, Leased};
 /// How soon a run hears that it was canceled or given up.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a run was when somebody last looked.
+/// State of a run at the last poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Running,
@@ -48,7 +48,7 @@ impl Runs {
         Held { runs: self.clone(), lease, seen }
     }
 
-    /// For ever.
+    /// Polls until aborted.
     pub async fn watch(self: Arc<Runs>, store: Arc<dyn Store>, beat: Arc<Heartbeat>) -> Finished {
         loop {
             tokio::time::sleep(LOOK).await;

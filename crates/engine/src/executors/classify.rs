@@ -1,5 +1,5 @@
-//! What sort of failure the bad end of a process was. The most specific word counts: what the process itself says in JSON, then
-//! what its complaint looks like, then its exit code, then what exit codes usually mean.
+//! Class of the failure of a process. The most specific source counts: its own JSON, then
+//! patterns on its standard error, then its exit code, then the usual meaning of exit codes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -89,6 +89,7 @@ impl Codes {
 }
 
 impl ClassifyIn {
+    /// Checks the settings.
     pub fn check(self) -> Result<Classify, Invalid> {
         let mut faults = Invalid::default();
         let mut exit_codes = Vec::new();
@@ -138,11 +139,12 @@ pub struct BadEnd {
     pub words: String,
     /// The last object or list on its standard output.
     pub result: Option<Value>,
-    /// What it complained about on standard error.
+    /// Its standard error.
     pub complaint: String,
 }
 
 impl Classify {
+    /// The failure of a process that ended like this.
     pub fn failure(&self, end: BadEnd) -> Failure {
         let own = end.own_words().unwrap_or_default();
         let by_complaint = self.stderr.iter().find(|(pattern, _)| pattern.matches(&end.complaint));
@@ -169,7 +171,7 @@ impl Classify {
     }
 }
 
-/// What a process says about its own failure.
+/// Failure as the process itself describes it in JSON.
 #[derive(Debug, Default)]
 struct OwnWords {
     class: Option<Class>,
@@ -191,7 +193,7 @@ impl BadEnd {
 }
 
 impl OwnWords {
-    /// What cannot be used is left out: a process that fails may also fail to say so properly.
+    /// Unusable fields are left out: a process that fails may also fail to say so properly.
     fn read(said: &Value) -> Option<OwnWords> {
         let error = said.get("error")?.as_object()?;
         let text = |name: &str| match error.get(name)? {

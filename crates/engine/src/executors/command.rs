@@ -23,7 +23,7 @@ use crate::{Core, Json, Leased, ReportEnd};
 pub enum Environment {
     /// The few that every program needs, and those that are named here: a server's own hold its secrets.
     Clean(Arc<[String]>),
-    /// All of them but the key and the database of a server: for a command that somebody starts at their own terminal.
+    /// All of them but the key and the database of a server: for a command that a user starts at a terminal.
     OfCaller,
 }
 
@@ -33,9 +33,9 @@ impl Default for Environment {
     }
 }
 
-/// What every program may need; all of `LC_` too.
+/// Variables that every program may need; all of `LC_` too.
 const USUAL_VARIABLES: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
-/// What no command gets from the terminal it is started at.
+/// Variables of the terminal that no command gets.
 const SECRET_VARIABLES: [&str; 3] = ["COMEBACK_KEY", "COMEBACK_DB", "COMEBACK_SECRET_KEY"];
 
 impl Environment {
@@ -62,14 +62,19 @@ impl Environment {
 /// A process to start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
+    /// Program and arguments.
     pub run: Vec<String>,
+    /// Variables that it gets in addition.
     pub env: BTreeMap<String, String>,
     /// Variables whose values are named secrets, looked up when it is started.
     pub secret_env: BTreeMap<String, SecretText>,
+    /// Variables that it inherits.
     pub environment: Environment,
+    /// Working directory.
     pub cwd: Option<String>,
+    /// Classes of its failures.
     pub classify: Classify,
-    /// What it can read.
+    /// Its standard input.
     pub stdin: Option<Arc<str>>,
 }
 
@@ -89,10 +94,12 @@ struct ProcessIn {
 }
 
 impl Process {
+    /// A process without settings.
     pub fn new(run: Vec<String>) -> Process {
         Process { run, ..Process::default() }
     }
 
+    /// Reads the settings of a task.
     pub fn read(settings: &str) -> Result<Process, Invalid> {
         let mut reader = serde_json::Deserializer::from_str(settings);
         let given: ProcessIn = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -193,6 +200,7 @@ pub(crate) async fn run_own(core: &Core, task: &Leased, environment: Environment
     scrubbed(run_task(process, task).await, &hidden)
 }
 
+/// Runs the process of a task.
 pub async fn run_task(process: Process, task: &Leased) -> ReportEnd {
     run(&process.about(task), task.attempt_number, |_| {}).await
 }
@@ -254,7 +262,7 @@ pub async fn run(process: &Process, attempt_number: u32, mut told: impl FnMut(&s
     }
 }
 
-/// Who does not want to hear it need not.
+/// Errors are ignored: a process need not read its input.
 async fn feed(input: Option<ChildStdin>, text: Option<&str>) {
     if let (Some(mut input), Some(text)) = (input, text) {
         let _ = input.write_all(text.as_bytes()).await;

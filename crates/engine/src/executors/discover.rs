@@ -15,14 +15,16 @@ use super::command::{self, Environment, Process};
 use super::kinds::{CATEGORY, Kind};
 use crate::{CommandError, Engine, Json, ReportEnd, Submit, TaskSpec};
 
+/// A command that discovers tasks of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Discover {
+    /// The command.
     pub process: Process,
     /// In the engine's own time.
     pub every: Millis,
 }
 
-/// What one round takes; the rest is for the next one.
+/// Tasks of one round; the rest is for the next one.
 const MOST_FOUND: usize = 10_000;
 /// Ids that are looked for with one question.
 const ASKED_AT_ONCE: usize = 200;
@@ -75,26 +77,30 @@ impl Found {
     }
 }
 
-/// What one round has brought.
+/// Result of one round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
+    /// Lines that it printed.
     pub printed: usize,
+    /// Tasks that were submitted.
     pub made: usize,
     /// Lines that say nothing we understand, or ask for what is not allowed.
     pub refused: usize,
 }
 
 impl Engine {
-    /// For ever: a round, and a while of nothing.
-    pub(super) async fn keep_discovering(self, kind: Arc<Kind>, environment: Environment) {
+    /// Runs the discover command once per period, until aborted.
+    pub(super) async fn discover_loop(self, kind: Arc<Kind>, environment: Environment) {
         let Some(discover) = &kind.discover else { return };
         loop {
             match self.discover(&kind, discover, &environment).await {
                 Ok(Round { printed, made, refused }) if made + refused > 0 => {
-                    tracing::info!(kind = kind.name, printed, made, refused, "discovered");
+                    tracing::info!(kind = kind.name, printed, made, refused, "discover command found new tasks");
                 }
-                Ok(Round { printed, .. }) => tracing::debug!(kind = kind.name, printed, "nothing new was discovered"),
-                Err(error) => tracing::warn!(kind = kind.name, %error, "what was discovered could not be stored"),
+                Ok(Round { printed, .. }) => {
+                    tracing::debug!(kind = kind.name, printed, "discover command found no new tasks")
+                }
+                Err(error) => tracing::warn!(kind = kind.name, %error, "cannot store discovered tasks"),
             }
             let clock = &self.core.clock;
             clock.sleep_until(clock.now() + discover.every).await;
@@ -120,14 +126,14 @@ impl Engine {
                 Ok(_) => {}
                 Err(why) => {
                     round.refused += 1;
-                    tracing::warn!(kind = kind.name, %why, "a line of the discover command cannot be read");
+                    tracing::warn!(kind = kind.name, %why, "cannot parse line of discover command");
                 }
             }
         })
         .await;
         if let ReportEnd::Failed(failure) = end {
             // What it has printed is true all the same; the rest comes with the next round.
-            tracing::warn!(kind = kind.name, error = failure.message, "the discover command failed");
+            tracing::warn!(kind = kind.name, error = failure.message, "discover command failed");
         }
         let mut seen = HashSet::new();
         found.retain(|thing| seen.insert(thing.id.clone()));
@@ -140,7 +146,7 @@ impl Engine {
                     Ok(made) => round.made += usize::from(made),
                     Err(CommandError::Invalid(why)) => {
                         round.refused += 1;
-                        tracing::warn!(kind = kind.name, id = thing.id, %why, "what was discovered is refused");
+                        tracing::warn!(kind = kind.name, id = thing.id, %why, "discovered task rejected");
                     }
                     Err(error) => return Err(error),
                 }

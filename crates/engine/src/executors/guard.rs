@@ -9,14 +9,15 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 /// Which addresses may be called.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct EgressPolicy {
     /// All there are, loopback and private networks included.
     pub everywhere: bool,
     /// Networks that are allowed although they are not public.
     pub networks: Vec<IpNet>,
 }
 
-impl Reach {
+impl EgressPolicy {
+    /// Whether calls to this address are allowed.
     pub fn allows(&self, address: IpAddr) -> bool {
         let plain = address.to_canonical();
         self.everywhere || is_public(address) || self.networks.iter().any(|network| network.contains(&plain))
@@ -87,9 +88,9 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 }
 
 /// Looks names up and keeps only what may be called.
-pub struct Guarded(pub Arc<Reach>);
+pub struct PolicyResolver(pub Arc<EgressPolicy>);
 
-impl Resolve for Guarded {
+impl Resolve for PolicyResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let reach = self.0.clone();
         Box::pin(async move {
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn a_network_that_is_allowed_is_called_and_its_neighbours_are_not() {
         let networks = ["10.1.0.0/16", "fd00:1::/32"].map(|text| text.parse().expect("a network")).to_vec();
-        let reach = Reach { everywhere: false, networks };
+        let reach = EgressPolicy { everywhere: false, networks };
         for (text, expected) in [
             ("10.1.2.3", true),
             ("::ffff:10.1.2.3", true),

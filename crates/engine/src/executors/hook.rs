@@ -1,4 +1,4 @@
-//! Hook: the server makes the call that starts a run, and somebody else says later how it ended.
+//! Hook: the server makes the call that starts a run; a callback ends it later.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl Runner {
         for wait in [100, 500, 2_000, 5_000, 10_000] {
             match act().await {
                 Err(CommandError::Store(error)) => {
-                    tracing::warn!(task = %task.lease.task, %error, what, "a hook's answer was not stored; trying again");
+                    tracing::warn!(task = %task.lease.task, %error, what, "cannot store answer of hook; retrying");
                 }
                 // It was settled by the callee already, or canceled, or given up.
                 _ => return,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-use super::guard::{Guarded, Reach};
+use super::guard::{EgressPolicy, PolicyResolver};
 use crate::secrets::{SENT_BACK, SecretText, Values, scrubbed, scrubbed_failure};
 use crate::{Core, Json, Leased, ReportEnd};
 
@@ -45,7 +45,7 @@ fn get() -> String {
     "GET".into()
 }
 
-/// Headers that belong to the connection or say what the call is: nobody can send others.
+/// Headers of the connection and of the call itself: callers cannot set them.
 const CONNECTION: [&str; 12] = [
     "host",
     "content-length",
@@ -63,7 +63,7 @@ const CONNECTION: [&str; 12] = [
 /// Headers of this name are ours.
 const OURS: &str = "comeback-";
 
-/// Whether nobody may send a header of this name with a call.
+/// Whether callers may not set a header of this name.
 fn is_reserved(name: &str) -> bool {
     CONNECTION.iter().any(|it| name.eq_ignore_ascii_case(it))
 }
@@ -71,7 +71,7 @@ fn is_reserved(name: &str) -> bool {
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
 impl HttpCall {
-    /// A call that somebody asks for: everything that can be known to be wrong with it, the headers that are ours included.
+    /// Checks a call that a caller asks for, including reserved headers.
     pub fn checked(settings: &str) -> Result<HttpCall, Invalid> {
         let call = HttpCall::read(settings)?;
         let mut faults = Invalid::default();
@@ -149,7 +149,7 @@ fn parse_pattern(pattern: &str) -> Option<(u16, u16)> {
     pattern.parse().ok().filter(|status| (100..=599).contains(status)).map(|status| (status, status))
 }
 
-/// What of an answer is kept.
+/// Bytes of an answer that are kept.
 const MOST_KEPT: usize = 64 * 1024;
 /// A call that has no limit of its own ends after this.
 const LONGEST_CALL: Duration = Duration::from_secs(300);
@@ -165,14 +165,16 @@ pub fn took_too_long(longest: Millis) -> Failure {
     Failure { error_type: Some("timeout".into()), ..Failure::new(Trigger::Timeout, message) }
 }
 
+/// Client for the HTTP calls of tasks.
 #[derive(Clone)]
 pub struct Calls {
     client: Client,
-    reach: Arc<Reach>,
+    reach: Arc<EgressPolicy>,
 }
 
 impl Calls {
-    pub fn new(reach: Reach) -> Result<Calls, String> {
+    /// A client with this egress policy.
+    pub fn new(reach: EgressPolicy) -> Result<Calls, String> {
         let reach = Arc::new(reach);
         // Another part of the process may have chosen one already; then that one is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -182,7 +184,7 @@ impl Calls {
             .no_proxy()
             .connect_timeout(Duration::from_secs(10))
             .timeout(LONGEST_CALL)
-            .dns_resolver(Arc::new(Guarded(reach.clone())))
+            .dns_resolver(Arc::new(PolicyResolver(reach.clone())))
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Calls { client, reach })
@@ -368,7 +370,7 @@ async fn read_some(mut response: reqwest::Response) -> (String, Option<reqwest::
 /// Secrets that a call was made with.
 #[derive(Default)]
 pub(crate) struct Sent {
-    /// What must not be kept of its answer.
+    /// Secrets that must not be kept of its answer.
     hidden: Vec<String>,
     /// The headers with named secrets: the text that was sent, and the reference it stood for.
     named: Vec<(String, Value)>,

@@ -21,10 +21,14 @@ pub const CATEGORY: &str = "category";
 /// The queue of tasks without a category.
 pub const NO_CATEGORY: &str = "default";
 
+/// A kind of task that this process runs as a command.
 #[derive(Clone, Debug)]
 pub struct Kind {
+    /// Namespace of the kind.
     pub namespace: String,
+    /// Name of the kind.
     pub name: String,
+    /// The command.
     pub process: Process,
     /// For tasks that say nothing about retries.
     pub retry: Option<Arc<Policy>>,
@@ -34,10 +38,12 @@ pub struct Kind {
     pub concurrency: usize,
     /// All of them where nothing is said.
     pub categories: Option<Vec<String>>,
+    /// The command that discovers tasks.
     pub discover: Option<Discover>,
 }
 
 impl Kind {
+    /// A kind with default settings.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>, process: Process) -> Kind {
         Kind {
             namespace: namespace.into(),
@@ -80,11 +86,13 @@ impl Kind {
 pub struct Kinds(Arc<BTreeMap<(String, String), Arc<Kind>>>);
 
 impl Kinds {
+    /// A set of kinds.
     pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Kinds {
         let named = |kind: Kind| ((kind.namespace.clone(), kind.name.clone()), Arc::new(kind));
         Kinds(Arc::new(kinds.into_iter().map(named).collect()))
     }
 
+    /// The kind of this name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<Kind>> {
         // Almost everywhere there are none, and this is asked for every task.
         if self.0.is_empty() { None } else { self.0.get(&(namespace.to_owned(), name.to_owned())) }
@@ -95,6 +103,7 @@ impl Kinds {
         self.get(namespace, name)?.retry.as_ref()
     }
 
+    /// All kinds.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.0.values()
     }

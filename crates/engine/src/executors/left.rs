@@ -1,13 +1,13 @@
-//! What an earlier process of the same name has left behind: calls, claims and commands that nobody does any more. They are taken up at
-//! once and not when their leases run out. That takes the road of every lost run, in the name of the lease itself: whoever has leased
+//! Recovers the leases of an earlier process of the same name: calls, claims and commands that nobody does any more. They are taken up at
+//! once and not when their leases run out. That takes the path of every lost run, in the name of the lease itself: whoever has leased
 //! one of them meanwhile is not disturbed.
 
 use comeback_core::{End, Executor, Outcome, Speaker, State, Task, Trigger};
-use comeback_store::{HeldName, StoreError};
+use comeback_store::{Behalf, HeldName, StoreError};
 
 use super::Kinds;
 use crate::Engine;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange, count_changed};
 
 /// Tasks that are taken up in one go.
 const BATCH: usize = 500;
@@ -18,7 +18,7 @@ impl Engine {
         match self.take_up().await {
             Ok(held) => Some(held),
             Err(error) => {
-                tracing::warn!(%error, "what an earlier process of this name left behind is taken up when its leases run out");
+                tracing::warn!(%error, "cannot recover leases of an earlier process of this name; they expire by themselves");
                 None
             }
         }
@@ -26,19 +26,18 @@ impl Engine {
 
     async fn take_up(&self) -> Result<HeldName, StoreError> {
         let held = self.core.store.hold_name(&self.core.config.instance).await?;
-        let mut taken_up = 0;
+        let mut recovered = 0;
         for ids in held.left.chunks(BATCH) {
             let left = self.core.store.load(ids).await?.into_iter().flatten();
-            let wishes = left.filter(|it| is_own(&it.task, &self.core.config.kinds)).map(|it| {
+            let requests = left.filter(|it| is_own(&it.task, &self.core.config.kinds)).map(|it| {
                 let outcome =
                     Outcome { speaker: Speaker::Lease(it.task.lease_number), end: End::Lost(Trigger::LeaseExpired) };
-                Wish { task: it.task.id, verb: Verb::End(outcome), seen: Some(it), remembered: false }
+                ChangeRequest::cached(it, TaskChange::End(outcome))
             });
-            let met = self.core.fulfil(wishes.collect(), Behind::Caller).await?;
-            taken_up += met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
+            recovered += count_changed(&self.core.apply_changes(requests.collect(), Behalf::Caller).await?);
         }
-        if taken_up > 0 {
-            tracing::info!(taken_up, "work of an earlier process is taken up");
+        if recovered > 0 {
+            tracing::info!(tasks = recovered, "recovered leases of an earlier process of this name");
         }
         Ok(held)
     }

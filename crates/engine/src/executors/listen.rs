@@ -1,4 +1,4 @@
-//! What a process says: line by line, or the two ends of it. However much that is, little of it is kept.
+//! Output of a process: line by line, or its head and tail, in bounded memory.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 /// A longer line is cut; more than a result may have.
 const LONGEST_LINE: usize = 1 << 20;
-/// What is kept of each end of what a process says.
+/// Bytes that are kept of the head and of the tail.
 const END_KEPT: usize = 8 * 1024;
 
 /// A stream by its lines.
@@ -17,7 +17,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Lines(BufReader::new(stream))
     }
 
-    /// Nothing when the stream has come to its end, or broke off.
+    /// `None` at the end of the stream or after an error.
     pub async fn next(&mut self) -> Option<String> {
         let mut line: Vec<u8> = Vec::new();
         loop {
@@ -43,7 +43,7 @@ fn text(line: &[u8]) -> String {
     String::from_utf8_lossy(line).into_owned()
 }
 
-/// The beginning and the end of all that a stream says; it is read to its end, so that nobody waits for us.
+/// Head and tail of a stream; it is read to its end, so that the process never blocks.
 pub async fn both_ends(stream: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut stream) = stream else { return String::new() };
     let (mut head, mut tail): (Vec<u8>, VecDeque<u8>) = (Vec::new(), VecDeque::new());

@@ -1,5 +1,7 @@
 //! Executors: what the server does itself. Each leases its tasks like any worker, keeps them alive, and reports how they ended;
 //! what comes of that is decided where everything is decided.
+//!
+//! Over 500 lines: one dispatcher and its lifecycle.
 
 mod bound;
 pub mod classify;
@@ -17,23 +19,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comeback_core::{Class, Executor, Failure, HOOK_QUEUE, Millis, Quota, Quotas, Timestamp, Trigger};
-use comeback_store::{BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, HeldName, Running, panic_point};
+use comeback_store::{
+    BeatAnswer, ClaimRequest, Finished, Heartbeat as Pulse, HeldName, Running, StoreError, panic_point,
+};
 use tokio::sync::{Notify, OnceCell, watch};
 
 pub use discover::Discover;
-pub use guard::Reach;
+pub use guard::EgressPolicy;
 pub use http::HttpCall;
 pub use kinds::{CATEGORY, Kind, Kinds, NO_CATEGORY};
 use slots::Slots;
 
 use crate::subscriptions::deliver;
-use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError};
+use crate::{CommandError, Engine, Heartbeat, LeaseRef, LeaseRequest, Leased, Report, ReportEnd};
 
-/// What this process may do by itself. The kinds it knows are in the engine's configuration.
+/// Options of the executors of this process. The kinds it knows are in the engine's configuration.
 #[derive(Clone, Debug)]
 pub struct ExecutorOptions {
     /// Where calls may go.
-    pub reach: Reach,
+    pub reach: EgressPolicy,
     /// Tasks may start processes here.
     pub commands: bool,
     /// Variables of this process that theirs get too.
@@ -47,7 +51,7 @@ pub struct ExecutorOptions {
 impl Default for ExecutorOptions {
     fn default() -> Self {
         ExecutorOptions {
-            reach: Reach::default(),
+            reach: EgressPolicy::default(),
             commands: false,
             pass_env: Vec::new(),
             handles: "http://127.0.0.1:7330".into(),
@@ -61,7 +65,7 @@ const LEASE: Millis = Millis::from_secs(60);
 const SIGN_OF_LIFE: Millis = Millis::from_secs(15);
 /// When a report that could not be stored is tried again; all of it is shorter than a lease.
 const REPORT_AGAIN: [u64; 6] = [100, 500, 2_000, 5_000, 10_000, 20_000];
-/// How often one looks even when nobody told of work.
+/// Poll interval without notifications.
 const LOOK: Duration = Duration::from_millis(500);
 /// How long giving back may take.
 const GIVE_BACK: Duration = Duration::from_secs(5);
@@ -69,7 +73,7 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 /// Executors in the background. They end with this.
 pub struct Executors {
     tasks: Vec<tokio::task::JoinHandle<()>>,
-    shift: Arc<Shift>,
+    lifecycle: Arc<Lifecycle>,
 }
 
 impl Drop for Executors {
@@ -83,25 +87,26 @@ impl Drop for Executors {
 impl Executors {
     /// How many runs are under way.
     pub fn busy(&self) -> usize {
-        *self.shift.busy.borrow()
+        *self.lifecycle.busy.borrow()
     }
 
-    pub fn ending(&self) -> Ending {
-        Ending(self.shift.clone())
+    /// A handle that shuts the executors down.
+    pub fn ending(&self) -> ShutdownHandle {
+        ShutdownHandle(self.lifecycle.clone())
     }
 }
 
 /// How executors come to their end in good order.
 #[derive(Clone)]
-pub struct Ending(Arc<Shift>);
+pub struct ShutdownHandle(Arc<Lifecycle>);
 
-impl Ending {
+impl ShutdownHandle {
     /// From now on nothing new is begun.
     pub fn close(&self) {
         self.0.phase.send_replace(Phase::Closing);
     }
 
-    /// What runs has so much time to come to its end; what then still runs is stopped and given back, uncounted.
+    /// Running work has this long to finish; the rest is stopped and released without costing an attempt.
     pub async fn finish(&self, grace: Duration) {
         self.close();
         let mut busy = self.0.busy.subscribe();
@@ -119,12 +124,12 @@ enum Phase {
     Leaving,
 }
 
-struct Shift {
+struct Lifecycle {
     busy: watch::Sender<usize>,
     phase: watch::Sender<Phase>,
 }
 
-impl Shift {
+impl Lifecycle {
     async fn until(&self, phase: Phase) {
         let _ = self.phase.subscribe().wait_for(|now| *now >= phase).await;
     }
@@ -141,56 +146,56 @@ struct Runner {
     handles: Arc<str>,
     environment: command::Environment,
     runs: Arc<bound::Runs>,
-    shift: Arc<Shift>,
+    lifecycle: Arc<Lifecycle>,
     /// The name of this process, held before anything is leased in it.
     name: Arc<OnceCell<Option<HeldName>>>,
 }
 
-/// What one dispatcher is there for.
+/// Role of one dispatcher.
 #[derive(Clone)]
-enum Duty {
+enum DispatcherRole {
     Sort(Executor),
     Kind(Arc<Kind>),
 }
 
-impl Duty {
+impl DispatcherRole {
     fn executor(&self) -> Executor {
         match self {
-            Duty::Sort(sort) => *sort,
-            Duty::Kind(_) => Executor::Worker,
+            DispatcherRole::Sort(sort) => *sort,
+            DispatcherRole::Kind(_) => Executor::Worker,
         }
     }
 
     fn kinds(&self) -> Vec<String> {
         match self {
-            Duty::Sort(_) => Vec::new(),
-            Duty::Kind(kind) => vec![kind.name.clone()],
+            DispatcherRole::Sort(_) => Vec::new(),
+            DispatcherRole::Kind(kind) => vec![kind.name.clone()],
         }
     }
 
     fn serves(&self, namespace: &str) -> bool {
         match self {
-            Duty::Sort(_) => true,
-            Duty::Kind(kind) => kind.namespace == namespace,
+            DispatcherRole::Sort(_) => true,
+            DispatcherRole::Kind(kind) => kind.namespace == namespace,
         }
     }
 
-    /// What is leased from each namespace, one claim each. Deliveries have slots of their own.
+    /// Claims per namespace. Deliveries have slots of their own.
     fn sources(&self) -> Vec<Source> {
         let of = |quota, queues| Source { quota, queues, without_calls: false };
         match self {
             // The operator gave a kind its own concurrency.
-            Duty::Kind(kind) => kind.queues().into_iter().map(|queues| of(None, queues)).collect(),
-            Duty::Sort(Executor::Http) => vec![
+            DispatcherRole::Kind(kind) => kind.queues().into_iter().map(|queues| of(None, queues)).collect(),
+            DispatcherRole::Sort(Executor::Http) => vec![
                 of(Some(Quota::Deliveries), vec![HOOK_QUEUE.to_owned()]),
                 Source { without_calls: true, ..of(Some(Quota::Calls), Vec::new()) },
             ],
-            Duty::Sort(_) => vec![of(Some(Quota::Calls), Vec::new())],
+            DispatcherRole::Sort(_) => vec![of(Some(Quota::Calls), Vec::new())],
         }
     }
 }
 
-/// A part of what a duty leases.
+/// A part of what a role leases.
 struct Source {
     /// Which quota its runs count against.
     quota: Option<Quota>,
@@ -199,18 +204,19 @@ struct Source {
     without_calls: bool,
 }
 
-impl std::fmt::Display for Duty {
+impl std::fmt::Display for DispatcherRole {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Duty::Sort(sort) => sort.fmt(f),
-            Duty::Kind(kind) => f.write_str(&kind.name),
+            DispatcherRole::Sort(sort) => sort.fmt(f),
+            DispatcherRole::Kind(kind) => f.write_str(&kind.name),
         }
     }
 }
 
 impl Engine {
+    /// Starts the executors that the options ask for.
     pub fn start_executors(&self, options: ExecutorOptions) -> Result<Executors, String> {
-        let shift = Arc::new(Shift { busy: watch::Sender::new(0), phase: watch::Sender::new(Phase::Open) });
+        let lifecycle = Arc::new(Lifecycle { busy: watch::Sender::new(0), phase: watch::Sender::new(Phase::Open) });
         let calls = http::Calls::new(options.reach)?;
         let runs: Arc<bound::Runs> = Arc::default();
         let handles = options.handles.into();
@@ -222,7 +228,7 @@ impl Engine {
             handles,
             environment: own,
             runs: runs.clone(),
-            shift: shift.clone(),
+            lifecycle: lifecycle.clone(),
             name: Arc::default(),
         };
         let mut sorts = vec![Executor::Http, Executor::Timer, Executor::Hook];
@@ -230,29 +236,30 @@ impl Engine {
             sorts.push(Executor::Command);
         }
         let background = &self.config().background;
-        let drive = |duty: Duty, concurrency: usize| {
+        let drive = |role: DispatcherRole, concurrency: usize| {
             let concurrency = concurrency.max(1);
             // Kept across a restart of the dispatcher: what runs still holds its slot.
-            let slots = Arc::new(DutySlots::new(&duty, &self.config().quotas, concurrency));
+            let slots = Arc::new(RoleSlots::new(&role, &self.config().quotas, concurrency));
             let runner = runner.clone();
-            background.spawn(format!("executor/{duty}"), LOOK, move |beat| {
-                dispatch(runner.clone(), duty.clone(), concurrency, slots.clone(), beat)
+            background.spawn(format!("executor/{role}"), LOOK, move |beat| {
+                dispatch(runner.clone(), role.clone(), concurrency, slots.clone(), beat)
             })
         };
-        let mut tasks: Vec<_> = sorts.into_iter().map(|sort| drive(Duty::Sort(sort), options.concurrency)).collect();
+        let mut tasks: Vec<_> =
+            sorts.into_iter().map(|sort| drive(DispatcherRole::Sort(sort), options.concurrency)).collect();
         for kind in self.config().kinds.iter() {
-            tasks.push(drive(Duty::Kind(kind.clone()), kind.concurrency));
-            let (engine, kind, shift) = (self.clone(), kind.clone(), shift.clone());
+            tasks.push(drive(DispatcherRole::Kind(kind.clone()), kind.concurrency));
+            let (engine, kind, lifecycle) = (self.clone(), kind.clone(), lifecycle.clone());
             let environment = environment.clone();
             tasks.push(background.spawn(format!("discover/{}", kind.name), LOOK, move |beat| {
-                let (engine, kind, shift) = (engine.clone(), kind.clone(), shift.clone());
+                let (engine, kind, lifecycle) = (engine.clone(), kind.clone(), lifecycle.clone());
                 let environment = environment.clone();
                 async move {
-                    // The command and the pause after it take as long as somebody has said.
+                    // The command and the pause after it take as long as configured.
                     beat.idle();
                     tokio::select! {
-                        () = engine.keep_discovering(kind, environment) => {}
-                        () = shift.until(Phase::Closing) => {}
+                        () = engine.discover_loop(kind, environment) => {}
+                        () = lifecycle.until(Phase::Closing) => {}
                     }
                     Finished
                 }
@@ -260,25 +267,31 @@ impl Engine {
         }
         let store = self.store().clone();
         tasks.push(background.spawn("executor/runs", LOOK, move |beat| runs.clone().watch(store.clone(), beat)));
-        Ok(Executors { tasks, shift })
+        Ok(Executors { tasks, lifecycle })
     }
 }
 
-/// One duty, for as long as the shift is open: lease what there is room for, wherever it is, and run it.
-async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, slots: Arc<DutySlots>, beat: Arc<Pulse>) -> Finished {
-    let (core, shift) = (runner.engine.core.clone(), runner.shift.clone());
+/// One role, for as long as the lifecycle is open: lease what there is room for, wherever it is, and run it.
+async fn dispatch(
+    runner: Runner,
+    role: DispatcherRole,
+    concurrency: usize,
+    slots: Arc<RoleSlots>,
+    beat: Arc<Pulse>,
+) -> Finished {
+    let (core, lifecycle) = (runner.engine.core.clone(), runner.lifecycle.clone());
     runner.name.get_or_init(|| runner.engine.begin()).await;
     let mut served = String::new();
-    let wanted = core.wake.prepare(&anywhere(&duty, concurrency));
-    let closed = shift.until(Phase::Closing);
+    let wanted = core.wake.prepare(&anywhere(&role, concurrency));
+    let closed = lifecycle.until(Phase::Closing);
     tokio::pin!(closed);
-    while shift.is_open() {
+    while lifecycle.is_open() {
         panic_point!("executor-dispatch");
         // Before looking: a run that ends in between is not missed.
         let freed = slots.freed();
         // In the queue first, then look: what comes in between is not missed.
         let place = core.wake.wait_for(&wanted);
-        let looked = lease_everywhere(&runner, &duty, &slots, &mut served).await;
+        let looked = lease_everywhere(&runner, &role, &slots, &mut served).await;
         if looked.is_ok() {
             beat.turn();
         }
@@ -286,7 +299,7 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, slots: Arc<Dut
             Ok(Round { leased: 0, waits }) => (place.told(), waits),
             Ok(_) => continue,
             Err(error) => {
-                tracing::warn!(%duty, %error, "an executor cannot lease; it tries again");
+                tracing::warn!(%role, %error, "executor cannot lease; retrying");
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
@@ -302,20 +315,20 @@ async fn dispatch(runner: Runner, duty: Duty, concurrency: usize, slots: Arc<Dut
     Finished
 }
 
-/// The slots of one duty: deliveries have their own, so that calls never keep them waiting.
-struct DutySlots {
+/// The slots of one role: deliveries have their own, so that calls never keep them waiting.
+struct RoleSlots {
     calls: Arc<Slots>,
     deliveries: Arc<Slots>,
 }
 
-impl DutySlots {
-    fn new(duty: &Duty, quotas: &Quotas, concurrency: usize) -> DutySlots {
-        let share = |quota| match duty {
-            Duty::Kind(_) => concurrency,
-            Duty::Sort(_) => usize::try_from(quotas.get(quota)).unwrap_or(usize::MAX),
+impl RoleSlots {
+    fn new(role: &DispatcherRole, quotas: &Quotas, concurrency: usize) -> RoleSlots {
+        let share = |quota| match role {
+            DispatcherRole::Kind(_) => concurrency,
+            DispatcherRole::Sort(_) => usize::try_from(quotas.get(quota)).unwrap_or(usize::MAX),
         };
         let freed = Arc::new(Notify::new());
-        DutySlots {
+        RoleSlots {
             calls: Slots::new(concurrency, share(Quota::Calls), freed.clone()),
             deliveries: Slots::new(concurrency, share(Quota::Deliveries), freed),
         }
@@ -338,26 +351,26 @@ impl DutySlots {
     }
 }
 
-/// What one look over all namespaces came to.
+/// Result of one pass over all namespaces.
 struct Round {
     leased: usize,
     /// A namespace was passed over, or cut short, because it has no slot left.
     waits: bool,
 }
 
-/// What a duty waits to be told of.
-fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
-    let (namespace, queues) = match duty {
+/// The claim that a role waits for.
+fn anywhere(role: &DispatcherRole, limit: usize) -> ClaimRequest {
+    let (namespace, queues) = match role {
         // Word of other categories is for others.
-        Duty::Kind(kind) if kind.categories.is_some() => (kind.namespace.as_str(), kind.categories.clone()),
+        DispatcherRole::Kind(kind) if kind.categories.is_some() => (kind.namespace.as_str(), kind.categories.clone()),
         _ => (ClaimRequest::ANY_NAMESPACE, None),
     };
     ClaimRequest {
         namespace: namespace.into(),
         queues: queues.unwrap_or_default(),
         any_queue: false,
-        kinds: duty.kinds(),
-        executor: duty.executor(),
+        kinds: role.kinds(),
+        executor: role.executor(),
         worker: "executor".into(),
         limit: u32::try_from(limit).unwrap_or(u32::MAX),
         lease: LEASE,
@@ -368,21 +381,21 @@ fn anywhere(duty: &Duty, limit: usize) -> ClaimRequest {
 }
 
 /// One round, beginning behind the namespace that was `served` last: none of them is always the first. A namespace is asked for as
-/// many tasks as it has slots, so nothing is leased that nobody can run.
+/// many tasks as it has slots, so no task is leased that cannot run.
 async fn lease_everywhere(
     runner: &Runner,
-    duty: &Duty,
-    slots: &DutySlots,
+    role: &DispatcherRole,
+    slots: &RoleSlots,
     served: &mut String,
 ) -> Result<Round, CommandError> {
     // One claim for each namespace and quota, over all its queues: the store finds those that have something ready.
-    let mut namespaces = runner.engine.store().lane_namespaces(Some(duty.executor())).await?;
-    namespaces.retain(|namespace| duty.serves(namespace));
+    let mut namespaces = runner.engine.store().lane_namespaces(Some(role.executor())).await?;
+    namespaces.retain(|namespace| role.serves(namespace));
     let first = namespaces.partition_point(|namespace| *namespace <= *served);
     namespaces.rotate_left(first);
     let mut round = Round { leased: 0, waits: false };
     for namespace in &namespaces {
-        for Source { quota, queues, without_calls } in duty.sources() {
+        for Source { quota, queues, without_calls } in role.sources() {
             let slots = slots.of(quota);
             let room = slots.room(namespace);
             if room == 0 {
@@ -394,11 +407,11 @@ async fn lease_everywhere(
                 any_queue: queues.is_empty(),
                 queues,
                 without_calls,
-                kinds: duty.kinds(),
-                executor: duty.executor(),
+                kinds: role.kinds(),
+                executor: role.executor(),
                 limit: u32::try_from(room).unwrap_or(u32::MAX),
                 lease: LEASE,
-                ..LeaseRequest::new(namespace.clone(), format!("{}/{duty}", runner.engine.config().instance))
+                ..LeaseRequest::new(namespace.clone(), format!("{}/{role}", runner.engine.config().instance))
             };
             let leased = runner.engine.lease(request).await?;
             round.waits |= leased.len() >= room;
@@ -407,11 +420,11 @@ async fn lease_everywhere(
                 namespace.clone_into(served);
                 panic_point!("executor-leased");
                 let slot = slots.take(namespace);
-                let (runner, duty) = (runner.clone(), duty.clone());
-                let busy = Busy::begin(runner.shift.clone());
-                let named = CurrentRun { duty: duty.clone(), lease: task.lease };
+                let (runner, role) = (runner.clone(), role.clone());
+                let busy = Busy::begin(runner.lifecycle.clone());
+                let named = CurrentRun { role: role.clone(), lease: task.lease };
                 tokio::spawn(Running::Request(Arc::new(named)).scope(async move {
-                    runner.run(duty, task).await;
+                    runner.run(role, task).await;
                     drop((busy, slot));
                 }));
             }
@@ -421,12 +434,12 @@ async fn lease_everywhere(
 }
 
 /// One run, counted for as long as it lives, however it ends.
-struct Busy(Arc<Shift>);
+struct Busy(Arc<Lifecycle>);
 
 impl Busy {
-    fn begin(shift: Arc<Shift>) -> Busy {
-        shift.busy.send_modify(|busy| *busy += 1);
-        Busy(shift)
+    fn begin(lifecycle: Arc<Lifecycle>) -> Busy {
+        lifecycle.busy.send_modify(|busy| *busy += 1);
+        Busy(lifecycle)
     }
 }
 
@@ -438,32 +451,32 @@ impl Drop for Busy {
 
 /// How a panic names a run.
 struct CurrentRun {
-    duty: Duty,
+    role: DispatcherRole,
     lease: LeaseRef,
 }
 
 impl std::fmt::Display for CurrentRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "of executor {}: task {}", self.duty, self.lease.task)
+        write!(f, "of executor {}: task {}", self.role, self.lease.task)
     }
 }
 
 impl Runner {
-    async fn run(&self, duty: Duty, task: Leased) {
+    async fn run(&self, role: DispatcherRole, task: Leased) {
         panic_point!("executor-run");
-        if matches!(duty, Duty::Sort(Executor::Hook)) {
+        if matches!(role, DispatcherRole::Sort(Executor::Hook)) {
             return self.start_hook(&task).await;
         }
         let run = async {
-            match &duty {
-                Duty::Sort(Executor::Http) => {
+            match &role {
+                DispatcherRole::Sort(Executor::Http) => {
                     self.engine.core.tallies.telling(&task.namespace, &task.kind, self.call(&task)).await
                 }
-                Duty::Sort(Executor::Command) => {
+                DispatcherRole::Sort(Executor::Command) => {
                     command::run_own(&self.engine.core, &task, self.environment.clone()).await
                 }
-                Duty::Sort(_) => ReportEnd::Succeeded { result: None },
-                Duty::Kind(kind) => {
+                DispatcherRole::Sort(_) => ReportEnd::Succeeded { result: None },
+                DispatcherRole::Kind(kind) => {
                     let environment = self.environment.clone();
                     command::run_task(command::Process { environment, ..kind.process.clone() }, &task).await
                 }
@@ -473,10 +486,10 @@ impl Runner {
         let end = tokio::select! {
             end = run => end,
             failure = held.too_long(&task, &*self.engine.core.clock) => ReportEnd::Failed(failure),
-            // Canceled, or given up: whoever has it now says how it ends.
+            // Canceled or lost: its current owner reports the end.
             () = held.gone() => return,
             () = self.until_lost(&task) => return,
-            () = self.shift.until(Phase::Leaving) => ReportEnd::Released,
+            () = self.lifecycle.until(Phase::Leaving) => ReportEnd::Released,
         };
         self.report(task.lease, end).await;
     }
@@ -522,29 +535,29 @@ impl Runner {
             let answer = self.engine.report(vec![Report { lease, end: end.clone() }]).await;
             match answer.map(|mut answers| answers.pop()) {
                 Ok(Some(Ok(_)) | None) => return,
-                Ok(Some(Err(ReportError::Invalid(invalid)))) => {
+                Ok(Some(Err(CommandError::Invalid(invalid)))) => {
                     match without_what_is_refused(end, &invalid.to_string()) {
                         Some(less) => {
-                            tracing::warn!(%task, error = %invalid, "what a run left behind cannot be kept");
+                            tracing::warn!(%task, error = %invalid, "result rejected (too large)");
                             end = less;
                             continue;
                         }
-                        None => return tracing::error!(%task, error = %invalid, "a report was refused"),
+                        None => return tracing::error!(%task, error = %invalid, "report rejected"),
                     }
                 }
-                Ok(Some(Err(error @ (ReportError::LeaseLost | ReportError::TaskCanceled)))) => {
-                    return tracing::debug!(%task, %error, "a run ended after it was given up");
+                Ok(Some(Err(error @ (CommandError::LeaseLost | CommandError::TaskCanceled)))) => {
+                    return tracing::debug!(%task, %error, "lease lost before report");
                 }
-                Ok(Some(Err(error @ ReportError::Damaged(_)))) => {
-                    return tracing::error!(%task, %error, "a report cannot be stored");
+                Ok(Some(Err(error @ CommandError::Store(StoreError::Corrupt(_))))) => {
+                    return tracing::error!(%task, %error, "report failed: task is corrupt");
                 }
-                Ok(Some(Err(error @ ReportError::Conflict))) => {
-                    tracing::debug!(%task, %error, "a report was not stored; trying again");
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%task, %error, "report failed; retrying");
                 }
-                Err(error) => tracing::warn!(%task, %error, "a report was not stored; trying again"),
+                Err(error) => tracing::warn!(%task, %error, "report failed; retrying"),
             }
             let Some(wait) = waits.next() else {
-                return tracing::error!(%task, "a report was given up; its lease runs out and the run is repeated");
+                return tracing::error!(%task, "report failed for good; the lease expires and the run is repeated");
             };
             tokio::time::sleep(Duration::from_millis(wait)).await;
         }
@@ -565,7 +578,7 @@ impl Runner {
     }
 }
 
-/// When a run began: by its lease, and not by the moment at which somebody looks, which may be much later.
+/// Start of a run by its lease, not by the time of the poll, which may be much later.
 fn began(task: &Leased, clock: &dyn crate::Clock) -> Timestamp {
     task.expires_at.map_or_else(|| clock.now(), |end| end - LEASE)
 }

@@ -31,7 +31,7 @@ pub struct Slot {
 }
 
 impl Slots {
-    /// So many for everybody, and so many at most for one namespace.
+    /// Slots in all, and the most of them for one namespace.
     pub fn new(total: usize, quota: usize, freed: Arc<Notify>) -> Arc<Slots> {
         Arc::new(Slots { total, quota: quota.clamp(1, total), held: Mutex::default(), freed })
     }

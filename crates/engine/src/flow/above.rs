@@ -20,7 +20,7 @@ use serde_json::json;
 use super::calls::{LEASE, hear_now};
 use super::start::Begin;
 use crate::flow::Started;
-use crate::road::{Behind, Verb, Wish, open_graph};
+use crate::pipeline::{ChangeRequest, TaskChange, open_graph};
 use crate::{CommandError, Core, Query};
 
 /// An execution that is over and is to go on, as it is in the store.
@@ -32,7 +32,7 @@ pub(crate) struct Over {
     pub to_begin: Option<Millis>,
 }
 
-/// What a repair means for the levels above.
+/// Effect of a repair on the levels above.
 pub(crate) enum Above {
     /// This is stored with it, and this stands for it from then on.
     With(Commit, Option<(TaskId, u32)>),
@@ -40,11 +40,11 @@ pub(crate) enum Above {
     Refused(&'static str),
 }
 
-/// What a repair means for the levels below: this is stored with it, and these tasks take up what they stand for.
+/// Effect of a repair on the levels below: rows to store with it, and the tasks that continue with their executions.
 type Below = (Commit, BTreeMap<TaskId, Transition>);
 
 impl Core {
-    /// What stands for an execution takes it up again; where that opens another execution, so does what stands for that one.
+    /// The standing task of an execution continues with it; if that reopens the execution above, so does the standing task of that one.
     pub(crate) fn above<'a>(
         &'a self,
         over: Over,
@@ -162,7 +162,7 @@ impl Core {
         Ok((change, noted.within(&task.lane.namespace).changed(Some(was), Some(is))))
     }
 
-    /// Whether its next execution is there although it does not know of it yet: whoever began it has died since.
+    /// Whether its next execution exists although the task does not know it yet: the instance that started it has died.
     async fn has_begun_again(&self, task: &Task) -> Result<bool, StoreError> {
         if task.paused_from.unwrap_or(task.state) != State::Pending {
             return Ok(false);
@@ -191,9 +191,9 @@ impl Core {
         once: Option<&Idempotency>,
     ) -> Result<Option<Started>, CommandError> {
         let started = Instant::now();
-        let mut rounds = 0;
-        while self.goes_on(rounds, started).await {
-            rounds += 1;
+        let mut attempts = 0;
+        while self.should_retry(attempts, started).await {
+            attempts += 1;
             let Some(view) = self.store.execution(namespace, id).await? else { return Ok(None) };
             let Some((workflow, version)) = view.origin.workflow.clone() else { return Ok(None) };
             let Some((stood, _)) = view.execution.parent.filter(|_| view.execution.state.is_terminal()) else {
@@ -234,8 +234,8 @@ impl Core {
             let applied = self.store.apply_spawning(&commit, &calls, behalf, now);
             match self.tallies.asked(Query::Apply, applied).await? {
                 Applied::Done => {
-                    self.tell(&commit);
-                    self.tell_submitted(std::slice::from_ref(&calls));
+                    self.notify_committed(&commit);
+                    self.notify_submitted(std::slice::from_ref(&calls));
                     self.registered_meanwhile(&commit).await;
                     return answer(self.begin_claimed(namespace, view, new, parent).await?, false);
                 }
@@ -274,9 +274,8 @@ impl Core {
             ..Begin::new(namespace.to_owned(), workflow.unwrap_or_default(), version, input)
         };
         let (execution, _) = self.begin_execution(begin).await?;
-        let verb = Verb::HookStarted { lease_number: stored.task.lease_number };
-        let wish = Wish { task: parent.0, verb, seen: Some(stored), remembered: true };
-        self.fulfil(vec![wish], Behind::Caller).await?;
+        let change = TaskChange::HookStarted { lease_number: stored.task.lease_number };
+        self.apply_changes(vec![ChangeRequest::cached(stored, change)], Behalf::Caller).await?;
         Ok(execution)
     }
 }

@@ -6,7 +6,9 @@ use comeback_core::{
     Class, End, ExecutionId, ExecutionState, Executor, Failure, Millis, Outcome, Quota, Speaker, State, TaskId,
     Trigger, expression,
 };
-use comeback_store::{Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError};
+use comeback_store::{
+    Behalf, Below, CallEnd, ClaimRequest, Claimed, ListQuery, Loop, Shelf, StepView, StepsOf, StoreError,
+};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ use super::turns::{TURN, by_namespace, in_turns};
 use super::{Call, Step, WORKFLOWS, steps_named};
 use crate::commands::execution::cancel_execution;
 use crate::loops::{BATCH, Progress};
-use crate::road::{Behind, Met, Verb, Wish, open_graph};
+use crate::pipeline::{ChangeRequest, TaskChange, count_changed, open_graph};
 use crate::{CommandError, Core};
 
 /// Executions that are canceled side by side, so that they share a commit.
@@ -51,19 +53,18 @@ pub(crate) async fn take_up(core: &Core) -> Result<Progress, StoreError> {
         for claimed in claimed {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-call");
-            let Some(verb) = begin(core, &claimed).await? else { continue };
-            let wish = Wish { task: claimed.stored.task.id, verb, seen: Some(claimed.stored), remembered: true };
-            core.fulfil(vec![wish], Behind::Caller).await?;
+            let Some(change) = begin(core, &claimed).await? else { continue };
+            core.apply_changes(vec![ChangeRequest::cached(claimed.stored, change)], Behalf::Caller).await?;
         }
         Ok(moved)
     })
     .await
 }
 
-/// What a lease of such a step leads to; nothing where it was canceled with its execution.
-async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreError> {
+/// Starts a leased call; `None` if it was canceled with its execution.
+async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<TaskChange>, StoreError> {
     let lease_number = claimed.stored.task.lease_number;
-    let end = |end: End| Some(Verb::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
+    let end = |end: End| Some(TaskChange::End(Outcome { speaker: Speaker::Lease(lease_number), end }));
     let Some(step) = claimed.step.as_deref().and_then(Step::read) else {
         return Ok(end(End::Failed(finally("step", "it is a step, and nothing says of what".into()))));
     };
@@ -82,7 +83,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
             }
         }
         return match begin_call(core, claimed, &step, call, last.map(|last| last.execution.id)).await {
-            Ok(()) => Ok(Some(Verb::HookStarted { lease_number })),
+            Ok(()) => Ok(Some(TaskChange::HookStarted { lease_number })),
             Err(CommandError::Store(error)) => Err(error),
             Err(CommandError::RootEnded(_)) => {
                 if let Some(execution) = claimed.stored.task.execution {
@@ -106,7 +107,7 @@ async fn begin(core: &Core, claimed: &Claimed) -> Result<Option<Verb>, StoreErro
     }))
 }
 
-/// What the rounds of a loop leave, where its output says what that is for each of them.
+/// Outputs of the rounds of a loop, if its output is defined per round.
 async fn shaped(
     core: &Core,
     claimed: &Claimed,
@@ -117,7 +118,7 @@ async fn shaped(
 ) -> Result<Result<Vec<Value>, Box<Failure>>, StoreError> {
     let task = &claimed.stored.task;
     let scene = match task.execution {
-        Some(execution) => core.scene(&task.lane.namespace, execution, &step.sees).await?,
+        Some(execution) => core.template_context(&task.lane.namespace, execution, &step.sees).await?,
         None => None,
     };
     let Some(scene) = scene else { return Ok(Ok(results)) };
@@ -142,7 +143,7 @@ const QUOTA: &str = "quota";
 pub(crate) async fn cancel_below_ended(core: &Core, namespace: &str, execution: ExecutionId) -> Result<(), StoreError> {
     match cancel_execution(core, namespace, execution, left_alone().into(), None).await {
         Err(CommandError::Store(error)) => Err(error),
-        // Where it could not be canceled somebody was quicker.
+        // If it could not be canceled, another caller was quicker.
         _ => Ok(()),
     }
 }
@@ -163,7 +164,7 @@ async fn begin_call(
     let namespace = task.lane.namespace.clone();
     let input = match (&call.input, task.execution) {
         (Some(input), Some(execution)) => {
-            let scene = core.scene(&namespace, execution, &step.sees).await?;
+            let scene = core.template_context(&namespace, execution, &step.sees).await?;
             let scene = scene.ok_or(CommandError::NotFound("execution"))?;
             let mut context = scene.context(step)?;
             context["attempt"] = task.attempt_number().into();
@@ -242,33 +243,30 @@ pub(crate) async fn ends(core: &Core) -> Result<Vec<CallEnd>, StoreError> {
     core.store.call_ends(TURN).await
 }
 
-/// The executions that nobody waits for any more.
+/// Executions without a waiting step.
 pub(crate) async fn orphans(core: &Core) -> Result<Vec<(String, ExecutionId)>, StoreError> {
     core.store.orphans(BATCH).await
 }
 
-/// Tells steps how their executions ended.
+/// Ends the calls whose executions have ended.
 pub(crate) async fn hear(core: &Core, ends: Vec<CallEnd>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(ends, |end| &end.task.task.lane.namespace), |ends| async move {
-        let mut wishes = Vec::with_capacity(ends.len());
+        let mut requests = Vec::with_capacity(ends.len());
         for end in ends {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-hear");
             let outcome = Outcome { speaker: Speaker::Server, end: heard(core, &end).await? };
-            let verb = Verb::End(outcome);
-            wishes.push(Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: false });
+            requests.push(ChangeRequest::exact(end.task, TaskChange::End(outcome)));
         }
-        let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
-        Ok(met.iter().filter(|met| matches!(met, Met::Changed(_))).count())
+        Ok(count_changed(&core.apply_changes(requests, Behalf::Loop(Loop::Flow)).await?) as usize)
     })
     .await
 }
 
-/// Tells a step at once, where somebody is about to act on what it should have heard.
+/// Ends a call at once, before an act that depends on it.
 pub(crate) async fn hear_now(core: &Core, end: CallEnd) -> Result<(), StoreError> {
-    let verb = Verb::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
-    let wish = Wish { task: end.task.task.id, verb, seen: Some(end.task), remembered: true };
-    core.fulfil(vec![wish], Behind::Caller).await.map(drop)
+    let change = TaskChange::End(Outcome { speaker: Speaker::Server, end: heard(core, &end).await? });
+    core.apply_changes(vec![ChangeRequest::cached(end.task, change)], Behalf::Caller).await.map(drop)
 }
 
 async fn heard(core: &Core, end: &CallEnd) -> Result<End, StoreError> {
@@ -328,7 +326,7 @@ async fn stopped_by_quota(core: &Core, end: &CallEnd) -> Result<Option<String>, 
     Ok(found.items.into_iter().next().and_then(|item| item.last_error))
 }
 
-/// What an execution says it came to.
+/// Output of an execution.
 async fn output_of(core: &Core, end: &CallEnd) -> Result<Value, StoreError> {
     let namespace = &end.task.task.lane.namespace;
     core.output(namespace, end.execution).await
@@ -358,14 +356,14 @@ impl Core {
         };
         let Some(output) = plan.output else { return Ok(Value::Null) };
         let sees = steps_named(&output, plan.bare_names);
-        let Some(scene) = self.scene(namespace, execution, &sees).await? else { return Ok(Value::Null) };
+        let Some(scene) = self.template_context(namespace, execution, &sees).await? else { return Ok(Value::Null) };
         let step = Step { bare_names: plan.bare_names, ..Step::default() };
         let rendered = scene.context(&step).and_then(|context| expression::render(&output, &context));
         Ok(rendered.unwrap_or(Value::Null))
     }
 }
 
-/// Executions that nobody waits for any more are canceled.
+/// Cancels executions without a waiting step.
 pub(crate) async fn leave_no_orphans(core: &Core, orphans: Vec<(String, ExecutionId)>) -> Result<Progress, StoreError> {
     in_turns(by_namespace(orphans, |(namespace, _)| namespace), |orphans| async move {
         let mut moved = 0;
@@ -376,7 +374,7 @@ pub(crate) async fn leave_no_orphans(core: &Core, orphans: Vec<(String, Executio
                 match canceled {
                     Ok(_) => moved += 1,
                     Err(CommandError::Store(error)) => return Err(error),
-                    // Somebody was quicker.
+                    // Another caller was quicker.
                     Err(_) => {}
                 }
             }

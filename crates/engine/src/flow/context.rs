@@ -1,4 +1,4 @@
-//! What the texts of a step can see: the input, the results of other steps, and the round of a loop.
+//! Context of the templates of a step: the input, the results of other steps, and the round of a loop.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use super::{Round, Step};
 use crate::{CommandError, Core, Engine};
 
 /// One execution, as its steps see it.
-pub struct Scene {
+pub struct TemplateContext {
+    /// The execution.
     pub view: ExecutionView,
     input: Value,
     steps: BTreeMap<String, StepView>,
@@ -25,7 +26,7 @@ const MOST_SEEN: u64 = 16 << 20;
 const MOST_SHOWN: usize = 200;
 
 impl Engine {
-    /// What its steps can see at this moment, and the way that it has gone so far: the steps that have ended, in their order.
+    /// Context that its steps see now, and the steps that have ended, in order.
     pub async fn execution_context(&self, namespace: &str, id: ExecutionId) -> Result<Value, CommandError> {
         let core = &self.core;
         let unknown = || CommandError::NotFound("execution");
@@ -44,7 +45,7 @@ impl Engine {
         let path: Vec<_> = ended.filter_map(|task| keys.get(&task.id).cloned()).collect();
         let bare_names = steps.iter().filter_map(|it| Step::read(it.step.as_deref()?)).any(|step| step.bare_names);
         let sees: Vec<String> = keys.into_values().collect();
-        let scene = core.scene(namespace, id, &sees).await?.ok_or_else(unknown)?;
+        let scene = core.template_context(namespace, id, &sees).await?.ok_or_else(unknown)?;
         let mut context = scene.context(&Step { bare_names, ..Step::default() })?;
         context["path"] = json!(path);
         context["more"] = json!(more);
@@ -54,14 +55,15 @@ impl Engine {
 
 impl Core {
     /// An execution with these of its steps.
-    pub async fn scene(
+    pub async fn template_context(
         &self,
         namespace: &str,
         execution: ExecutionId,
         sees: &[String],
-    ) -> Result<Option<Scene>, StoreError> {
+    ) -> Result<Option<TemplateContext>, StoreError> {
         let Some(view) = self.store.execution(namespace, execution).await? else { return Ok(None) };
-        let mut scene = Scene { input: parsed(view.origin.input.as_deref()), view, steps: BTreeMap::new(), bytes: 0 };
+        let mut scene =
+            TemplateContext { input: parsed(view.origin.input.as_deref()), view, steps: BTreeMap::new(), bytes: 0 };
         // A step that shapes its result may speak of others in turn.
         let mut missing: Vec<String> = sees.to_vec();
         while !missing.is_empty() {
@@ -82,11 +84,11 @@ impl Core {
     }
 }
 
-impl Scene {
+impl TemplateContext {
     /// Everything that a step's texts can name.
     pub fn context(&self, step: &Step) -> Result<Value, Invalid> {
         if self.bytes > MOST_SEEN {
-            let Scene { bytes, .. } = self;
+            let TemplateContext { bytes, .. } = self;
             let message =
                 format!("the results that it names have {bytes} bytes together, and {MOST_SEEN} are the most");
             return Err(Invalid::one("steps", message));
@@ -137,16 +139,17 @@ impl Scene {
         }
     }
 
-    /// What a step makes of its result for others to see.
+    /// The result of a step as other steps see it.
     fn shaped(&self, step: &Step, template: &Value, result: Value) -> Option<Value> {
-        let others = Scene { view: self.view.clone(), input: self.input.clone(), steps: self.others(step), bytes: 0 };
+        let others =
+            TemplateContext { view: self.view.clone(), input: self.input.clone(), steps: self.others(step), bytes: 0 };
         let mut context = others.context(&Step { locals: Map::new(), ..step.clone() }).ok()?;
         context["result"] = result;
         expression::render(template, &context).ok()
     }
 
-    /// What the rounds of a loop leave in place of their results, each by its own item; nothing where that is more than so many
-    /// bytes together.
+    /// Outputs of the rounds of a loop in place of their results, each with its own item; `None` above this many
+    /// bytes.
     pub async fn shaped_rounds(
         &self,
         step: &Step,
@@ -177,7 +180,7 @@ impl Scene {
 }
 
 impl Round {
-    /// What the texts of this round know beside all others; its item wins.
+    /// Variables of this round; its item wins.
     pub fn name_in(&self, names: &mut Value) {
         names["index"] = self.index.into();
         names["loop"] = json!({"index": self.index + 1, "index0": self.index});

@@ -6,7 +6,7 @@ use comeback_core::{
     Edge, ExecutionId, Executor, Invalid, Lane, Millis, OnUnmet, Quota, QuotaExceeded, Task, TaskId, Timestamp, When,
     expression, workflow,
 };
-use comeback_store::{Body, Loop, NewTask, StoreError, Stored, TaskView};
+use comeback_store::{Behalf, Body, Loop, NewTask, StoreError, Stored, TaskView};
 use serde_json::{Value, json};
 
 use super::calls::cancel_below_ended;
@@ -14,7 +14,7 @@ use super::turns::{TURN, by_namespace, in_turns};
 use super::{Foreach, Round, Step};
 use crate::Core;
 use crate::loops::Progress;
-use crate::road::{Behind, Gate, Met, Verb, Wish};
+use crate::pipeline::{ChangeRequest, Gate, TaskChange, count_changed};
 
 /// How many rounds a loop may have.
 const MOST_ROUNDS: usize = 10_000;
@@ -22,16 +22,15 @@ const MOST_ROUNDS: usize = 10_000;
 pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let due = core.store.gates(TURN).await?;
     in_turns(by_namespace(due, |stored| &stored.task.lane.namespace), |due| async move {
-        let mut wishes = Vec::with_capacity(due.len());
+        let mut requests = Vec::with_capacity(due.len());
         let mut spawned = Spawned::new();
         for stored in due {
             comeback_store::Running::turn();
             comeback_store::panic_point!("flow-gate");
             let Some(gate) = look(core, &stored, &mut spawned).await? else { continue };
-            wishes.push(Wish { task: stored.task.id, verb: Verb::Gate(gate), seen: Some(stored), remembered: false });
+            requests.push(ChangeRequest::exact(stored, TaskChange::Gate(gate)));
         }
-        let met = core.fulfil(wishes, Behind::Loop(Loop::Flow)).await?;
-        Ok(met.iter().filter(|met| matches!(met, Met::Changed(_))).count())
+        Ok(count_changed(&core.apply_changes(requests, Behalf::Loop(Loop::Flow)).await?) as usize)
     })
     .await
 }
@@ -39,14 +38,16 @@ pub(crate) async fn tick(core: &Core) -> Result<Progress, StoreError> {
 /// Rounds that this turn makes and that are not stored yet, by the root of their execution.
 type Spawned = HashMap<ExecutionId, u64>;
 
-/// What a gate leads to; nothing where its execution was canceled because its root has ended.
+/// Evaluates a gate; `None` if the execution was canceled because its root has ended.
 async fn look(core: &Core, stored: &Stored, spawned: &mut Spawned) -> Result<Option<Gate>, StoreError> {
     let task = &stored.task;
     let namespace = &task.lane.namespace;
     let view = core.store.task(namespace, task.id).await?;
     let Some((execution, view)) = task.execution.zip(view) else { return Ok(Some(Gate::Open)) };
     let Some(step) = view.body.step.as_deref().and_then(Step::read) else { return Ok(Some(Gate::Open)) };
-    let Some(scene) = core.scene(namespace, execution, &step.sees).await? else { return Ok(Some(Gate::Open)) };
+    let Some(scene) = core.template_context(namespace, execution, &step.sees).await? else {
+        return Ok(Some(Gate::Open));
+    };
     let mut context = match scene.context(&step.before_rounds()) {
         Ok(context) => context,
         Err(faults) => return Ok(Some(Gate::Fail(format!("what it speaks of could not be worked out: {faults}")))),

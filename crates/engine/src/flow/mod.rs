@@ -6,8 +6,8 @@
 pub(crate) mod above;
 pub(crate) mod calls;
 mod context;
-mod dress;
 pub(crate) mod gates;
+mod render;
 mod standing;
 mod start;
 mod turns;
@@ -26,22 +26,23 @@ pub use standing::WorkflowStanding;
 pub use start::{Start, Started};
 pub(crate) use turns::Pace;
 
-/// What makes a task a step of a workflow.
+/// A step of a workflow, stored with its task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Step {
     /// It is skipped where this does not hold once its needs are met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// The loop, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreach: Option<Foreach>,
-    /// What others see as its result.
+    /// Its result as other steps see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Value>,
     /// It stands for an execution of this workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
-    /// What it leaves for others under names of their own.
+    /// Named outputs.
     #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
     pub vars: serde_json::Map<String, Value>,
     /// Names that its own texts know beside all others.
@@ -50,7 +51,7 @@ pub struct Step {
     /// Which round of a loop it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<Round>,
-    /// What its texts speak of: other steps by their names.
+    /// Steps that its templates use, by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sees: Vec<String>,
     /// Texts may name steps and the input without saying so, as playbooks do.
@@ -58,47 +59,60 @@ pub struct Step {
     pub bare_names: bool,
 }
 
+/// A loop over items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Foreach {
     /// A list, or an expression that gives one.
     pub items: Value,
-    /// What each item is called in the texts of a round.
+    /// Name of the item in the templates of a round.
     pub name: String,
     /// One after the other: the first failure ends it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sequential: bool,
-    /// So many rounds at the same time; none means all.
+    /// Rounds at the same time; `None` means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// Task of each round.
     pub each: Each,
 }
 
 /// How each round is run. Everything else it has from the step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Each {
+    /// Its executor.
     pub executor: String,
+    /// Its timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Its limit per attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt_deadline_ms: Option<u64>,
+    /// The call, if each round calls a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
 }
 
+/// A call of another workflow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Call {
+    /// The workflow.
     pub workflow: String,
+    /// Its version; `None` means the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
+    /// Input of the execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<Value>,
+    /// Its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Labels of the execution.
     #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub labels: std::collections::BTreeMap<String, String>,
+    /// External id of the execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
-    /// The execution of its first run, where somebody was told of it beforehand.
+    /// The execution of its first run, if the caller knows its id already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<ExecutionId>,
     /// The instant of a schedule, which every one of its executions knows.
@@ -106,12 +120,16 @@ pub struct Call {
     pub firing: Option<comeback_store::Firing>,
 }
 
+/// A round of a loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// The step that goes over the list.
     pub of: String,
+    /// Index of the item.
     pub index: u32,
+    /// Its name.
     pub name: String,
+    /// The item.
     pub item: Value,
 }
 
@@ -121,7 +139,7 @@ impl Step {
         self.condition.is_some() || self.foreach.is_some()
     }
 
-    /// Whether nobody runs it: it stands for others.
+    /// Whether it stands for others and has no run of its own.
     pub fn stands_for_others(&self) -> bool {
         self.foreach.is_some() || self.call.is_some()
     }
@@ -131,12 +149,12 @@ impl Step {
         self.output.is_some() || !self.vars.is_empty()
     }
 
-    /// What others see as its result, where that is not worked out round by round.
+    /// Its result as other steps see it, unless it is defined per round.
     pub(crate) fn output_of_all(&self) -> Option<&Value> {
         self.output.as_ref().filter(|_| self.output_of_each().is_none())
     }
 
-    /// What each round of a loop leaves in place of its result.
+    /// Output of each round of a loop in place of its result.
     pub(crate) fn output_of_each(&self) -> Option<&Value> {
         let foreach = self.foreach.as_ref()?;
         self.output.as_ref().filter(|output| workflow::names_a_round(output, &foreach.name))
@@ -189,12 +207,15 @@ pub fn collect_names(value: &Value, into: &mut BTreeSet<String>) {
 pub struct Plan {
     /// Its steps, each with its `Step`.
     pub tasks: Vec<TaskSpec>,
+    /// Settings of the execution.
     pub execution: ExecutionSpec,
-    /// What its input is where a start says nothing.
+    /// Default input.
     pub input: serde_json::Map<String, Value>,
     /// Of the execution as a whole.
     pub retry: Option<Arc<Policy>>,
+    /// Template of the output.
     pub output: Option<Value>,
+    /// Whether templates may name steps and the input without a prefix.
     pub bare_names: bool,
 }
 

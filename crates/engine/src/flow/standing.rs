@@ -16,18 +16,21 @@ use crate::{CommandError, Core, Engine};
 /// The shelf beside that of the workflows: each change is a version, so that what was before can be read.
 const STANDINGS: &str = "workflow_states";
 
-/// Somebody else may change the same workflow at the same moment.
+/// Attempts if others change the same workflow at the same time.
 const ROUNDS: u32 = 20;
 
 /// How a workflow stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowStanding {
+    /// Its state.
     pub state: WorkflowState,
-    /// Since then; nothing where nobody ever changed it.
+    /// Time of the last change; `None` if it never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
+    /// Note of the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// Actor of the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 }
@@ -39,7 +42,7 @@ impl Default for WorkflowStanding {
 }
 
 impl WorkflowStanding {
-    /// What cannot be read stops: a workflow that was switched off must not run because of it.
+    /// A row that cannot be read is an error: a workflow that was switched off must not run because of it.
     fn read(path: &str, body: &str) -> Result<WorkflowStanding, StoreError> {
         serde_json::from_str(body)
             .map_err(|error| StoreError::Corrupt(format!("how the workflow {path} stands: {error}")))
@@ -49,12 +52,14 @@ impl WorkflowStanding {
         found.map_or_else(|| Ok(WorkflowStanding::default()), |it| WorkflowStanding::read(path, &it.body))
     }
 
+    /// Whether it may start.
     pub fn is_active(&self) -> bool {
         self.state == WorkflowState::Active
     }
 }
 
 impl Engine {
+    /// The state of a workflow.
     pub async fn workflow_standing(&self, namespace: &str, path: &str) -> Result<WorkflowStanding, CommandError> {
         Ok(self.core.standing_of(namespace, path).await?)
     }
@@ -119,7 +124,7 @@ impl Core {
         WorkflowStanding::of(path, found.as_ref())
     }
 
-    /// Whoever starts it from outside is told that it is switched off.
+    /// A start from outside is rejected while the workflow is switched off.
     pub(crate) async fn must_be_active(&self, namespace: &str, path: &str) -> Result<(), CommandError> {
         let standing = self.standing_of(namespace, path).await?;
         if standing.is_active() {

@@ -1,4 +1,4 @@
-//! Start: an execution of a workflow, by somebody outside or by a step that stands for it.
+//! Start: an execution of a workflow, for a caller or for a step that stands for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,55 +10,78 @@ use serde_json::Value;
 use super::{Call, Plan, Step, WORKFLOWS, Workflows};
 use crate::{CommandError, Core, Engine, Json, Submit, TaskSpec};
 
-/// What somebody asks for.
+/// A start of a workflow as a caller asks for it.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
+    /// The namespace.
     pub namespace: String,
+    /// The workflow.
     pub workflow: String,
     /// The newest where nothing is said.
     pub version: Option<u32>,
+    /// Input of the execution.
     pub input: Option<Value>,
+    /// Name of the execution.
     pub name: Option<String>,
+    /// Labels of the execution.
     pub labels: BTreeMap<String, String>,
+    /// External id of the execution.
     pub external_id: Option<String>,
     /// Of the execution as a whole; the workflow's own where nothing is said.
     pub retry: Option<Option<Arc<Policy>>>,
+    /// The execution that it repeats.
     pub retry_of: Option<ExecutionId>,
     /// The instant of a schedule.
     pub firing: Option<Firing>,
+    /// Idempotency key.
     pub idempotency: Option<Idempotency>,
 }
 
+/// Answer to a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
+    /// The execution.
     pub execution: ExecutionId,
+    /// The workflow.
     pub workflow: String,
+    /// Version of the workflow.
     pub version: u32,
     /// The task that stands for it and starts it again, where it has a policy of its own.
     pub task: Option<TaskId>,
+    /// Whether the start was repeated under its key.
     pub repeated: bool,
 }
 
 /// One execution that begins now.
 pub(crate) struct Begin {
+    /// The namespace.
     pub namespace: String,
+    /// The workflow.
     pub workflow: String,
+    /// Version of the workflow.
     pub version: Option<u32>,
+    /// Input of the execution.
     pub input: Option<Value>,
     pub id: Option<ExecutionId>,
     pub parent: Option<(TaskId, u32)>,
     /// Its place, where a step of another execution begins it.
     pub below: Option<Below>,
+    /// The execution that it repeats.
     pub retry_of: Option<ExecutionId>,
+    /// Name of the execution.
     pub name: Option<String>,
+    /// Labels of the execution.
     pub labels: BTreeMap<String, String>,
+    /// External id of the execution.
     pub external_id: Option<String>,
     pub firing: Option<Firing>,
+    /// Idempotency key.
     pub idempotency: Option<Idempotency>,
 }
 
 /// A start that was thought through.
 pub(crate) struct Planned {
+    /// Version of the workflow.
     pub version: u32,
     pub begin: Begin,
     /// Where the execution has a policy of its own: the task that stands for it, and the first execution that it will begin.
@@ -105,11 +128,12 @@ impl Engine {
         planned.map(drop).map_err(|invalid| invalid.renamed(|path| by_step(path, &names)))
     }
 
-    /// What an execution came to, as its workflow describes it.
+    /// Output of an execution, as its workflow defines it.
     pub async fn execution_output(&self, namespace: &str, id: ExecutionId) -> Result<Value, CommandError> {
         Ok(self.core.output(namespace, id).await?)
     }
 
+    /// Starts a workflow.
     pub async fn start_workflow(&self, start: Start) -> Result<Started, CommandError> {
         let core = &self.core;
         if !core.is_again(&start).await? {
@@ -164,7 +188,7 @@ impl Core {
         }
     }
 
-    /// What a start comes to, without anything being started.
+    /// Dry run of a start.
     pub(crate) async fn plan_start(&self, start: &Start) -> Result<Planned, CommandError> {
         let (plan, version) = self.planned(&start.namespace, &start.workflow, start.version).await?;
         let retry = start.retry.clone().unwrap_or_else(|| plan.retry.clone());

@@ -13,7 +13,7 @@ use crate::loops::Progress;
 /// Tasks of one namespace in one turn, so that a namespace with much to do never keeps another one waiting for long.
 pub const TURN: u32 = 25;
 
-/// What belongs to each namespace, in the order it came in.
+/// Groups items by namespace, in order.
 pub fn by_namespace<T>(all: Vec<T>, namespace: impl Fn(&T) -> &String) -> impl Iterator<Item = Vec<T>> {
     let mut groups: BTreeMap<String, Vec<T>> = BTreeMap::new();
     for it in all {
@@ -50,7 +50,7 @@ where
 /// How often the loop looks through all open calls. That takes longer the more of them there are, so it rests in proportion.
 #[derive(Default)]
 pub struct Pace {
-    /// Off where somebody else says when loops run.
+    /// Off if the caller drives the loops.
     is_on: AtomicBool,
     not_before: Mutex<Option<Instant>>,
 }

@@ -14,7 +14,7 @@ use crate::executors::HttpCall;
 use crate::{CommandError, Core, Engine};
 
 const SHELF: &str = "cancel-hooks";
-/// What a call is made of; an answer with anything else is about something else.
+/// Fields of a call; an answer with other fields is not one.
 const PARTS: [&str; 5] = ["url", "method", "headers", "body", "timeout"];
 
 fn name(task: TaskId, run: u32) -> String {
@@ -105,7 +105,7 @@ fn read(text: &str) -> Vec<Value> {
 }
 
 impl Core {
-    /// What the runs that a change ends have registered, each call as a task.
+    /// Calls that were registered by the runs that a commit ends, each as a task.
     pub(super) async fn registered(
         &self,
         commit: &Commit,
@@ -127,8 +127,8 @@ impl Core {
         Ok(())
     }
 
-    /// What was registered after the change had looked and before it was stored. Whoever registers looks too, so one of the two
-    /// sees the other; and each call is made once. After that nobody needs what was registered.
+    /// Handles calls that were registered between the load and the commit of a change. The registration checks too, so one of the two
+    /// sees the other, and each call is made once. Then the registration is deleted.
     pub(crate) async fn registered_meanwhile(&self, commit: &Commit) {
         for (task, _) in ended(commit) {
             let at = Shelf { namespace: &task.lane.namespace, shelf: SHELF };
@@ -141,7 +141,7 @@ impl Core {
                 self.store.delete_document(at, &name).await.map(drop)
             };
             if let Err(error) = made.await {
-                tracing::warn!(task = %task.id, %error, "what cancels a run could not be looked for");
+                tracing::warn!(task = %task.id, %error, "cannot load registered cancel calls of run");
             }
         }
     }
@@ -186,7 +186,7 @@ impl Core {
         late.tasks.push(self.delivery(task, "cancel", &key, call, told(task, attempt, run), now));
         let late = std::slice::from_ref(&late);
         if let [Submitted::Created(_)] = &self.store.submit(late, now).await?[..] {
-            self.tell_submitted(late);
+            self.notify_submitted(late);
         } else {
             self.tallies.spared(namespace, "cancel", true);
         }
@@ -194,7 +194,7 @@ impl Core {
     }
 }
 
-/// What such a call is known by: of the attempt that is over.
+/// Id of such a call: of the attempt that ended.
 fn key(task: &Task, attempt: u32, run: u32, n: usize) -> String {
     let parted = if run == attempt + 1 { String::new() } else { format!(":r{run}") };
     let more = if n == 0 { String::new() } else { format!(":{n}") };

@@ -1,23 +1,39 @@
-//! Operations: whoever comes first works a bulk operation off, a stretch at a time.
+//! Operations: works off bulk operations, a batch at a time. Whichever instance comes first takes one.
 
-use comeback_store::{Loop, Running, StoreError};
+use async_trait::async_trait;
+use comeback_core::Timestamp;
+use comeback_store::{Loop, NextDue, Running, StoreError, panic_point};
 
-use super::Progress;
+use super::{BackgroundLoop, Progress};
 use crate::Core;
 
-/// Operations that are gone on with in one turn, so that a long one leaves room for the others.
+/// Operations of one tick, so that a long one does not hold up the others.
 const AT_ONCE: u32 = 8;
 
-pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let now = core.clock.now();
-    // The store holds what a pause forbids; this spares the work.
-    if super::is_paused(core, Loop::Operations, now).await? {
-        return Ok(Progress::default());
+/// The loop.
+pub struct OperationsLoop;
+
+#[async_trait]
+impl BackgroundLoop for OperationsLoop {
+    fn name(&self) -> Loop {
+        Loop::Operations
     }
-    let mut moved = 0;
-    for operation in core.store.due_operations(now, AT_ONCE).await? {
-        moved += core.go_on_with(operation).await?;
-        Running::turn();
+
+    fn next_due(&self, next: &NextDue) -> Option<Timestamp> {
+        next.operation
     }
-    Ok(Progress { moved, more: moved > 0 })
+
+    async fn tick(&self, core: &Core, _due_by: Timestamp) -> Result<Progress, StoreError> {
+        panic_point!("loop-operations");
+        // The store checks the pause with every commit; this saves the work.
+        if core.is_paused(Loop::Operations).await? {
+            return Ok(Progress::default());
+        }
+        let mut moved = 0;
+        for operation in core.store.due_operations(core.clock.now(), AT_ONCE).await? {
+            moved += core.go_on_with(operation).await?;
+            Running::turn();
+        }
+        Ok(Progress { moved, more: moved > 0 })
+    }
 }

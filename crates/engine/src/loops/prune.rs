@@ -1,35 +1,36 @@
-//! Prune: what is over and old is forgotten, a little at a time, and so are lanes and policies that no task refers to any more.
+//! Prune: deletes tasks that ended before the retention, a batch at a time, and lanes and policies without tasks.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use async_trait::async_trait;
 use comeback_core::{Millis, Timestamp};
-use comeback_store::{Loop, StoreError};
+use comeback_store::{Loop, StoreError, panic_point};
 
-use super::{BATCH, Progress};
+use super::{BATCH, BackgroundLoop, Cadence, Progress};
 use crate::{Core, Query};
 
-/// How often lanes without tasks are looked for, and policies that no task uses.
+/// How often unused lanes and unused policies are searched.
 const LANES_EVERY: Millis = Millis::from_secs(30);
 const POLICIES_EVERY: Millis = Millis::from_secs(3_600);
-/// Fewer policies are not worth the look at all tasks.
+/// Below this number of policies the search through all tasks is skipped.
 const FEW_POLICIES: u64 = 1_000;
-/// Parts of the lanes that one turn looks at.
+/// Batches of lanes in one tick.
 const PARTS: usize = 50;
 
-/// When unused lanes and policies were last looked for.
-pub struct Forgetting {
+/// Times of the last search for unused lanes and policies.
+pub struct LastCleanup {
     lanes: AtomicI64,
     policies: AtomicI64,
 }
 
-impl Default for Forgetting {
+impl Default for LastCleanup {
     fn default() -> Self {
-        Forgetting { lanes: AtomicI64::new(i64::MIN), policies: AtomicI64::new(i64::MIN) }
+        LastCleanup { lanes: AtomicI64::new(i64::MIN), policies: AtomicI64::new(i64::MIN) }
     }
 }
 
-impl Forgetting {
-    /// Whether it is time, and takes note that it was done. The first time is one period after the start.
+impl LastCleanup {
+    /// Whether the period has passed; records the time if so. The first time is one period after the start.
     fn is_due(last: &AtomicI64, every: Millis, now: Timestamp) -> bool {
         let before = last.load(Ordering::Relaxed);
         let is_due = before != i64::MIN && Timestamp(before) + every <= now;
@@ -40,25 +41,39 @@ impl Forgetting {
     }
 }
 
-pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let now = core.clock.now();
-    let paused = core.store.pauses().await?;
-    if paused.iter().any(|(name, pause)| *name == Loop::Prune && pause.until > now) {
-        return Ok(Progress::default());
+/// The loop.
+pub struct PruneLoop;
+
+#[async_trait]
+impl BackgroundLoop for PruneLoop {
+    fn name(&self) -> Loop {
+        Loop::Prune
     }
-    core.forget_unused(now).await?;
-    let Some(retention) = core.config.retention else { return Ok(Progress::default()) };
-    // What is forgotten was counted before.
-    core.fold_all().await?;
-    let pruned = core.tallies.asked(Query::Prune, core.store.prune(now - retention, BATCH)).await?;
-    core.tallies.pruned(pruned.tasks);
-    Ok(Progress { moved: u32::try_from(pruned.tasks).unwrap_or(u32::MAX), more: pruned.more })
+
+    fn cadence(&self) -> Cadence {
+        Cadence::Period
+    }
+
+    async fn tick(&self, core: &Core, _due_by: Timestamp) -> Result<Progress, StoreError> {
+        panic_point!("loop-prune");
+        if core.is_paused(Loop::Prune).await? {
+            return Ok(Progress::default());
+        }
+        let now = core.clock.now();
+        core.delete_unused(now).await?;
+        let Some(retention) = core.config.retention else { return Ok(Progress::default()) };
+        // Statistics first: deleted tasks can no longer be counted.
+        core.fold_all().await?;
+        let pruned = core.tallies.asked(Query::Prune, core.store.prune(now - retention, BATCH)).await?;
+        core.tallies.pruned(pruned.tasks);
+        Ok(Progress { moved: u32::try_from(pruned.tasks).unwrap_or(u32::MAX), more: pruned.more })
+    }
 }
 
 impl Core {
-    /// Lanes without tasks, and policies that no task uses, when it is time to look for them.
-    async fn forget_unused(&self, now: Timestamp) -> Result<(), StoreError> {
-        if Forgetting::is_due(&self.forgetting.lanes, LANES_EVERY, now) {
+    /// Deletes lanes and policies without tasks, each once per its period.
+    async fn delete_unused(&self, now: Timestamp) -> Result<(), StoreError> {
+        if LastCleanup::is_due(&self.last_cleanup.lanes, LANES_EVERY, now) {
             let mut lanes = 0;
             for _ in 0..PARTS {
                 let forgotten = self.store.forget_unused(now).await?;
@@ -68,13 +83,13 @@ impl Core {
                 }
             }
             if lanes > 0 {
-                tracing::debug!(lanes, "lanes without tasks were deleted");
+                tracing::debug!(lanes, "deleted lanes without tasks");
             }
         }
-        if Forgetting::is_due(&self.forgetting.policies, POLICIES_EVERY, now) {
+        if LastCleanup::is_due(&self.last_cleanup.policies, POLICIES_EVERY, now) {
             let policies = self.store.forget_policies(FEW_POLICIES, now).await?;
             if policies > 0 {
-                tracing::debug!(policies, "policies that no task uses were deleted");
+                tracing::debug!(policies, "deleted policies without tasks");
             }
         }
         Ok(())

@@ -1,51 +1,78 @@
-//! Reap: a run whose lease has run out is lost, and takes the same road as any other bad end.
+//! Reap: ends runs whose lease has expired as lost, through the same pipeline as any other failure.
 
-use comeback_core::{End, Executor, Outcome, Speaker, Task, Trigger};
-use comeback_store::{Due, Loop, StoreError, Stored};
+use std::sync::atomic::Ordering;
 
-use super::{BATCH, Progress};
+use async_trait::async_trait;
+use comeback_core::{End, Executor, Outcome, Speaker, Task, Timestamp, Trigger};
+use comeback_store::{Behalf, Due, Loop, NextDue, StoreError, Stored, panic_point};
+
+use super::{BATCH, BackgroundLoop, Progress};
 use crate::Core;
-use crate::road::{Behind, Met, Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange, count_changed};
 
-pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let due = core.store.due(Due::Leases, core.clock.now(), BATCH).await?;
-    let found = due.len();
-    let progress = end_all(core, due, Loop::Reap, verb).await?;
-    if progress.moved > 0 {
-        tracing::warn!(found, recovered = progress.moved, "stuck work was found");
+/// The loop.
+pub struct ReapLoop;
+
+#[async_trait]
+impl BackgroundLoop for ReapLoop {
+    fn name(&self) -> Loop {
+        Loop::Reap
     }
-    Ok(progress)
+
+    fn next_due(&self, next: &NextDue) -> Option<Timestamp> {
+        next.lease
+    }
+
+    async fn tick(&self, core: &Core, due_by: Timestamp) -> Result<Progress, StoreError> {
+        if losses_are_suspended(core, due_by) {
+            return Ok(Progress::default());
+        }
+        panic_point!("loop-reap");
+        let due = core.store.due(Due::Leases, core.clock.now(), BATCH).await?;
+        let found = due.len();
+        let progress = end_all(core, due, Loop::Reap, lost).await?;
+        if progress.moved > 0 {
+            tracing::warn!(found, recovered = progress.moved, "recovered expired leases");
+        }
+        Ok(progress)
+    }
 }
 
-/// How a run ends whose lease has run out.
-pub fn verb(stored: &Stored) -> Verb {
-    Verb::End(Outcome { speaker: Speaker::Server, end: End::Lost(trigger(&stored.task)) })
+/// Whether no run may be declared lost or timed out because the clock jumped forward (`time.rs`).
+pub(super) fn losses_are_suspended(core: &Core, due_by: Timestamp) -> bool {
+    due_by.0 < core.losses_from.load(Ordering::Relaxed)
 }
 
+/// The end of a run whose lease has expired.
+pub fn lost(stored: &Stored) -> TaskChange {
+    TaskChange::End(Outcome { speaker: Speaker::Server, end: End::Lost(trigger(&stored.task)) })
+}
+
+/// The trigger of a failure by an expired lease.
 pub fn trigger(task: &Task) -> Trigger {
     match task.lane.executor {
-        // A hook that was started has no lease to renew: it went silent.
+        // A started hook has no lease to renew: it went silent.
         Executor::Hook if task.run > 0 && task.started_at.is_some() => Trigger::Stuck,
         _ => Trigger::LeaseExpired,
     }
 }
 
-/// Takes each of these tasks down the road, on behalf of a loop.
+/// Applies a change to each of these tasks, on behalf of a loop.
 pub async fn end_all(
     core: &Core,
     due: Vec<Stored>,
     name: Loop,
-    verb: impl Fn(&Stored) -> Verb,
+    change: impl Fn(&Stored) -> TaskChange + Send,
 ) -> Result<Progress, StoreError> {
     let more = due.len() >= BATCH as usize;
     if due.is_empty() {
         return Ok(Progress::default());
     }
-    let wishes = due
-        .into_iter()
-        .map(|stored| Wish { task: stored.task.id, verb: verb(&stored), seen: Some(stored), remembered: false })
-        .collect();
-    let met = core.fulfil(wishes, Behind::Loop(name)).await?;
-    let moved = met.iter().filter(|met| matches!(met, Met::Changed(_))).count();
-    Ok(Progress { moved: u32::try_from(moved).unwrap_or(u32::MAX), more })
+    let end = |stored: Stored| {
+        let change = change(&stored);
+        ChangeRequest::exact(stored, change)
+    };
+    let requests = due.into_iter().map(end).collect();
+    let outcomes = core.apply_changes(requests, Behalf::Loop(name)).await?;
+    Ok(Progress { moved: count_changed(&outcomes), more })
 }

@@ -1,4 +1,4 @@
-//! Rules: a change of rules moves tasks. Whoever changed them does it at once; where that broke off, somebody else goes on.
+//! Rules: moves tasks to the lanes of changed rules. The caller of the change does it at once; this loop finishes what was interrupted.
 
 use std::sync::{Arc, Weak};
 
@@ -7,7 +7,7 @@ use comeback_store::{Finished, Heartbeat, panic_point};
 use super::{is_answered, real};
 use crate::Core;
 
-pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+pub async fn run(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     loop {
         let Some(held) = core.upgrade() else { return Finished };
         panic_point!("loop-rules");
@@ -19,10 +19,10 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
             Ok(settled) if settled.is_done => {}
             Ok(_) => {
                 if let Err(error) = held.settle_rules().await {
-                    tracing::debug!(%error, "tasks could not be put under their rules; somebody tries again");
+                    tracing::debug!(%error, "cannot move tasks to the lanes of changed rules; retrying");
                 }
             }
-            Err(error) => tracing::debug!(%error, "the rules could not be read"),
+            Err(error) => tracing::debug!(%error, "cannot read rules; retrying"),
         }
         let rest = real(held.config.safety_interval);
         drop(held);

@@ -1,21 +1,38 @@
-//! Schedule: what is due is started, each instant once.
+//! Schedule: starts what is scheduled, each instant once.
 
-use comeback_store::{Following, Loop, Running, StoreError};
+use async_trait::async_trait;
+use comeback_core::Timestamp;
+use comeback_store::{Following, Loop, NextDue, Running, StoreError, panic_point};
 
-use super::{BATCH, Progress};
+use super::{BATCH, BackgroundLoop, Progress};
 use crate::Core;
 
-pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let now = core.clock.now();
-    // The store holds what a pause forbids; this spares the work.
-    if super::is_paused(core, Loop::Schedule, now).await? {
-        return Ok(Progress::default());
+/// The loop.
+pub struct ScheduleLoop;
+
+#[async_trait]
+impl BackgroundLoop for ScheduleLoop {
+    fn name(&self) -> Loop {
+        Loop::Schedule
     }
-    let due = core.store.due_followers(Following::Schedules, now, BATCH).await?;
-    let mut progress = Progress { moved: 0, more: due.len() >= BATCH as usize };
-    for row in due {
-        progress.moved += core.fire_due(row, now).await?;
-        Running::turn();
+
+    fn next_due(&self, next: &NextDue) -> Option<Timestamp> {
+        next.schedule
     }
-    Ok(progress)
+
+    async fn tick(&self, core: &Core, _due_by: Timestamp) -> Result<Progress, StoreError> {
+        panic_point!("loop-schedule");
+        // The store checks the pause with every commit; this saves the work.
+        if core.is_paused(Loop::Schedule).await? {
+            return Ok(Progress::default());
+        }
+        let now = core.clock.now();
+        let due = core.store.due_followers(Following::Schedules, now, BATCH).await?;
+        let mut progress = Progress { moved: 0, more: due.len() >= BATCH as usize };
+        for row in due {
+            progress.moved += core.fire_due(row, now).await?;
+            Running::turn();
+        }
+        Ok(progress)
+    }
 }

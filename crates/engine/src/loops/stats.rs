@@ -1,5 +1,5 @@
-//! Statistics: what happened is added to the sums, soon but never at the cost of what happens. One instance at a time does it,
-//! whichever is quicker. What people said of errors elsewhere is learned in the same turn.
+//! Statistics: aggregates the feed into sums, at a fraction of the processor. One instance does it at a time. The classes that operators
+//! gave to error groups on other instances are loaded here too.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use comeback_store::{Finished, Heartbeat, Running, panic_point};
 use super::{BATCH, is_answered, real};
 use crate::Core;
 
-/// Of the time that adding took, so many times over is left to others.
-const REST: u32 = 9;
-/// Turns between two looks at what is old.
-const TIDY: u32 = 60;
+/// Idle factor: sleep 9 times the busy time.
+const IDLE_FACTOR: u32 = 9;
+/// Turns between two compactions of old sums.
+const COMPACT_EVERY: u32 = 60;
 
-pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+pub async fn run(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     let mut turn = 0_u32;
     let mut learned = Instant::now();
     loop {
         let Some(held) = core.upgrade() else { return Finished };
         panic_point!("loop-stats");
-        // However much there is to add.
+        // However large the backlog is.
         if learned.elapsed() >= real(held.config.safety_interval) && held.learn_classes().await.is_ok() {
             learned = Instant::now();
         }
@@ -29,7 +29,7 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
         let rest = match taken {
             Ok(rest) => rest,
             Err(error) => {
-                tracing::debug!(%error, "the statistics could not be added to; somebody tries again");
+                tracing::debug!(%error, "cannot aggregate statistics; retrying");
                 None
             }
         };
@@ -38,7 +38,7 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
             real(held.config.safety_interval)
         });
         drop(held);
-        // Who has worked for long rests for longer.
+        // The pause after a long turn may be longer than a period.
         if is_answered {
             beat.idle();
         }
@@ -49,13 +49,13 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     }
 }
 
-/// A short rest where there is more to add, and nothing where the turn is over.
+/// The pause before the next batch; `None` if the backlog is empty.
 async fn take_turn(core: &Core, turn: u32) -> Result<Option<Duration>, comeback_store::StoreError> {
     let began = Instant::now();
     if core.fold_next().await? {
-        return Ok(Some(began.elapsed() * REST));
+        return Ok(Some(began.elapsed() * IDLE_FACTOR));
     }
-    if turn.is_multiple_of(TIDY) {
+    if turn.is_multiple_of(COMPACT_EVERY) {
         let most = u32::try_from(core.config.limits.error_groups).unwrap_or(u32::MAX);
         while core.store.tidy_sums(core.clock.now(), BATCH, most).await? {
             Running::turn();

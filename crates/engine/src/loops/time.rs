@@ -1,7 +1,7 @@
 //! Time: follows the store's clock, so that all instances agree on what time it is (model A3).
 //!
-//! A clock that somebody set ahead would take every lease from workers that are alive. So they are let outlast the step before it is
-//! made here, and nobody is declared lost until every instance has made it (R-I21).
+//! A clock that jumps forward would expire the leases of live workers. So the leases are extended before this instance follows the
+//! jump, and no run is declared lost until every instance has followed it (R-I21).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,10 @@ use super::{is_answered, real};
 use crate::{Core, Step};
 
 pub(super) const EVERY: Millis = Millis::from_secs(5);
-/// As long as a lease lasts when nobody says otherwise, and much longer than any instance needs to notice.
+/// No run is declared lost for this long after a jump: the default length of a lease, and much longer than an instance needs to notice.
 const HOLD: Millis = Millis::from_secs(60);
 
-pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+pub async fn run(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
     let mut told = None;
     loop {
         tokio::time::sleep(real(EVERY)).await;
@@ -32,13 +32,13 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
             beat.turn();
         }
         if let Err(error) = followed {
-            // The clock runs on by itself; the loops tell that the store is away.
-            tracing::debug!(%error, "the store's clock could not be followed");
+            // The clock runs on by itself, and the other loops log that the store is unavailable.
+            tracing::debug!(%error, "cannot read the clock of the store");
         }
     }
 }
 
-/// `told` is by how much the clock was last found to be off.
+/// `told` is the jump that was logged last.
 async fn follow(core: &Core, offset_millis: i64, told: &mut Option<i64>) -> Result<(), StoreError> {
     let Some(step) = core.clock.step(offset_millis) else {
         *told = None;
@@ -51,20 +51,21 @@ async fn follow(core: &Core, offset_millis: i64, told: &mut Option<i64>) -> Resu
     if off_by > 0 {
         core.losses_from.fetch_max((core.clock.now() + HOLD).0, Ordering::Relaxed);
     }
-    // One that was set back is not followed, and so found again and again.
+    // A jump back is not followed, so it is found again every time.
     if told.is_none_or(|told| (told - off_by).abs() > 2_000) {
-        tell(core, step, held).await?;
+        log_step(core, step, held).await?;
     }
     *told = Some(off_by);
     Ok(())
 }
 
-async fn tell(core: &Core, step: Step, leases: u64) -> Result<(), StoreError> {
+/// Logs and audits a jump of the clock.
+async fn log_step(core: &Core, step: Step, leases: u64) -> Result<(), StoreError> {
     let (from, to) = (step.from.to_rfc3339(), step.to.to_rfc3339());
     if step.to > step.from {
-        tracing::warn!(%from, %to, leases, "the clock was set ahead; leases that were held are held on");
+        tracing::warn!(%from, %to, leases, "clock jumped forward; extended leases");
     } else {
-        tracing::warn!(%from, %to, "the clock was set back; time goes on from where it was");
+        tracing::warn!(%from, %to, "clock jumped back; ignored until it catches up");
     }
     let now = core.clock.now();
     let act = Act { by: Some(core.config.instance.clone()), ..Act::default() };

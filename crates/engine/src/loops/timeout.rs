@@ -1,27 +1,47 @@
-//! Timeout: a run that was idle too long, or ran too long, has failed.
+//! Timeout: fails runs that were idle for too long or ran for too long.
 
-use comeback_core::{End, Failure, Outcome, Speaker, Trigger};
-use comeback_store::{Due, Loop, StoreError};
+use async_trait::async_trait;
+use comeback_core::{End, Failure, Outcome, Speaker, Timestamp, Trigger};
+use comeback_store::{Due, Loop, NextDue, StoreError, Stored, panic_point};
 
-use super::reap::end_all;
-use super::{BATCH, Progress};
+use super::reap::{end_all, losses_are_suspended};
+use super::{BATCH, BackgroundLoop, Progress};
 use crate::Core;
-use crate::road::Verb;
+use crate::pipeline::TaskChange;
 
-pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
-    let due = core.store.due(Due::Timeouts, core.clock.now(), BATCH).await?;
-    end_all(core, due, Loop::Timeout, |stored| {
-        let task = &stored.task;
-        let absolute = task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span);
-        let message = match (task.timeout, absolute) {
-            (_, Some(limit)) if task.timeout_at == Some(limit) => {
-                format!("the run took longer than {}", task.attempt_deadline.unwrap_or_default())
-            }
-            (Some(timeout), _) => format!("no sign of life for {timeout}"),
-            (None, _) => "the run took too long".to_owned(),
-        };
-        let failure = Failure::new(Trigger::Timeout, message);
-        Verb::End(Outcome { speaker: Speaker::Server, end: End::Failed(failure) })
-    })
-    .await
+/// The loop.
+pub struct TimeoutLoop;
+
+#[async_trait]
+impl BackgroundLoop for TimeoutLoop {
+    fn name(&self) -> Loop {
+        Loop::Timeout
+    }
+
+    fn next_due(&self, next: &NextDue) -> Option<Timestamp> {
+        next.timeout
+    }
+
+    async fn tick(&self, core: &Core, due_by: Timestamp) -> Result<Progress, StoreError> {
+        if losses_are_suspended(core, due_by) {
+            return Ok(Progress::default());
+        }
+        panic_point!("loop-timeout");
+        let due = core.store.due(Due::Timeouts, core.clock.now(), BATCH).await?;
+        end_all(core, due, Loop::Timeout, timed_out).await
+    }
+}
+
+fn timed_out(stored: &Stored) -> TaskChange {
+    let task = &stored.task;
+    let absolute = task.attempt_deadline.zip(task.started_at).map(|(span, start)| start + span);
+    let message = match (task.timeout, absolute) {
+        (_, Some(limit)) if task.timeout_at == Some(limit) => {
+            format!("the run took longer than {}", task.attempt_deadline.unwrap_or_default())
+        }
+        (Some(timeout), _) => format!("no sign of life for {timeout}"),
+        (None, _) => "the run took too long".to_owned(),
+    };
+    let failure = Failure::new(Trigger::Timeout, message);
+    TaskChange::End(Outcome { speaker: Speaker::Server, end: End::Failed(failure) })
 }

@@ -1,6 +1,6 @@
-//! Events from outside: whoever tells of one lets the schedules fire that wait for it.
+//! Events from outside fire the schedules that select them.
 //!
-//! What an event starts is stored with the fact that it did, and under the event's id: told twice, it starts nothing twice.
+//! The run that an event starts is stored under the event's id, together with the fact that it started: an event sent twice starts one run.
 
 use std::collections::BTreeSet;
 
@@ -9,34 +9,38 @@ use comeback_core::{Invalid, Timestamp, expression};
 use comeback_store::{Applied, FiredBy, Firing, Follower, Following, Idempotency, StoreError, Submitted};
 use serde_json::{Value, json};
 
-use super::{Miss, Run, ScheduleSpec, Standing, Starts, read, text};
+use super::{Miss, Run, ScheduleSpec, ScheduleState, Starts, read, text};
 use crate::flow::collect_names;
 use crate::limits::Limits;
 use crate::{CommandError, Core, Engine};
 
-/// Somebody else may tell of an event at the same moment.
+/// Attempts if another caller sends the event at the same time.
 const ROUNDS: u32 = 50;
 const PAGE: u32 = 500;
 
-/// What somebody tells.
+/// An event from outside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutsideEvent {
     /// The same event has the same id.
     pub id: Option<String>,
+    /// Kind of the event.
     pub kind: String,
+    /// Data of the event.
     pub data: Value,
-    /// When it happened, as they say; nobody here reckons with it.
+    /// Time of the event as the sender says; informative only.
     pub happened_at: Option<Timestamp>,
 }
 
-/// What came of an event for one schedule.
+/// Result of an event for one schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Came {
+    /// It started a run.
     Started(Run),
     /// The same event was told before, and this is what it started then.
     Repeated(Run),
-    /// What the one before it started is still open.
+    /// The run that the previous event started is still open.
     Skipped,
+    /// Its run could not be prepared.
     Failed(String),
 }
 
@@ -47,7 +51,7 @@ impl OutsideEvent {
         json!({"id": self.id, "type": self.kind, "data": self.data, "at": at.to_rfc3339()})
     }
 
-    /// What a workflow is given where its schedule says nothing.
+    /// Input of the workflow if the schedule gives none.
     pub(crate) fn as_input(&self) -> Option<Value> {
         self.data.is_object().then(|| self.data.clone())
     }
@@ -91,7 +95,7 @@ impl Engine {
 }
 
 impl Core {
-    /// What an event comes to for one schedule; nothing where it does not wait for it.
+    /// Result of an event for one schedule; `None` if the schedule does not select it.
     async fn hear(&self, row: &Follower, event: &OutsideEvent) -> Result<Option<Came>, CommandError> {
         let mut row = row.clone();
         for _ in 0..ROUNDS {
@@ -142,7 +146,7 @@ impl Core {
         &self,
         row: &Follower,
         spec: &ScheduleSpec,
-        standing: Standing,
+        standing: ScheduleState,
         event: &OutsideEvent,
         key: Option<Idempotency>,
         now: Timestamp,
@@ -156,19 +160,20 @@ impl Core {
             return Ok((Came::Skipped, self.move_on(row, &after, now).await?));
         }
         let firing = Firing { schedule: row.name.clone(), at: now, by: FiredBy::Event };
-        let message = match self.shot(&row.namespace, spec, &firing, Some(event), now).await {
+        let message = match self.prepare_run(&row.namespace, spec, &firing, Some(event), now).await {
             Err(CommandError::Store(error)) => return Err(error.into()),
             Err(error) => error.to_string(),
-            Ok(mut shot) => {
-                shot.start.idempotency = key.or(shot.start.idempotency);
-                let fired = Standing { fired: after.fired + 1, last_run: Some(shot.run.clone()), ..after.clone() };
+            Ok(mut prepared) => {
+                prepared.start.idempotency = key.or(prepared.start.idempotency);
+                let fired =
+                    ScheduleState { fired: after.fired + 1, last_run: Some(prepared.run.clone()), ..after.clone() };
                 let moved = Follower { standing: text(&fired), ..row.clone() };
-                match self.store.put_follower(&moved, Some(&shot.start), None, None, now).await {
+                match self.store.put_follower(&moved, Some(&prepared.start), None, None, now).await {
                     Ok(applied) => {
                         if applied == Applied::Done {
-                            self.tell_fired(&shot.start);
+                            self.tell_fired(&prepared.start);
                         }
-                        return Ok((Came::Started(shot.run), applied));
+                        return Ok((Came::Started(prepared.run), applied));
                     }
                     // It can be stored neither now nor later.
                     Err(StoreError::Refused(what) | StoreError::Corrupt(what)) => what,
@@ -181,7 +186,7 @@ impl Core {
         Ok((Came::Failed(message), self.move_on(row, &after, now).await?))
     }
 
-    /// What the same event started when it was told before: the store knows by its key.
+    /// The run that an earlier copy of the event started: the store knows it by its key.
     async fn started_before(
         &self,
         row: &Follower,
@@ -191,27 +196,27 @@ impl Core {
         now: Timestamp,
     ) -> Result<Came, CommandError> {
         let firing = Firing { schedule: row.name.clone(), at: now, by: FiredBy::Event };
-        let mut shot = match self.shot(&row.namespace, spec, &firing, Some(event), now).await {
-            Ok(shot) => shot,
+        let mut prepared = match self.prepare_run(&row.namespace, spec, &firing, Some(event), now).await {
+            Ok(prepared) => prepared,
             Err(CommandError::Store(error)) => return Err(error.into()),
             Err(error) => return Ok(Came::Failed(error.to_string())),
         };
-        shot.start.idempotency = Some(key);
-        let answer = self.submit_batch(std::slice::from_ref(&shot.start)).await.pop();
+        prepared.start.idempotency = Some(key);
+        let answer = self.submit_batch(std::slice::from_ref(&prepared.start)).await.pop();
         let Submitted::Repeated { execution, tasks } = answer.ok_or(CommandError::ShuttingDown)?? else {
-            return Ok(Came::Started(shot.run));
+            return Ok(Came::Started(prepared.run));
         };
-        let task = tasks.first().map(|task| task.id).filter(|_| shot.run.task.is_some());
-        Ok(Came::Repeated(Run { execution: execution.filter(|_| task.is_none()), task, ..shot.run }))
+        let task = tasks.first().map(|task| task.id).filter(|_| prepared.run.task.is_some());
+        Ok(Came::Repeated(Run { execution: execution.filter(|_| task.is_none()), task, ..prepared.run }))
     }
 
-    async fn move_on(&self, row: &Follower, standing: &Standing, now: Timestamp) -> Result<Applied, StoreError> {
+    async fn move_on(&self, row: &Follower, standing: &ScheduleState, now: Timestamp) -> Result<Applied, StoreError> {
         let moved = Follower { standing: text(standing), ..row.clone() };
         self.store.put_follower(&moved, None, None, None, now).await
     }
 
-    /// What can be found out of a schedule before its first event: what it starts is there, and its texts are texts. Only where
-    /// they do not speak of the event can it be made up as a whole.
+    /// Checks a schedule before its first event: its target exists and its templates parse. Only if
+    /// they do not use the event can the run be prepared completely.
     pub(crate) async fn could_start(&self, namespace: &str, spec: &ScheduleSpec) -> Result<(), CommandError> {
         let (texts, field) = match &spec.starts {
             Starts::Workflow { path, version, input, .. } => {
@@ -229,7 +234,7 @@ impl Core {
         let now = self.clock.now();
         let nothing = OutsideEvent { id: None, kind: "test".into(), data: Value::Null, happened_at: None };
         let firing = Firing { schedule: "test".into(), at: now, by: FiredBy::Event };
-        self.shot(namespace, spec, &firing, Some(&nothing), now).await.map(drop)
+        self.prepare_run(namespace, spec, &firing, Some(&nothing), now).await.map(drop)
     }
 }
 

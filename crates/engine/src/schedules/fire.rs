@@ -5,16 +5,18 @@ use comeback_core::{EventKind, Invalid, State, Timestamp, expression};
 use comeback_store::{Applied, FiredBy, Firing, Follower, Loop, StoreError, Submission};
 use serde_json::{Value, json};
 
-use super::{Miss, OutsideEvent, Run, ScheduleSpec, Standing, Starts, read, text};
+use super::{Miss, OutsideEvent, Run, ScheduleSpec, ScheduleState, Starts, read, text};
 use crate::flow::{Start, WorkflowStanding};
 use crate::{CommandError, Core, Submit};
 
 /// Instants of one schedule that are fired before the others have their turn.
 const IN_A_ROW: usize = 50;
 
-/// What an instant starts.
-pub struct Shot {
+/// A run that is ready to be stored.
+pub struct PreparedRun {
+    /// Tasks to store.
     pub start: Submission,
+    /// Entry for the schedule.
     pub run: Run,
 }
 
@@ -28,8 +30,8 @@ impl Core {
         let (spec, standing, calendar) = match understood {
             Ok(understood) => understood,
             Err(error) => {
-                // Written by another build, it may be. It rests until somebody puts it anew, and keeps nobody waiting.
-                tracing::error!(schedule = row.name, %error, "a schedule cannot be read; it is set aside");
+                // It may be from another build. It is skipped until it is put again.
+                tracing::error!(schedule = row.name, %error, "cannot decode schedule; skipping");
                 return self.set_aside(row, now).await;
             }
         };
@@ -39,9 +41,9 @@ impl Core {
         };
         // What passed while its workflow was switched off is not made up for.
         let settled = if workflow.is_active() { workflow.since.unwrap_or_default() } else { now };
-        let standing = Standing { settled: standing.settled.max(settled), ..standing };
+        let standing = ScheduleState { settled: standing.settled.max(settled), ..standing };
         let due = calendar.due(standing.settled, now, spec.catch_up, spec.catch_up_limit);
-        let standing = Standing { missed: standing.missed.saturating_add(due.missed), ..standing };
+        let standing = ScheduleState { missed: standing.missed.saturating_add(due.missed), ..standing };
         let mut at = Moving { core: self, row, spec, standing, calendar, now };
         let Some(newest) = due.newest else {
             return Ok(u32::from(at.settle(None).await? == Applied::Done));
@@ -54,7 +56,7 @@ impl Core {
             comeback_store::panic_point!("schedule-fire");
             match at.fire(instant).await? {
                 Applied::Done => moved += 1,
-                // Somebody else is at it, or nobody may be.
+                // Another instance works on it, or the loop is paused.
                 _ => break,
             }
         }
@@ -66,15 +68,15 @@ impl Core {
         Ok(u32::from(self.store.put_follower(&row, None, Some(Loop::Schedule), None, now).await? == Applied::Done))
     }
 
-    /// What an instant, or an event, would start, with everything checked.
-    pub(crate) async fn shot(
+    /// Prepares and checks the run of an instant or an event.
+    pub(crate) async fn prepare_run(
         &self,
         namespace: &str,
         spec: &ScheduleSpec,
         firing: &Firing,
         event: Option<&OutsideEvent>,
         now: Timestamp,
-    ) -> Result<Shot, CommandError> {
+    ) -> Result<PreparedRun, CommandError> {
         let mut names = json!({
             "schedule": {"name": firing.schedule, "time_zone": spec.times.time_zone.as_deref().unwrap_or("UTC")},
             "scheduled_at": firing.at.to_rfc3339(),
@@ -116,7 +118,7 @@ impl Core {
         } else {
             run.task = start.tasks.first().map(|new| new.task.id);
         }
-        Ok(Shot { start, run })
+        Ok(PreparedRun { start, run })
     }
 
     async fn lone_task(
@@ -143,9 +145,9 @@ impl Core {
         Ok(Submit::one(namespace, task).plan(&self.config, &self.ids, self.clock.now())?)
     }
 
-    /// After the commit: whoever waits for it hears of it.
+    /// After the commit: wakes workers and readers of the feed.
     pub(crate) fn tell_fired(&self, start: &Submission) {
-        self.tell_submitted(std::slice::from_ref(start));
+        self.notify_submitted(std::slice::from_ref(start));
         self.tallies.add(&start.namespace, EventKind::TaskCreated, start.tasks.len() as u64);
     }
 
@@ -170,7 +172,7 @@ struct Moving<'a> {
     core: &'a Core,
     row: Follower,
     spec: ScheduleSpec,
-    standing: Standing,
+    standing: ScheduleState,
     calendar: Calendar,
     now: Timestamp,
 }
@@ -186,13 +188,13 @@ impl Moving<'_> {
         }
         let firing = Firing { schedule: self.row.name.clone(), at: instant, by: FiredBy::Cron };
         let before = self.standing.clone();
-        let failed = match self.core.shot(&self.row.namespace, &self.spec, &firing, None, self.now).await {
+        let failed = match self.core.prepare_run(&self.row.namespace, &self.spec, &firing, None, self.now).await {
             Err(CommandError::Store(error)) => return Err(error),
             Err(error) => error.to_string(),
-            Ok(shot) => {
+            Ok(prepared) => {
                 self.standing.fired += 1;
-                self.standing.last_run = Some(shot.run);
-                match self.store(Some(instant), Some(&shot.start)).await {
+                self.standing.last_run = Some(prepared.run);
+                match self.store(Some(instant), Some(&prepared.start)).await {
                     // It can be stored neither now nor later.
                     Err(StoreError::Refused(what) | StoreError::Corrupt(what)) => what,
                     answer => return answer,
@@ -206,11 +208,11 @@ impl Moving<'_> {
             "a schedule could not fire"
         );
         let miss = Miss { scheduled_at: instant, at: self.now, message: failed };
-        self.standing = Standing { failed: before.failed + 1, last_error: Some(miss), ..before };
+        self.standing = ScheduleState { failed: before.failed + 1, last_error: Some(miss), ..before };
         self.settle(Some(instant)).await
     }
 
-    /// Nothing is started; an instant is dealt with all the same.
+    /// Settles an instant without a run.
     async fn settle(&mut self, instant: Option<Timestamp>) -> Result<Applied, StoreError> {
         self.store(instant, None).await
     }

@@ -16,25 +16,32 @@ pub use events::{Came, OutsideEvent};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What somebody asks for.
+/// A schedule as a caller asks for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScheduleSpec {
+    /// Trigger.
     pub times: Times,
+    /// Target.
     pub starts: Starts,
+    /// Treatment of missed instants.
     pub catch_up: CatchUp,
     /// For `all`.
     pub catch_up_limit: u32,
+    /// Treatment of runs that overlap.
     pub overlap: Overlap,
+    /// Whether it is paused.
     #[serde(default)]
     pub paused: bool,
+    /// Note of its author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What a schedule starts. The texts of an input or a task may speak of the instant.
+/// Target of a schedule. Templates in an input or a task may use the instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Starts {
+    /// A workflow.
     Workflow {
         path: String,
         /// The newest at each instant where nothing is said.
@@ -60,6 +67,7 @@ impl Starts {
 }
 
 impl ScheduleSpec {
+    /// A schedule with default settings.
     pub fn new(times: Times, starts: Starts) -> ScheduleSpec {
         ScheduleSpec {
             times,
@@ -90,16 +98,19 @@ impl ScheduleSpec {
 /// How far a schedule has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct ScheduleState {
     /// Every instant up to here is dealt with, this one too.
     pub settled: Timestamp,
+    /// The last run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_run: Option<Run>,
-    /// What somebody asked for beside its instants.
+    /// The last run that a caller triggered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_manual_run: Option<Run>,
+    /// The last instant that could not be started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<Miss>,
+    /// Runs so far.
     pub fired: u64,
     /// Instants that passed unseen and were not made up for.
     pub missed: u64,
@@ -109,12 +120,16 @@ pub struct Standing {
     pub failed: u64,
 }
 
-/// What came of an instant.
+/// Run of one instant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
+    /// The instant.
     pub scheduled_at: Timestamp,
+    /// Time of the start.
     pub started_at: Timestamp,
+    /// Trigger of the run.
     pub trigger: FiredBy,
+    /// The execution, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution: Option<ExecutionId>,
     /// A lone task, or the one that stands for the execution.
@@ -125,25 +140,34 @@ pub struct Run {
 /// An instant at which nothing could be started, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Miss {
+    /// The instant.
     pub scheduled_at: Timestamp,
+    /// Time of the error.
     pub at: Timestamp,
+    /// The error.
     pub message: String,
 }
 
 /// A schedule as it is shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleView {
+    /// Its namespace.
     pub namespace: String,
+    /// Its name.
     pub name: String,
+    /// Its specification.
     pub spec: ScheduleSpec,
-    pub standing: Standing,
+    /// Its state.
+    pub standing: ScheduleState,
     /// Of the workflow that it starts.
     pub workflow: WorkflowState,
     /// The instants that come next.
     pub next: Vec<Timestamp>,
     /// Whether nothing can let it fire any more.
     pub is_over: bool,
+    /// Time of its creation.
     pub created_at: Timestamp,
+    /// Time of its last change.
     pub updated_at: Timestamp,
 }
 
@@ -202,7 +226,7 @@ impl ScheduleView {
     }
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(ScheduleSpec, Standing), String> {
+pub(crate) fn read(row: &Follower) -> Result<(ScheduleSpec, ScheduleState), String> {
     let spec = serde_json::from_str(&row.body).map_err(|error| error.to_string())?;
     let standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     Ok((spec, standing))

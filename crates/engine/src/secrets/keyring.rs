@@ -30,8 +30,10 @@ impl fmt::Debug for Keyring {
 /// Why a secret cannot be decrypted here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
+    /// No key with this id is configured.
     #[error("it is encrypted with the key {0}, which this server does not have (COMEBACK_SECRET_KEY)")]
     UnknownKey(String),
+    /// The text was changed or cut.
     #[error("it was changed, or moved from another name, after it was encrypted")]
     Damaged,
 }

@@ -30,9 +30,13 @@ const SHORTEST: usize = 8;
 /// A secret as it is shown: without its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretView {
+    /// Its name.
     pub name: String,
+    /// Time of its creation.
     pub created_at: Timestamp,
+    /// Time of its last change.
     pub updated_at: Timestamp,
+    /// Actor of its last change.
     pub updated_by: Option<String>,
     /// The key that it is encrypted with.
     pub key_id: String,
@@ -50,7 +54,7 @@ impl From<SealedSecret> for SecretView {
     }
 }
 
-/// What is wrong with the name of a secret, if anything.
+/// The fault of a secret's name, if it has one.
 pub fn name_fault(name: &str) -> Option<String> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let is_one = (1..=MOST_NAME).contains(&name.len()) && name.bytes().all(known);
@@ -61,13 +65,15 @@ pub fn name_fault(name: &str) -> Option<String> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRef {
+    /// Name of the secret.
     pub secret: String,
+    /// Text before the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 }
 
 impl SecretRef {
-    /// What is wrong with it.
+    /// Its fault, if it has one.
     pub fn fault(&self) -> Option<String> {
         if let Some(fault) = name_fault(&self.secret) {
             return Some(format!("the name of a secret {fault}"));
@@ -83,7 +89,9 @@ impl SecretRef {
 #[derive(Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum SecretText {
+    /// A plain text.
     Plain(String),
+    /// A named secret.
     Named(SecretRef),
 }
 
@@ -105,7 +113,7 @@ impl SecretText {
         }
     }
 
-    /// What is wrong with it under a name, before anything is looked up.
+    /// Its fault under a name, without looking anything up.
     pub fn fault(&self, name: &str) -> Option<String> {
         match self {
             SecretText::Named(named) => named.fault(),
@@ -168,7 +176,7 @@ impl Values {
         self.0.get(name).map(String::as_str)
     }
 
-    /// What must not be kept: these values, and those of plain headers and variables with the names of secrets.
+    /// Values to mask: these, and those of plain headers and variables with the names of secrets.
     pub fn to_hide(&self, plain: &BTreeMap<String, SecretText>) -> Vec<String> {
         let mut hidden: BTreeSet<&str> = self.0.values().map(String::as_str).collect();
         for (name, text) in plain {
@@ -219,7 +227,7 @@ fn away(error: &StoreError) -> Box<Failure> {
     Box::new(Failure { class, ..Failure::new(Trigger::Error, error.to_string()) })
 }
 
-/// What a run left behind, without the secrets that it was given.
+/// Masks the secrets of a run in its result.
 pub(crate) fn scrubbed(end: ReportEnd, hidden: &[String]) -> ReportEnd {
     if hidden.is_empty() {
         return end;
@@ -256,7 +264,7 @@ pub(crate) fn scrubbed_failure(mut failure: Failure, hidden: &[String]) -> Failu
     failure
 }
 
-/// What is wrong with a value that somebody puts.
+/// The fault of a secret's value, if it has one.
 pub(crate) fn check_value(value: &str) -> Result<(), Invalid> {
     let fault = match value {
         "" => "may not be empty".to_owned(),

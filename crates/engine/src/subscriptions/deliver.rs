@@ -7,13 +7,13 @@ use comeback_core::{Audit, Class, Did, Failure, Millis, State, TaskId, Timestamp
 use comeback_store::{Applied, Follower, Following, StoreError};
 use serde_json::{Value, json};
 
-use super::{DELIVERY, Disabled, Secret, Signing, Standing, SubscriptionSpec, read, signature};
+use super::{DELIVERY, Disabled, Secret, Signing, SubscriptionSpec, SubscriptionState, read, signature};
 use crate::schedules::text;
 use crate::{Clock, Core, Json, Leased, ReportEnd, SystemClock};
 
-/// Who has not answered by then has not heard.
+/// Timeout of a delivery.
 pub(crate) const LONGEST: Duration = Duration::from_secs(15);
-/// What of an answer is kept.
+/// Bytes of an answer that are kept.
 const KEPT: usize = 1_024;
 
 /// The subscription that a call is a delivery of.
@@ -48,7 +48,7 @@ impl Core {
         let (began, mut pause) = (Instant::now(), Duration::from_millis(10));
         loop {
             let found = self.store.load(&[before]).await?.pop().flatten().map(|it| it.task);
-            // One that a person holds keeps nobody waiting.
+            // A paused delivery does not hold up the next ones.
             let Some(it) = found.filter(|it| it.state.is_open() && it.state != State::Paused) else { return Ok(None) };
             if !it.state.is_active() || began.elapsed() >= IN_PLACE {
                 let now = self.clock.now();
@@ -98,7 +98,7 @@ impl Core {
     }
 
     /// The secrets that sign now, the named ones looked up.
-    async fn signing_secrets(&self, standing: &Standing, task: &Leased) -> Result<Vec<Secret>, Box<Failure>> {
+    async fn signing_secrets(&self, standing: &SubscriptionState, task: &Leased) -> Result<Vec<Secret>, Box<Failure>> {
         let now = self.clock.now();
         let named = standing.signing(now).filter_map(Signing::name);
         let values = self.secret_values(&task.namespace, named).await?;
@@ -118,7 +118,7 @@ impl Core {
         Ok(secrets)
     }
 
-    /// What an answer means: anything but a success is tried again, except that nobody is there any more.
+    /// The end of a delivery: anything but a success is retried, except 410 Gone.
     pub(crate) async fn heard(&self, id: &str, task: &Leased, end: ReportEnd) -> ReportEnd {
         match end {
             ReportEnd::Failed(failure) if failure.status == Some(410) => {
@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Nothing more is delivered until somebody puts it anew.
+    /// Disables the subscription until it is put again.
     async fn disable(&self, namespace: &str, id: &str, reason: &str) -> Result<(), StoreError> {
         for _ in 0..20 {
             let Some(row) = self.store.follower(Following::Subscriptions, namespace, id).await? else { return Ok(()) };
@@ -152,11 +152,11 @@ impl Core {
             }
             let now = self.clock.now();
             let disabled = Some(Disabled { at: now, reason: reason.to_owned() });
-            let row = stopped(row, &spec, Standing { disabled, ..standing });
+            let row = stopped(row, &spec, SubscriptionState { disabled, ..standing });
             let act = Act { by: Some("comeback".into()), note: Some(reason.to_owned()), ..Act::default() };
             let entry = Audit::new(self.ids.act(now), now, Did::SubscriptionDisable, id, &act).within(namespace);
             if self.store.put_follower(&row, None, None, Some(&entry), now).await? == Applied::Done {
-                tracing::warn!(subscription = id, namespace, reason, "a subscription is disabled");
+                tracing::warn!(subscription = id, namespace, reason, "subscription disabled");
                 return Ok(());
             }
         }
@@ -164,7 +164,7 @@ impl Core {
     }
 }
 
-fn stopped(row: Follower, spec: &SubscriptionSpec, standing: Standing) -> Follower {
+fn stopped(row: Follower, spec: &SubscriptionSpec, standing: SubscriptionState) -> Follower {
     let due: Option<Timestamp> = spec.due(&standing);
     Follower { due, standing: text(&standing), ..row }
 }

@@ -1,4 +1,6 @@
 //! Follow: what has happened since a subscription last looked becomes its deliveries.
+//!
+//! Over 500 lines: one pass over all subscriptions, with its caches.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,9 +19,9 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::turns::{self, Turns};
-use super::{DELIVERY, Standing, SubscriptionSpec, read, share_of};
+use super::{DELIVERY, SubscriptionSpec, SubscriptionState, read, share_of};
 use crate::Core;
-use crate::changes::{Heard, unheard};
+use crate::changes::{DependencyCursor, changes_since};
 use crate::loops::Progress;
 use crate::schedules::text;
 
@@ -29,7 +31,7 @@ const PAGE: u32 = 500;
 const AT_ONCE: usize = 8;
 /// Subscriptions whose deliveries are in memory at once.
 const TOGETHER: usize = 64;
-/// Deliveries made before the turns begin anew, so that a namespace with many does not keep the others waiting.
+/// Deliveries before the turns start again, so that a namespace with many does not hold up the others.
 const MOST_MADE: usize = 5_000;
 /// Where nothing is wanted, the place is written down this often: a restart looks again at no more than that.
 const WRITTEN_EVERY: Millis = Millis::from_secs(60);
@@ -42,12 +44,12 @@ const LEAST_WAITING: u64 = 10;
 const MOST_PAGES: usize = 8;
 const MOST_TASKS: usize = 10_000;
 
-/// Whose place it is: a sort, a namespace and a name.
+/// Kind, namespace and name of a reader of the feed.
 type Key = (Following, String, String);
 
 /// How far each has looked without finding anything, by the version of its row. It may be lost at any moment.
 #[derive(Default)]
-pub(crate) struct Looked {
+pub(crate) struct FeedPositions {
     /// Whether anybody follows at all, as far as was seen.
     subscriptions: AtomicBool,
     alerts: AtomicBool,
@@ -55,7 +57,7 @@ pub(crate) struct Looked {
     waiting: Mutex<HashMap<Key, Waiting>>,
     /// Rows that need not be read, by their version.
     resting: Mutex<HashMap<Key, (u32, SkipReason)>>,
-    /// Whose subscriptions are looked at next.
+    /// Order of namespaces.
     turns: Turns,
 }
 
@@ -68,7 +70,7 @@ enum SkipReason {
     FullUntil(Timestamp),
 }
 
-impl Looked {
+impl FeedPositions {
     pub fn place(&self, row: &Follower, stored: Option<FeedCursor>) -> Option<FeedCursor> {
         let places = self.places.lock();
         let found = places.get(&key(row)).filter(|(version, _)| *version == row.version);
@@ -131,7 +133,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub async fn after(&mut self, core: &Core, place: Option<FeedCursor>) -> Result<Stretch, StoreError> {
+    pub async fn after(&mut self, core: &Core, place: Option<FeedCursor>) -> Result<FeedBatch, StoreError> {
         if let Some(known) = self.known(place) {
             return Ok(known);
         }
@@ -140,30 +142,30 @@ impl Pages {
             self.feeds.clear();
         }
         self.feeds.insert(place, feed.clone());
-        Ok(Stretch { feed, from: 0 })
+        Ok(FeedBatch { feed, from: 0 })
     }
 
-    /// What was read from this place or from one before it, so that those who stand near each other come together.
-    fn known(&self, place: Option<FeedCursor>) -> Option<Stretch> {
+    /// A batch that was read from this position or shortly before it, so that readers at nearby positions share it.
+    fn known(&self, place: Option<FeedCursor>) -> Option<FeedBatch> {
         let (start, feed) = self.feeds.range(..=place).next_back()?;
         if *start == place {
-            return Some(Stretch { feed: feed.clone(), from: 0 });
+            return Some(FeedBatch { feed: feed.clone(), from: 0 });
         }
         let (start, place, next) = ((*start)?, place?, feed.next?);
         // Cursors of older versions are in another order.
         let is_comparable = start.transaction == place.transaction && place.transaction == next.transaction;
         let from = feed.events.partition_point(|it| it.cursor <= place);
-        (is_comparable && place < next).then(|| Stretch { feed: feed.clone(), from })
+        (is_comparable && place < next).then(|| FeedBatch { feed: feed.clone(), from })
     }
 
-    /// What became of dependencies that this one has not heard of. A filter is about tasks and says nothing of them.
+    /// Changes of dependencies after its cursor. Filters are about tasks and do not apply.
     async fn changes(
         &mut self,
         core: &Core,
         row: &Follower,
         spec: &SubscriptionSpec,
-        heard: &Heard,
-    ) -> Result<(Vec<Message>, Heard), StoreError> {
+        heard: &DependencyCursor,
+    ) -> Result<(Vec<Message>, DependencyCursor), StoreError> {
         if !wants_changes(spec) {
             return Ok((Vec::new(), heard.clone()));
         }
@@ -172,7 +174,7 @@ impl Pages {
             let all = core.all_dependencies(&row.namespace).await?;
             self.dependencies.insert(row.namespace.clone(), Arc::new(all));
         }
-        let (changes, now_heard) = unheard(&self.dependencies[&row.namespace], heard, row.created_at);
+        let (changes, now_heard) = changes_since(&self.dependencies[&row.namespace], heard, row.created_at);
         let wanted = changes.iter().filter(|it| wants(&it.what.what));
         Ok((wanted.map(|it| it.message(&row.namespace)).collect(), now_heard))
     }
@@ -184,12 +186,12 @@ fn wants_changes(spec: &SubscriptionSpec) -> bool {
 }
 
 /// Events after a place, and where to go on.
-pub(crate) struct Stretch {
+pub(crate) struct FeedBatch {
     feed: Arc<Feed>,
     from: usize,
 }
 
-impl Stretch {
+impl FeedBatch {
     pub fn events(&self) -> &[FeedEvent] {
         self.feed.events.get(self.from..).unwrap_or_default()
     }
@@ -199,7 +201,7 @@ impl Stretch {
     }
 }
 
-/// Tasks that events are about, each looked up once in a round: all of a stretch together, and whole only where a filter asks.
+/// Tasks that events are about, each looked up once in a round: all of a batch together, and whole only where a filter asks.
 #[derive(Default)]
 pub(crate) struct Tasks {
     known: HashMap<TaskId, Option<Stored>>,
@@ -221,7 +223,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Nothing where it is forgotten already.
+    /// `None` if it was pruned already.
     pub fn kind(&self, id: Option<TaskId>) -> Option<&str> {
         self.known.get(&id?)?.as_ref().map(|stored| stored.task.lane.kind.as_str())
     }
@@ -264,13 +266,13 @@ fn holds(filter: &Filter, view: &TaskView, now: Timestamp) -> bool {
 pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
     let now = core.clock.now();
     let rows = turns::active(core, Following::Subscriptions).await?;
-    core.looked.keep(Following::Subscriptions, &rows);
+    core.feed_positions.keep(Following::Subscriptions, &rows);
     // The store holds what a pause forbids; this spares the work.
-    if rows.is_empty() || crate::loops::is_paused(core, Loop::Tell, now).await? {
+    if rows.is_empty() || core.is_paused(Loop::Tell).await? {
         return Ok(Progress::default());
     }
     let mut round = FollowTick::of(core, &rows);
-    let (rows, mut made) = (core.looked.turns.in_turn(rows), 0);
+    let (rows, mut made) = (core.feed_positions.turns.in_turn(rows), 0);
     for some in rows.chunks(TOGETHER) {
         let mut steps = Vec::new();
         for row in some {
@@ -296,7 +298,7 @@ pub async fn tick(core: &Core) -> Result<Progress, StoreError> {
                 }
             }
         }
-        core.looked.turns.took(some);
+        core.feed_positions.turns.took(some);
         if made >= MOST_MADE {
             round.progress.more = true;
             break;
@@ -332,10 +334,10 @@ impl FollowTick {
 
     /// Passes over a subscription whose row has nothing to say: whether it did.
     async fn passes_over(&mut self, core: &Core, row: &Follower, now: Timestamp) -> Result<bool, StoreError> {
-        match core.looked.resting(row) {
+        match core.feed_positions.resting(row) {
             Some(SkipReason::FullUntil(until)) => Ok(now < until),
             Some(SkipReason::UntilNews) => {
-                let Some(place) = core.looked.place(row, None) else { return Ok(false) };
+                let Some(place) = core.feed_positions.place(row, None) else { return Ok(false) };
                 let feed = self.pages.after(core, Some(place)).await?;
                 if feed.next() == Some(place) {
                     return Ok(true);
@@ -356,8 +358,8 @@ impl FollowTick {
         now.since(row.updated_at) >= WRITTEN_EVERY && self.written < MOST_WRITTEN
     }
 
-    fn moves_on(&mut self, core: &Core, row: &Follower, feed: &Stretch) {
-        core.looked.note(row, feed.next());
+    fn moves_on(&mut self, core: &Core, row: &Follower, feed: &FeedBatch) {
+        core.feed_positions.note(row, feed.next());
         self.progress.more = true;
         self.progress.moved += 1;
     }
@@ -367,7 +369,7 @@ impl FollowTick {
 fn set_aside(row: &Follower, error: StoreError) -> Result<(), StoreError> {
     match error {
         StoreError::Corrupt(_) | StoreError::Refused(_) => {
-            tracing::error!(subscription = row.name, %error, "a subscription cannot be followed");
+            tracing::error!(subscription = row.name, %error, "cannot process subscription");
             Ok(())
         }
         error => Err(error),
@@ -381,7 +383,7 @@ struct Step {
 }
 
 impl Step {
-    /// Of several who read the same stretch, one has its deliveries stored.
+    /// Of several who read the same batch, one has its deliveries stored.
     async fn store(&self, core: &Core, now: Timestamp) -> Result<bool, StoreError> {
         let start = Some(&self.start).filter(|start| !start.tasks.is_empty());
         if start.is_some() {
@@ -391,7 +393,7 @@ impl Step {
             return Ok(false);
         }
         comeback_store::panic_point!("subscription-stored");
-        core.looked.forget(&self.moved);
+        core.feed_positions.forget(&self.moved);
         if let Some(start) = start {
             core.tell_fired(start);
         }
@@ -399,7 +401,7 @@ impl Step {
     }
 }
 
-/// What is to be stored of what has happened since; nothing where there is nothing worth it.
+/// The next step of a subscription; `None` if there is nothing to store.
 async fn follow(
     core: &Core,
     row: &Follower,
@@ -412,17 +414,18 @@ async fn follow(
     let (spec, standing) = read(row)?;
     let most = round.most_waiting.get(&row.namespace).copied().unwrap_or(LEAST_WAITING);
     let full_since = core.full_since(row, &standing, most, now).await?;
-    let step =
-        |standing: Standing, start| Some(Step { moved: Follower { standing: text(&standing), ..row.clone() }, start });
+    let step = |standing: SubscriptionState, start| {
+        Some(Step { moved: Follower { standing: text(&standing), ..row.clone() }, start })
+    };
     if full_since.is_some() {
         // It goes on where it stopped, once there is room.
         if standing.full_since == full_since {
-            core.looked.rest(row, SkipReason::FullUntil(now + COUNTED_EVERY));
+            core.feed_positions.rest(row, SkipReason::FullUntil(now + COUNTED_EVERY));
             return Ok(None);
         }
-        return Ok(step(Standing { full_since, ..standing }, Submission::in_namespace(&row.namespace)));
+        return Ok(step(SubscriptionState { full_since, ..standing }, Submission::in_namespace(&row.namespace)));
     }
-    let place = core.looked.place(row, standing.place());
+    let place = core.feed_positions.place(row, standing.place());
     let feed = round.pages.after(core, place).await?;
     let (changes, heard) = round.pages.changes(core, row, &spec, &standing.heard).await?;
     if feed.next() == place && changes.is_empty() && standing.full_since.is_none() {
@@ -435,7 +438,7 @@ async fn follow(
         if !round.has_to_write(row, now) {
             round.moves_on(core, row, &feed);
             if !wants_changes(&spec) {
-                core.looked.rest(row, SkipReason::UntilNews);
+                core.feed_positions.rest(row, SkipReason::UntilNews);
             }
             return Ok(None);
         }
@@ -452,7 +455,7 @@ async fn follow(
     }
     last.drain(..last.len().saturating_sub(MOST_LAST));
     let (cursor, made) = (feed.next().map(|cursor| cursor.to_string()), standing.made + start.tasks.len() as u64);
-    Ok(step(Standing { cursor, made, heard, full_since, last, ..standing }, start))
+    Ok(step(SubscriptionState { cursor, made, heard, full_since, last, ..standing }, start))
 }
 
 /// How many of a subscription wait to be delivered, when that was counted, and how many it had made by then.
@@ -470,7 +473,7 @@ const MOST_LAST: usize = 100;
 const COUNTED_EVERY: Millis = Millis::from_secs(10);
 
 impl Core {
-    /// Those of the last deliveries that the next ones have to wait for.
+    /// Last deliveries that the next ones have to wait for.
     async fn still_open(&self, last: &[(String, TaskId)]) -> Result<Vec<(String, TaskId)>, StoreError> {
         if last.is_empty() {
             return Ok(Vec::new());
@@ -486,11 +489,11 @@ impl Core {
     async fn full_since(
         &self,
         row: &Follower,
-        standing: &Standing,
+        standing: &SubscriptionState,
         most: u64,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, StoreError> {
-        let known = self.looked.waiting.lock().get(&key(row)).copied();
+        let known = self.feed_positions.waiting.lock().get(&key(row)).copied();
         let known = known.unwrap_or(Waiting { count: 0, made: 0, at: Timestamp(i64::MIN) });
         let at_most = known.count + standing.made.saturating_sub(known.made);
         if at_most < most {
@@ -500,13 +503,13 @@ impl Core {
         if at_most > count || now.since(known.at) >= COUNTED_EVERY {
             let limit = u32::try_from(most).unwrap_or(u32::MAX);
             count = self.store.open_under(&row.namespace, &share_of(&row.name), limit).await?;
-            self.looked.waiting.lock().insert(key(row), Waiting { count, made: standing.made, at: now });
+            self.feed_positions.waiting.lock().insert(key(row), Waiting { count, made: standing.made, at: now });
         }
         Ok((count >= most).then(|| standing.full_since.unwrap_or(now)))
     }
 }
 
-/// What of a stretch is told to one subscription.
+/// Messages of a batch for one subscription.
 async fn wanted(
     core: &Core,
     row: &Follower,

@@ -1,4 +1,4 @@
-//! Subscriptions: somebody outside hears of events by signed calls.
+//! Subscriptions: events are delivered to endpoints by signed calls.
 //!
 //! A subscription is one row that follows the feed. Where it has come to and the deliveries it has made are written in one commit,
 //! so every event makes its deliveries once, whoever looks and whoever is killed. A delivery is a lone task: it is tried again by
@@ -20,7 +20,7 @@ use comeback_store::{FeedCursor, Follower, NewTask, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::changes::Heard;
+use crate::changes::DependencyCursor;
 use crate::executors::HttpCall;
 use crate::hooks::as_executor;
 use crate::secrets::{SecretText, name_fault};
@@ -46,15 +46,18 @@ const LONGEST_URL: usize = 2_000;
 /// How often a delivery may be put off because the one before it is not over.
 const MOST_TURNS: u32 = 1_000;
 
-/// What somebody asks for.
+/// A subscription as a caller asks for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubscriptionSpec {
+    /// Address of the endpoint.
     pub url: String,
+    /// Types of events.
     #[serde(default)]
     pub types: Types,
     /// Of the tasks whose events are told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// Format of messages.
     pub format: Format,
     /// Sent with every delivery, beside those that sign it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -62,41 +65,46 @@ pub struct SubscriptionSpec {
     /// In place of our own policy, as it was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Value>,
+    /// Whether it is paused.
     #[serde(default)]
     pub paused: bool,
+    /// Note of its author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// How far it has come, and what nobody is shown.
+/// Runtime state of a subscription, including secrets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct SubscriptionState {
     /// Everything up to here has made its deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     /// The newest first. The one before it signs too, until its time is over.
     pub secrets: Vec<Kept>,
+    /// When and why it was disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<Disabled>,
     /// Deliveries that were made.
     pub made: u64,
-    /// Since when so many of them wait that no more are made.
+    /// Since when the quota of waiting deliveries is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_since: Option<Timestamp>,
-    /// What it has heard of dependencies.
-    #[serde(skip_serializing_if = "Heard::is_empty")]
-    pub heard: Heard,
+    /// Its cursor of dependency changes.
+    #[serde(skip_serializing_if = "DependencyCursor::is_empty")]
+    pub heard: DependencyCursor,
     /// The last delivery about each task, as far as they have not come to an end: the next one is made behind it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub last: Vec<(String, TaskId)>,
 }
 
-/// What signs deliveries: a secret that was made for the subscription, or a named one.
+/// Signing secret of deliveries: one of the subscription, or a named one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Signing {
+    /// A secret of the subscription.
     Own(Secret),
+    /// A named secret.
     Named { secret: String },
 }
 
@@ -117,7 +125,7 @@ impl Signing {
         }
     }
 
-    /// For whoever made it, and once: the secret itself, or a reference to it.
+    /// Shown once, to its creator: the secret itself, or a reference to it.
     pub fn reveal(&self) -> Value {
         match self {
             Signing::Own(secret) => secret.reveal().into(),
@@ -126,9 +134,12 @@ impl Signing {
     }
 }
 
+/// A signing secret.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
+    /// The secret.
     pub secret: Signing,
+    /// Time until which it signs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -136,26 +147,35 @@ pub struct Kept {
 /// Why nothing is delivered any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disabled {
+    /// Time.
     pub at: Timestamp,
+    /// Reason in words.
     pub reason: String,
 }
 
 /// A subscription as it is shown: without its secrets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SubscriptionView {
+    /// Its id.
     pub id: String,
+    /// Its specification.
     pub spec: SubscriptionSpec,
+    /// When and why it was disabled.
     pub disabled: Option<Disabled>,
+    /// Deliveries so far.
     pub made: u64,
-    /// Since when so many wait that no more are made.
+    /// Since when the quota of waiting deliveries is full.
     pub full_since: Option<Timestamp>,
     /// How many secrets sign at this moment.
     pub secrets: usize,
+    /// Time of its creation.
     pub created_at: Timestamp,
+    /// Time of its last change.
     pub updated_at: Timestamp,
 }
 
 impl SubscriptionView {
+    /// Its state in one word.
     pub fn state(&self) -> &'static str {
         match (&self.disabled, self.spec.paused) {
             (Some(_), _) => "disabled",
@@ -181,7 +201,7 @@ impl SubscriptionView {
 }
 
 impl SubscriptionSpec {
-    /// What is wrong with it, as far as that can be known before anybody is called.
+    /// Its faults, as far as they are known without a call.
     pub(crate) fn check(&self, policies: &PolicyLimits, now: Timestamp) -> Invalid {
         let mut faults = Invalid::default();
         if self.url.len() > LONGEST_URL {
@@ -217,12 +237,12 @@ impl SubscriptionSpec {
     }
 
     /// When it is to be looked at: always, or not at all.
-    pub(crate) fn due(&self, standing: &Standing) -> Option<Timestamp> {
+    pub(crate) fn due(&self, standing: &SubscriptionState) -> Option<Timestamp> {
         (!self.paused && standing.disabled.is_none()).then_some(Timestamp(0))
     }
 }
 
-impl Standing {
+impl SubscriptionState {
     pub(crate) fn place(&self) -> Option<FeedCursor> {
         self.cursor.as_deref().and_then(|text| text.parse().ok())
     }
@@ -251,15 +271,15 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("webhook-") || matches!(name.as_str(), "content-type" | "idempotency-key")
 }
 
-pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, Standing), StoreError> {
+pub(crate) fn read(row: &Follower) -> Result<(SubscriptionSpec, SubscriptionState), StoreError> {
     let what = |error: serde_json::Error| StoreError::Corrupt(format!("the subscription {}: {error}", row.name));
     let spec = serde_json::from_str(&row.body).map_err(what)?;
     let standing = serde_json::from_str(&row.standing).map_err(what)?;
     Ok((spec, standing))
 }
 
-/// What a delivery tells.
-pub(crate) struct Told<'a> {
+/// Content of a delivery.
+pub(crate) struct DeliveryContent<'a> {
     pub id: &'a str,
     pub name: &'a str,
     pub body: Value,
@@ -267,7 +287,7 @@ pub(crate) struct Told<'a> {
     pub behind: Option<TaskId>,
 }
 
-/// Who waits for its turn is never given up for that.
+/// The policy with enough snoozes: a delivery that waits for its turn is never given up for that.
 fn patient(policy: Arc<Policy>) -> Arc<Policy> {
     match policy.max_snoozes {
         0..MOST_TURNS => Arc::new(Policy { max_snoozes: MOST_TURNS, ..(*policy).clone() }),
@@ -275,7 +295,7 @@ fn patient(policy: Arc<Policy>) -> Arc<Policy> {
     }
 }
 
-/// What keeps one subscription from taking every hand there is.
+/// The rule that keeps one subscription from taking every slot.
 fn share() -> Rule {
     Rule {
         name: format!("{CARRIED}subscriptions"),
@@ -312,8 +332,9 @@ impl Core {
         (message, behind): (&Message, Option<TaskId>),
         now: Timestamp,
     ) -> NewTask {
-        let told = Told { id: &message.id, name: &message.name, body: message.written(spec.format), behind };
-        self.delivery_of(namespace, id, spec, told, now)
+        let content =
+            DeliveryContent { id: &message.id, name: &message.name, body: message.written(spec.format), behind };
+        self.delivery_of(namespace, id, spec, content, now)
     }
 
     /// The same of a body that was told before.
@@ -322,24 +343,24 @@ impl Core {
         namespace: &str,
         id: &str,
         spec: &SubscriptionSpec,
-        told: Told<'_>,
+        content: DeliveryContent<'_>,
         now: Timestamp,
     ) -> NewTask {
-        // Nobody else can write such settings: a call that somebody submits has no field of that name.
+        // Callers cannot write such settings: a submitted call has no field of that name.
         let mut settings = json!({"type": "http", "subscription": id, "url": spec.url});
-        if let Some(behind) = told.behind {
+        if let Some(behind) = content.behind {
             settings["behind"] = behind.to_string().into();
         }
-        let labels = [(OF, id), ("event", told.id), ("type", told.name)];
+        let labels = [(OF, id), ("event", content.id), ("type", content.name)];
         let task = TaskSpec {
-            name: Some(told.id.to_owned()),
+            name: Some(content.id.to_owned()),
             queue: Some(HOOK_QUEUE.into()),
-            payload: Some(told.body.into()),
+            payload: Some(content.body.into()),
             executor: ExecutorSpec::Http(settings.into()),
             retry: spec.policy().map(patient),
             labels: labels.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
             rules: vec![share().name],
-            external_id: Some(told.id.to_owned()),
+            external_id: Some(content.id.to_owned()),
             ..TaskSpec::new(DELIVERY)
         };
         task.lone(namespace, &self.config, self.ids.task(now), now)

@@ -11,7 +11,7 @@ const PREFIX: &str = "whsec_";
 const FEWEST: usize = 24;
 const MOST: usize = 64;
 
-/// What both sides know. It is written nowhere but in its row.
+/// The shared secret. It is stored only in its row.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -23,12 +23,14 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
+    /// A new random secret.
     pub fn new() -> Result<Secret, String> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| error.to_string())?;
         Ok(Secret(format!("{PREFIX}{}", STANDARD.encode(bytes))))
     }
 
+    /// Reads a secret that a caller gives.
     pub fn read(text: &str) -> Result<Secret, String> {
         let secret = Secret(text.to_owned());
         match secret.bytes() {
@@ -41,7 +43,7 @@ impl Secret {
         STANDARD.decode(self.0.strip_prefix(PREFIX)?).ok()
     }
 
-    /// For whoever made it, and once.
+    /// Shown once, to its creator.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -23,7 +23,7 @@ pub(crate) async fn active(core: &Core, sort: Following) -> Result<Vec<Follower>
     }
 }
 
-/// Who was looked at last in each namespace. It may be lost at any moment.
+/// The row that was served last in each namespace. It may be lost at any moment.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<HashMap<String, String>>);
 

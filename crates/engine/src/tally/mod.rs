@@ -27,25 +27,34 @@ const MOST_SHOWN: usize = 1_000;
 /// Namespaces beyond these are counted together.
 const MOST_NAMESPACES: usize = 10_000;
 const OTHER: &str = "other";
-/// What calls tell of.
+/// Triggers of calls.
 const TRIGGERS: [&str; 6] = ["start", "end", "retry", "cancel", "success", "failure"];
 /// Statements that take longer are told apart.
 const SLOW_US: u64 = 500_000;
 
-/// What the engine asks of the store again and again.
+/// Frequent queries of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Query {
+    /// Submissions.
     Submit,
+    /// Claims.
     Claim,
+    /// Commits.
     Apply,
+    /// Heartbeats.
     Heartbeat,
+    /// Progress.
     Count,
+    /// Promotions.
     Promote,
+    /// Deletions of old tasks.
     Prune,
+    /// Loads of tasks.
     Load,
 }
 
 impl Query {
+    /// All of them.
     pub const ALL: [Query; 8] = [
         Query::Submit,
         Query::Claim,
@@ -57,6 +66,7 @@ impl Query {
         Query::Load,
     ];
 
+    /// Its wire word.
     pub fn word(self) -> &'static str {
         match self {
             Query::Submit => "submit",
@@ -72,14 +82,14 @@ impl Query {
 }
 
 #[derive(Default)]
-struct Asked {
+struct QueryCounters {
     took: Times,
     slow: AtomicU64,
     failed: AtomicU64,
 }
 
 #[derive(Default)]
-struct OfLoop {
+struct LoopCounters {
     took: Times,
     moved: AtomicU64,
     failed: AtomicU64,
@@ -91,81 +101,113 @@ struct OfLoop {
 #[derive(Default)]
 pub struct Tallies {
     tenants: RwLock<HashMap<String, Arc<Tenant>>>,
-    /// What belongs to no single namespace, or to one of more than are counted apart.
+    /// Counters of no single namespace, or of namespaces beyond the limit.
     house: Arc<Tenant>,
-    loops: [OfLoop; Loop::ALL.len()],
+    loops: [LoopCounters; Loop::ALL.len()],
     pruned: AtomicU64,
-    queries: [Asked; Query::ALL.len()],
+    queries: [QueryCounters; Query::ALL.len()],
 }
 
 /// The numbers at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
+    /// Events by type.
     pub events: BTreeMap<EventKind, u64>,
+    /// Scheduled retries by strategy.
     pub retries_by_strategy: BTreeMap<String, u64>,
     /// By attempt number, from 1.
     pub succeeded_at: Vec<u64>,
+    /// Failures by attempt.
     pub failed_at: Vec<u64>,
     /// Retries that were scheduled after it.
     pub retried_at: Vec<u64>,
+    /// Runs that timed out.
     pub timed_out: u64,
     /// Of all retries that were scheduled, together.
     pub delay_ms: u64,
+    /// Delays of retries.
     pub delays: u64,
+    /// Transitions by states.
     pub moves: BTreeMap<(State, State), u64>,
+    /// Counters by kind.
     pub kinds: Vec<KindTally>,
     /// Neighbours that the end of a task moved, by that end.
     pub propagated: BTreeMap<State, u64>,
     /// Tasks that were submitted with needs.
     pub with_needs: u64,
+    /// Tasks whose needs were met.
     pub unblocked: u64,
+    /// Tasks that failed because of a need.
     pub failed_by_need: u64,
+    /// Tasks that were canceled as dead ends.
     pub dead_ends: u64,
+    /// Calls by trigger.
     pub calls: Vec<CallTally>,
-    /// Late calls that somebody else had just made.
+    /// Late calls that another instance had just made.
     pub calls_made_already: u64,
     /// Start calls that wait for their answer.
     pub starting: u64,
     /// Calls that tell of a task and wait for theirs.
     pub telling: u64,
+    /// Background loops.
     pub loops: Vec<LoopTally>,
+    /// Deleted tasks.
     pub pruned: u64,
+    /// Queries of the store.
     pub queries: Vec<QueryTally>,
 }
 
+/// Counters of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KindTally {
+    /// The kind.
     pub kind: String,
+    /// Durations by final state.
     pub ended: BTreeMap<State, Took>,
+    /// Waiting times.
     pub waited: Took,
 }
 
+/// Counters of the calls of one trigger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallTally {
     /// Start, end, cancel or retry.
     pub trigger: String,
+    /// Durations.
     pub took: Took,
+    /// Successes.
     pub succeeded: u64,
+    /// Failures.
     pub failed: u64,
     /// Calls that were not made again, because they were made.
     pub spared: u64,
 }
 
+/// Counters of one loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopTally {
+    /// The loop.
     pub name: Loop,
+    /// Durations.
     pub took: Took,
+    /// Rows that it moved.
     pub moved: u64,
+    /// Failures.
     pub failed: u64,
     /// When it last looked whether there is anything to do, here.
     pub looked_at: Option<Timestamp>,
 }
 
+/// Counters of one query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryTally {
+    /// The query.
     pub query: Query,
+    /// Durations.
     pub took: Took,
+    /// Slow ones.
     pub slow: u64,
+    /// Failures.
     pub failed: u64,
 }
 
@@ -196,7 +238,7 @@ impl Tallies {
         tenants.entry(namespace.to_owned()).or_default().clone()
     }
 
-    /// Something happened so many times in a namespace.
+    /// Counts events of a namespace.
     pub fn add(&self, namespace: &str, kind: EventKind, count: u64) {
         if count > 0 {
             self.of(namespace).add(kind, count);
@@ -242,14 +284,14 @@ impl Tallies {
         done(of);
     }
 
-    /// The time of so many has come, in these lanes.
+    /// Counts due tasks of these lanes.
     pub fn due(&self, what: Promote, count: u64, lanes: &[Arc<Lane>]) {
         let mut namespaces = lanes.iter().map(|lane| lane.namespace.as_str());
         let only = namespaces.next().filter(|first| namespaces.all(|other| other == *first));
         only.map_or_else(|| self.house.clone(), |namespace| self.of(namespace)).due(what, count);
     }
 
-    /// What a commit tells. Starts and due times are counted where they happen.
+    /// Counts a commit. Starts and due times are counted where they happen.
     pub fn count(&self, commit: &Commit) {
         let namespace = commit.writes.first().map(|write| write.after.lane.namespace.as_str());
         namespace.map_or_else(|| self.house.clone(), |namespace| self.of(namespace)).count(commit);
@@ -273,14 +315,14 @@ impl Tallies {
         call.await
     }
 
-    /// A call is not made again, because it was made already; perhaps by somebody else at this moment.
+    /// Counts a call that was made already, perhaps by another instance at this moment.
     pub fn spared(&self, namespace: &str, trigger: &str, at_this_moment: bool) {
         let tenant = self.of(namespace);
         add(&tenant.calls(trigger).spared, 1);
         add(&tenant.made_already, u64::from(at_this_moment));
     }
 
-    fn of_loop(&self, name: Loop) -> Option<&OfLoop> {
+    fn of_loop(&self, name: Loop) -> Option<&LoopCounters> {
         Loop::ALL.iter().position(|it| *it == name).map(|place| &self.loops[place])
     }
 
@@ -325,14 +367,14 @@ impl Tallies {
 
     /// Everything, all namespaces together.
     pub fn now(&self) -> Tally {
-        let of_loop = |(name, of): (&Loop, &OfLoop)| LoopTally {
+        let of_loop = |(name, of): (&Loop, &LoopCounters)| LoopTally {
             name: *name,
             took: of.took.now(),
             moved: read(&of.moved),
             failed: read(&of.failed),
             looked_at: Some(Timestamp(of.looked_at.load(Ordering::Relaxed))).filter(|at| at.0 != 0),
         };
-        let of_query = |(query, of): (&Query, &Asked)| QueryTally {
+        let of_query = |(query, of): (&Query, &QueryCounters)| QueryTally {
             query: *query,
             took: of.took.now(),
             slow: read(&of.slow),
@@ -350,7 +392,7 @@ impl Tallies {
         }
     }
 
-    /// What happened in one namespace; nothing of the process itself.
+    /// Counters of one namespace, without those of the process.
     pub fn now_of(&self, namespace: &str) -> Tally {
         let mut sum = Sum::default();
         if let Some(tenant) = self.tenants.read().get(namespace) {
@@ -360,7 +402,7 @@ impl Tallies {
     }
 }
 
-/// What the tasks of a kind tell of, where they are such calls. Names that nobody but a caller has invented are one.
+/// Trigger of the calls that tasks of this kind are. Names that callers invent count as one.
 fn trigger_of(kind: &str) -> Option<&'static str> {
     let trigger = kind.strip_prefix("hook.")?;
     Some(TRIGGERS.iter().find(|it| **it == trigger).unwrap_or(&OTHER))

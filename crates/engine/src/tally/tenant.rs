@@ -1,4 +1,4 @@
-//! What happened in one namespace, and sums over several of them.
+//! Counters of one namespace, and sums over several.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::{
 };
 
 #[derive(Default)]
-pub(super) struct OfKind {
+pub(super) struct KindCounters {
     /// In the order of `ENDS`: how long after their start tasks ended so.
     ended: [Times; ENDS.len()],
     pub waited: Times,
 }
 
-impl OfKind {
+impl KindCounters {
     fn now(&self, kind: &str) -> KindTally {
         let ended = ENDS.iter().zip(&self.ended).map(|(state, times)| (*state, times.now()));
         let ended = ended.filter(|(_, took)| took.count() > 0).collect();
@@ -30,14 +30,14 @@ impl OfKind {
 
 /// Calls that tell others of a task, by what they tell of.
 #[derive(Default)]
-pub(super) struct OfCalls {
+pub(super) struct CallCounters {
     took: Times,
     succeeded: AtomicU64,
     failed: AtomicU64,
     pub spared: AtomicU64,
 }
 
-impl OfCalls {
+impl CallCounters {
     fn now(&self, trigger: &str) -> CallTally {
         CallTally {
             trigger: trigger.to_owned(),
@@ -61,13 +61,13 @@ pub(super) struct Tenant {
     delay_ms: AtomicU64,
     delays: AtomicU64,
     moves: Mutex<BTreeMap<(State, State), u64>>,
-    kinds: Mutex<BTreeMap<String, Arc<OfKind>>>,
+    kinds: Mutex<BTreeMap<String, Arc<KindCounters>>>,
     propagated: Mutex<BTreeMap<State, u64>>,
     pub with_needs: AtomicU64,
     unblocked: AtomicU64,
     failed_by_need: AtomicU64,
     dead_ends: AtomicU64,
-    calls: Mutex<BTreeMap<&'static str, Arc<OfCalls>>>,
+    calls: Mutex<BTreeMap<&'static str, Arc<CallCounters>>>,
     pub made_already: AtomicU64,
     pub starting: AtomicU64,
     pub telling: AtomicU64,
@@ -80,7 +80,7 @@ impl Tenant {
         }
     }
 
-    /// The time of so many has come.
+    /// Counts due tasks.
     pub fn due(&self, what: Promote, count: u64) {
         if count == 0 {
             return;
@@ -104,7 +104,7 @@ impl Tenant {
         }
     }
 
-    pub fn kind(&self, name: &str) -> Arc<OfKind> {
+    pub fn kind(&self, name: &str) -> Arc<KindCounters> {
         let mut kinds = self.kinds.lock();
         if let Some(known) = kinds.get(name) {
             return known.clone();
@@ -113,12 +113,12 @@ impl Tenant {
         kinds.entry(name.to_owned()).or_default().clone()
     }
 
-    pub fn calls(&self, trigger: &str) -> Arc<OfCalls> {
+    pub fn calls(&self, trigger: &str) -> Arc<CallCounters> {
         let known = super::TRIGGERS.iter().find(|it| **it == trigger).copied().unwrap_or(OTHER);
         self.calls.lock().entry(known).or_default().clone()
     }
 
-    /// What a commit tells. Starts and due times are counted where they happen.
+    /// Counts a commit. Starts and due times are counted where they happen.
     pub fn count(&self, commit: &Commit) {
         let elsewhere = [EventKind::TaskReady, EventKind::TaskRetryDue, EventKind::AttemptStarted];
         for record in &commit.records {

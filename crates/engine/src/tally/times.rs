@@ -16,6 +16,7 @@ pub struct Times {
 pub struct Took {
     /// How many took at most as long as each bound, and no less than the one before it.
     pub within: Vec<u64>,
+    /// Sum in microseconds.
     pub sum_us: u64,
 }
 
@@ -40,6 +41,7 @@ impl Took {
         self.sum_us += other.sum_us;
     }
 
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.within.iter().sum()
     }

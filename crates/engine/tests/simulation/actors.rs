@@ -11,7 +11,7 @@ use comeback_core::{
 use comeback_engine::store::{BeatAnswer, Idempotency, ListQuery, Loop};
 use comeback_engine::{
     CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Moment, Need, Report, ReportEnd,
-    ReportError, Submit, TaskSpec,
+    Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -274,13 +274,13 @@ async fn report(sim: &Sim, rng: &mut Rng, lease: LeaseRef, end: ReportEnd, word:
                 ledger.ended.insert(lease.task, reported.state);
             }
         }
-        Err(ReportError::LeaseLost | ReportError::TaskCanceled) => {
+        Err(CommandError::LeaseLost | CommandError::TaskCanceled) => {
             ledger.counts.refused += 1;
             ledger.counts.stale_reports_refused += 1;
         }
-        Err(ReportError::Conflict) => ledger.counts.refused += 1,
-        Err(ReportError::Invalid(fault)) => return Err(format!("a good report was refused: {fault}")),
-        Err(error @ ReportError::Damaged(_)) => return Err(error.to_string()),
+        Err(CommandError::Conflict) => ledger.counts.refused += 1,
+        Err(CommandError::Invalid(fault)) => return Err(format!("a good report was refused: {fault}")),
+        Err(error) => return Err(error.to_string()),
     }
     Ok(())
 }
@@ -328,7 +328,7 @@ async fn act(sim: &Sim, rng: &mut Rng, id: TaskId) -> Outcome {
                 .retry(
                     "default",
                     id,
-                    ManualRetry { keep_counters: rng.percent(30), payload_patch: None, deed: by.into() },
+                    ManualRetry { keep_counters: rng.percent(30), payload_patch: None, request: by.into() },
                 )
                 .await
                 .map(drop)
@@ -470,7 +470,7 @@ pub async fn settle_everything(sim: &Sim) -> Outcome {
         for answer in engine.report(reports).await.map_err(fail)? {
             match answer {
                 // The success of another task of its execution may have made it pointless.
-                Ok(_) | Err(ReportError::TaskCanceled) => {}
+                Ok(_) | Err(CommandError::TaskCanceled) => {}
                 Err(error) => return Err(format!("a report on a fresh lease was refused: {error}")),
             }
         }

@@ -341,7 +341,7 @@ impl World {
                 Some(id) => {
                     self.worth.repairs += 1;
                     engine
-                        .retry("default", *id, ManualRetry { deed: by.into(), ..ManualRetry::default() })
+                        .retry("default", *id, ManualRetry { request: by.into(), ..ManualRetry::default() })
                         .await
                         .map(drop)
                 }

@@ -6,7 +6,7 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::schedule::{CatchUp, Times};
 use comeback_core::{Millis, Timestamp};
 use comeback_engine::flow::{Plan, Workflows};
-use comeback_engine::schedules::{ScheduleSpec, Standing, Starts};
+use comeback_engine::schedules::{ScheduleSpec, ScheduleState, Starts};
 use comeback_engine::store::{Following, ListQuery};
 use comeback_engine::{CommandError, Engine, EngineConfig, TaskSpec};
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ pub async fn check(sim: &Sim) -> Result<(), String> {
         .await
         .map_err(text)?
         .ok_or("the schedule is gone")?;
-    let standing: Standing = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
+    let standing: ScheduleState = serde_json::from_str(&row.standing).map_err(|error| error.to_string())?;
     let query = ListQuery {
         filter: Filter::parse("kind:tick", sim.clock_now()).expect("a filter"),
         sort: Sort::Submitted,

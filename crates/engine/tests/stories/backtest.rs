@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comeback_core::filter::Filter;
 use comeback_core::{Millis, TaskId};
-use comeback_engine::{Cohort, Engine, ManualRetry, Tested};
+use comeback_engine::{BacktestResult, Cohort, Engine, ManualRetry};
 use serde_json::{Value, json};
 
 use crate::stories;
@@ -30,7 +30,7 @@ async fn live(place: &Place, engine: &Engine, kind: &str, healthy_after: u64) ->
 
 const WAS: &str = "fixed(5m, 4 retries)";
 
-async fn tested(place: &Place, engine: &Engine, filter: &str, most: u32, is: Value) -> Tested {
+async fn tested(place: &Place, engine: &Engine, filter: &str, most: u32, is: Value) -> BacktestResult {
     let filter = Filter::parse(filter, place.now()).unwrap();
     let is = if is == json!(false) { None } else { Some(Arc::new(policy(is))) };
     engine.backtest("default", &Cohort { filter, within: Millis::from_days(7), most }, is).await.unwrap()

@@ -8,8 +8,8 @@ use comeback_core::transition::Act;
 use comeback_core::{Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
 use comeback_engine::store::{ListQuery, Loop};
 use comeback_engine::{
-    CommandError, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report, ReportEnd, ReportError,
-    Settle, Submit, TaskSpec,
+    CommandError, CompleteCallback, ExecutionSpec, Heartbeat, LeaseRef, LeaseRequest, ManualRetry, Need, Report,
+    ReportEnd, Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -177,7 +177,7 @@ stories! {
             Report { lease: leased[1].lease, end: succeeded() },
         ];
         let answers = engine.report(reports).await.unwrap();
-        assert!(matches!(answers[0], Err(ReportError::Invalid(_))));
+        assert!(matches!(answers[0], Err(CommandError::Invalid(_))));
         assert!(answers[1].is_ok());
         assert!(report(&engine, &leased[0], succeeded()).await.is_ok(), "the lease is still good");
     }
@@ -200,8 +200,8 @@ stories! {
         not_found(engine.retry("default", nobody_knows, ManualRetry::default()).await.unwrap_err());
         not_found(engine.why("default", nobody_knows).await.unwrap_err());
         not_found(engine.forecast("default", nobody_knows, 5).await.unwrap_err());
-        let settle = Settle { namespace: "default".into(), task: nobody_knows, fence: Speaker::Run(1), end: succeeded() };
-        not_found(engine.settle(settle).await.unwrap_err());
+        let settle = CompleteCallback { namespace: "default".into(), task: nobody_knows, fence: Speaker::Run(1), end: succeeded() };
+        not_found(engine.complete_callback(settle).await.unwrap_err());
         let id = submit(&engine, TaskSpec::new("a")).await;
         not_found(engine.cancel("other", id, nobody()).await.unwrap_err());
     }

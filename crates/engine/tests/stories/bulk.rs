@@ -8,7 +8,8 @@ use comeback_core::operation::{Action, Exclusion, OperationState, Plan, StopIf, 
 use comeback_core::{Did, Event, EventKind, Millis, OnUnmet, State, TaskId, When};
 use comeback_engine::store::{AccountChange, AuditQuery, Idempotency, Loop, Operation};
 use comeback_engine::{
-    Bulk, CommandError, Engine, LeaseRequest, ManualRetry, Moment, Need, OperationView, Report, Submit, TaskSpec, Which,
+    Bulk, CommandError, Engine, LeaseRequest, ManualRetry, Moment, Need, OperationView, Report, Selection, Submit,
+    TaskSpec,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -19,7 +20,7 @@ use crate::world::*;
 
 fn all(action: Action, filter: &str) -> Bulk {
     let plan = Plan { by: Some("ana".into()), note: Some("the bank is back".into()), ..Plan::new(action) };
-    Bulk { plan, which: Which::Filter(filter.into()), once: None }
+    Bulk { plan, which: Selection::Filter(filter.into()), once: None }
 }
 
 fn with(bulk: Bulk, change: impl FnOnce(&mut Plan)) -> Bulk {
@@ -98,7 +99,7 @@ stories! {
         assert_eq!(why, expected);
         let nobody_s = TaskId(Uuid::from_u128(7));
         let other = failures(&engine, "other", 1).await[0];
-        let named = Bulk { which: Which::Ids(vec![dead[0], nobody_s, other, dead[0]]), ..all(Action::Retry, "") };
+        let named = Bulk { which: Selection::Ids(vec![dead[0], nobody_s, other, dead[0]]), ..all(Action::Retry, "") };
         let there = engine.preview("default", &named).await.unwrap();
         assert_eq!((there.total, there.eligible, there.excluded[0].why, there.excluded[0].count), (3, 1, Exclusion::NotFound, 2));
         let late = TaskSpec { deadline: Some(Moment::After(Millis(60_000))), start: Some(Moment::After(Millis(10_000))), ..TaskSpec::new("b") };
@@ -110,7 +111,7 @@ stories! {
         assert!(engine.operations("default", None, 9).await.unwrap().is_empty());
     }
 
-    /// Each once, by the one road; what comes later is not touched, and the operation is named wherever somebody looks.
+    /// Each once, through the pipeline; what comes later is not touched, and the operation is named wherever somebody looks.
     fn an_operation_retries_each_once_and_nothing_that_comes_later(place) {
         let engine = place.engine().await;
         let ids = failures(&engine, "default", 250).await;

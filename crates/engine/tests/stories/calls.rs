@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use comeback_core::transition::Act;
 use comeback_core::{Millis, OnUnmet, Speaker, State, TaskId, When};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
-use comeback_engine::{Engine, ExecutionSpec, ExecutorSpec, Need, Settle, Submit, TaskSpec};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
+use comeback_engine::{CompleteCallback, Engine, ExecutionSpec, ExecutorSpec, Need, Submit, TaskSpec};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -133,7 +133,7 @@ async fn begin(place: &Place) -> (Engine, Executors, Callee) {
 }
 
 pub fn options() -> ExecutorOptions {
-    let reach = Reach { everywhere: true, ..Reach::default() };
+    let reach = EgressPolicy { everywhere: true, ..EgressPolicy::default() };
     ExecutorOptions { reach, handles: "http://comeback.test:7330/".into(), ..ExecutorOptions::default() }
 }
 
@@ -158,7 +158,10 @@ pub async fn until(engine: &Engine, id: TaskId, wanted: State) {
 async fn settle(engine: &Engine, id: TaskId, run: u32, well: bool) {
     let end = if well { succeeded() } else { failed("no") };
     let fence = Speaker::Run(run);
-    engine.settle(Settle { namespace: "default".into(), task: id, fence, end }).await.expect("it is settled");
+    engine
+        .complete_callback(CompleteCallback { namespace: "default".into(), task: id, fence, end })
+        .await
+        .expect("it is settled");
 }
 
 /// Tasks of one execution.

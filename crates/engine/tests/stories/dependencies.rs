@@ -3,7 +3,9 @@
 use comeback_core::dependency::Settings;
 use comeback_core::{Failure, Millis, RetryAfter, State, TaskId, Timestamp, Trigger};
 use comeback_engine::store::{AuditQuery, Dependency};
-use comeback_engine::{CommandError, Engine, HeldBy, LeaseRequest, Leased, Moment, ReportEnd, TaskSpec, Turn};
+use comeback_engine::{
+    CommandError, DependencyCommand, Engine, HeldBy, LeaseRequest, Leased, Moment, ReportEnd, TaskSpec,
+};
 use serde_json::{Value, json};
 
 use crate::alerts::{subscribe, tick, told};
@@ -224,7 +226,7 @@ stories! {
         end_all(&engine, &leased, &unavailable()).await;
         let (ready, ready_within) = (submit(&engine, needing("psp", retry())).await, submit(&engine, within()).await);
         let lasts = Some(Millis(3_600_000));
-        engine.turn_dependency("default", "psp", &Turn::Open { lasts }, &nobody()).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Open { lasts }, &nobody()).await.unwrap();
         let words = format!("held by breaker psp until {}", at(3_600_000).to_rfc3339());
         for (id, until, due) in [
             (first, 3_600_000, Some(2_000)),
@@ -243,11 +245,11 @@ stories! {
             }
         }
         // Nobody knows how long a person keeps it open.
-        engine.turn_dependency("default", "psp", &Turn::Open { lasts: None }, &nobody()).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Open { lasts: None }, &nobody()).await.unwrap();
         let by = held(&engine, ready).await;
         assert_eq!(by, Some(HeldBy { words: "held by breaker psp".into(), until: None }));
         assert!(engine.forecast("default", ready, 3).await.unwrap().attempts.is_empty());
-        engine.turn_dependency("default", "psp", &Turn::Close { lasts: None }, &nobody()).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Close { lasts: None }, &nobody()).await.unwrap();
         assert_eq!(held(&engine, first).await, None);
         assert_eq!(engine.forecast("default", first, 1).await.unwrap().attempts[0].at, at(2_000));
 
@@ -369,11 +371,11 @@ stories! {
         put(&engine, "psp", json!({"breaker": {}})).await;
         let id = submit(&engine, needing("psp", retry())).await;
         let act = comeback_core::transition::Act { note: Some("they move".into()), ..nobody() };
-        engine.turn_dependency("default", "psp", &Turn::Open { lasts: None }, &act).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Open { lasts: None }, &act).await.unwrap();
         place.pass(86_400_000);
         assert!(lease(&engine, 10).await.is_empty());
         assert_eq!(held(&engine, id).await.map(|by| by.words).as_deref(), Some("held by breaker psp"));
-        engine.turn_dependency("default", "psp", &Turn::Close { lasts: None }, &act).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Close { lasts: None }, &act).await.unwrap();
         assert_eq!(lease_one(&engine).await.lease.task, id);
         place.pass(1_000);
         put(&engine, "psp", json!({"breaker": {"failures": 1, "open": "1h", "max_open": "1h"}})).await;
@@ -388,13 +390,13 @@ stories! {
         let task = engine.task("default", last).await.unwrap().stored.task;
         assert_eq!(hold(task), (Some(now + Millis(2_000)), Some(now + Millis(3_600_000))));
         place.pass(1);
-        engine.turn_dependency("default", "psp", &Turn::Close { lasts: None }, &act).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Close { lasts: None }, &act).await.unwrap();
         let task = engine.task("default", last).await.unwrap().stored.task;
         assert_eq!(hold(task), (Some(now + Millis(2_000)), None), "its own time again");
         place.pass(2_000);
         engine.tick().await.unwrap();
         assert_eq!(lease(&engine, 10).await.len(), 3);
-        let turn = engine.turn_dependency("default", "nobody", &Turn::Healthy, &act).await;
+        let turn = engine.override_dependency("default", "nobody", &DependencyCommand::Healthy, &act).await;
         assert!(matches!(turn, Err(CommandError::NotFound("dependency"))));
         let query = AuditQuery { namespace: Some("default".into()), limit: 9, ..AuditQuery::default() };
         let entries = engine.audit(&query).await.unwrap();
@@ -419,7 +421,7 @@ stories! {
             tick(engine).await;
         }
         assert_eq!(told(&two, "ops").await, ["dependency.opened"]);
-        one.turn_dependency("default", "psp", &Turn::Close { lasts: None }, &nobody()).await.unwrap();
+        one.override_dependency("default", "psp", &DependencyCommand::Close { lasts: None }, &nobody()).await.unwrap();
         for engine in [&one, &two] {
             tick(engine).await;
         }
@@ -438,7 +440,7 @@ stories! {
         end_all(&engine, &first, &unavailable()).await;
         place.pass(60_000);
         assert!(lease(&engine, 50).await.is_empty());
-        engine.turn_dependency("default", "psp", &Turn::Healthy, &nobody()).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Healthy, &nobody()).await.unwrap();
         let mut back = lease(&engine, 50).await.len();
         assert_eq!(back, 1, "not all at once");
         place.pass(600);
@@ -452,7 +454,7 @@ stories! {
         put(&engine, "psp", json!({})).await;
         let id = submit(&engine, needing("psp", retry())).await;
         let (from, to) = (START + Millis(1_000), START + Millis(3_600_000));
-        engine.turn_dependency("default", "psp", &Turn::Maintenance { from, to }, &nobody()).await.unwrap();
+        engine.override_dependency("default", "psp", &DependencyCommand::Maintenance { from, to }, &nobody()).await.unwrap();
         place.pass(1_000);
         assert!(lease(&engine, 10).await.is_empty());
         let by = held(&engine, id).await.expect("held");
@@ -470,7 +472,7 @@ stories! {
         let other = submit(&engine, TaskSpec { dependency: None, ..until(60_000) }).await;
         let (from, to) = (START + Millis(10_000), START + Millis(3_610_000));
         for to in [to - Millis(60_000), to, to] {
-            engine.turn_dependency("default", "psp", &Turn::Maintenance { from, to }, &nobody()).await.unwrap();
+            engine.override_dependency("default", "psp", &DependencyCommand::Maintenance { from, to }, &nobody()).await.unwrap();
         }
         let new = submit(&engine, until(60_000)).await;
         for (id, deadline) in [(soon, 5_000), (later, 3_660_000), (other, 60_000), (new, 3_660_000)] {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use crate::stories;
 use crate::world::*;
 use comeback_core::{Class, Executor, Millis, State, TaskId};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::{
-    Available, Engine, EngineConfig, ExecutorSpec, LeaseRequest, ManualRetry, ReportError, Submit, TaskSpec,
+    Available, CommandError, Engine, EngineConfig, ExecutorSpec, LeaseRequest, ManualRetry, Submit, TaskSpec,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn engine(place: &Place) -> Engine {
 }
 
 fn start(engine: &Engine, concurrency: usize) -> Executors {
-    let reach = Reach { everywhere: true, networks: Vec::new() };
+    let reach = EgressPolicy { everywhere: true, networks: Vec::new() };
     engine
         .start_executors(ExecutorOptions { reach, commands: true, concurrency, ..ExecutorOptions::default() })
         .expect("executors")
@@ -254,7 +254,7 @@ stories! {
         let failure = task.last_failure.and_then(|record| record.failure).expect("a failure");
         assert_eq!(failure.message, "test/command was started again and does not know of it");
         let late = report(&engine, &one[0], succeeded()).await;
-        assert!(matches!(late, Err(ReportError::LeaseLost)), "the lease is void: {late:?}");
+        assert!(matches!(late, Err(CommandError::LeaseLost)), "the lease is void: {late:?}");
         until("it is done", || async {
             place.pass(1_000);
             engine.tick().await.expect("a tick");

@@ -12,8 +12,8 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::{EventKind, Failure, Millis, OnUnmet, Speaker, State, TaskId, Trigger, When};
 use comeback_engine::store::{Count, ListQuery, Shelf, StoreError};
 use comeback_engine::{
-    CommandError, Engine, EngineConfig, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef, LeaseRequest, Need,
-    ReportEnd, Settle, Submit, TaskSpec,
+    CommandError, CompleteCallback, Engine, EngineConfig, ExecutionSpec, ExecutorSpec, Heartbeat, LeaseRef,
+    LeaseRequest, Need, ReportEnd, Submit, TaskSpec,
 };
 use serde_json::json;
 
@@ -33,7 +33,10 @@ pub async fn claim(engine: &Engine) -> LeaseRef {
 }
 
 pub async fn settle(engine: &Engine, task: TaskId, fence: Speaker, end: ReportEnd) -> Result<State, CommandError> {
-    engine.settle(Settle { namespace: "default".into(), task, fence, end }).await.map(|changed| changed.state)
+    engine
+        .complete_callback(CompleteCallback { namespace: "default".into(), task, fence, end })
+        .await
+        .map(|changed| changed.state)
 }
 
 /// The calls that were made to cancel something: the runs they are about, and their keys.

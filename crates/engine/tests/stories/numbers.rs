@@ -8,7 +8,7 @@ use comeback_core::stats::{Dimension, Measure, Sums};
 use comeback_core::transition::Act;
 use comeback_core::{Class, Failure, Millis, State, TaskId, Timestamp, Trigger};
 use comeback_engine::store::{ActKey, GroupQuery, Idempotency, Loop, SumsQuery};
-use comeback_engine::{Action, Clock, CommandError, Engine, EngineConfig, ManualRetry, ReportEnd};
+use comeback_engine::{Clock, CommandError, Engine, EngineConfig, ManualRetry, RepairAction, ReportEnd};
 use serde_json::json;
 
 use crate::kills::{Death, Life, live};
@@ -123,7 +123,7 @@ stories! {
         assert_eq!(fails(&newcomer, "order 11 refused").await.1, State::RetryPending);
     }
 
-    /// S2-35 to S2-39: what failed and would be retried today is retried, through the same road as every retry by hand; the rest stays,
+    /// S2-35 to S2-39: what failed and would be retried today is retried, through the same pipeline as every manual retry; the rest stays,
     /// and each is told of.
     fn what_is_said_of_errors_is_heard_by_other_instances(place) {
         let (one, two) = (place.live_engine().await, place.live_engine().await);
@@ -160,19 +160,19 @@ stories! {
             let of = |id| done.iter().find(|it| it.task == id).map(|it| (it.action, it.reason.clone()));
             (of(curable), of(used_up), of(canceled))
         };
-        let stays = |reason: &str| Some((Action::MarkedFailed, reason.to_owned()));
+        let stays = |reason: &str| Some((RepairAction::MarkedFailed, reason.to_owned()));
         assert_eq!(word(false).await, (stays("final"), stays("attempts"), None));
         let group = comeback_core::fingerprint::fingerprint("pay", &not_found);
         until(|| async { engine.error_group("default", group).await.is_ok() }).await;
         engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
         let (told, ..) = word(true).await;
-        assert_eq!(told.map(|(action, _)| action), Some(Action::Retried));
+        assert_eq!(told.map(|(action, _)| action), Some(RepairAction::Retried));
         assert_eq!(state(&engine, curable).await, State::Failed, "so far it was only asked");
         engine.pause_loop(Loop::Repair, None, ana()).await.unwrap();
         assert_eq!(engine.tick_loop(Loop::Repair).await.unwrap().moved, 0, "not by itself while that is paused");
         engine.resume_loop(Loop::Repair, ana()).await.unwrap();
         let (asked, by_itself) = tokio::join!(word(false), engine.tick_loop(Loop::Repair));
-        let asked = u32::from(asked.0.is_some_and(|(action, _)| action == Action::Retried));
+        let asked = u32::from(asked.0.is_some_and(|(action, _)| action == RepairAction::Retried));
         assert_eq!(asked + by_itself.unwrap().moved, 1, "of two who do it at once, one does it");
         assert_eq!(state(&engine, curable).await, State::Pending);
         assert_eq!(state(&engine, used_up).await, State::Dead);
@@ -188,7 +188,7 @@ stories! {
         engine.change_error_group("default", group, &Deed::Reclassify(Some(Class::Retryable)), &ana()).await.unwrap();
         engine.pause_loop(Loop::Repair, None, ana()).await.unwrap();
         let done = engine.process_failed("default", 100, false, &ana()).await.unwrap();
-        assert_eq!(done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), [(id, Action::Retried)]);
+        assert_eq!(done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), [(id, RepairAction::Retried)]);
         assert_eq!(state(&engine, id).await, State::Pending);
     }
 
@@ -229,7 +229,7 @@ stories! {
         assert_eq!(engine.tick_loop(Loop::Reap).await.unwrap().moved, 0);
         assert_eq!(state(&engine, again).await, State::Running, "not by itself");
         let (done, more) = engine.process_stuck(100).await.unwrap();
-        assert_eq!((done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), more), (vec![(again, Action::Retried)], false));
+        assert_eq!((done.iter().map(|it| (it.task, it.action)).collect::<Vec<_>>(), more), (vec![(again, RepairAction::Retried)], false));
         assert_eq!(state(&engine, again).await, State::RetryPending);
     }
 
@@ -242,7 +242,7 @@ stories! {
         let resolved = engine.change_error_group("default", group.fingerprint, &Deed::Resolve, &ana()).await.unwrap();
         assert_eq!(resolved.word.standing, Standing::Resolved);
         place.clock.advance(Millis(1_000));
-        engine.retry("default", id, ManualRetry { deed: ana().into(), ..ManualRetry::default() }).await.unwrap();
+        engine.retry("default", id, ManualRetry { request: ana().into(), ..ManualRetry::default() }).await.unwrap();
         report(&engine, &lease_one(&engine).await, failed("order 3 refused")).await.unwrap();
         until(|| async { only_group(&engine).await.count == 4 }).await;
         assert_eq!(only_group(&engine).await.word.standing, Standing::Regressed);

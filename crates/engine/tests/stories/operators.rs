@@ -35,7 +35,7 @@ async fn deeds(engine: &Engine) -> Vec<Did> {
 }
 
 fn retry_of(act: Act) -> ManualRetry {
-    ManualRetry { deed: act.into(), ..ManualRetry::default() }
+    ManualRetry { request: act.into(), ..ManualRetry::default() }
 }
 
 /// A task without a retry left.

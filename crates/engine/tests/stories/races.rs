@@ -22,9 +22,7 @@ use crate::stories;
 use crate::world::*;
 use comeback_core::{Counters, Millis, Reason, Speaker, State, TaskId};
 use comeback_engine::store::Loop;
-use comeback_engine::{
-    CommandError, Engine, EngineConfig, LeaseRequest, ManualRetry, ReportError, TaskSpec, VirtualClock,
-};
+use comeback_engine::{CommandError, Engine, EngineConfig, LeaseRequest, ManualRetry, TaskSpec, VirtualClock};
 use serde_json::json;
 
 const ROUNDS: usize = 12;
@@ -68,7 +66,7 @@ stories! {
             let (canceled, reported) = tokio::join!(two.cancel("default", id, nobody()), report(&one, &leased, failed("x")));
             canceled.expect("cancel wins in the end, whatever came first (I-11)");
             if let Err(error) = reported {
-                assert!(matches!(error, ReportError::TaskCanceled), "{error}");
+                assert!(matches!(error, CommandError::TaskCanceled), "{error}");
             }
             assert_eq!(state(&one, id).await, State::Canceled);
         }
@@ -116,7 +114,7 @@ stories! {
             place.pass(60_000);
             let (reported, ticked) = tokio::join!(report(&one, &leased, succeeded()), two.tick());
             ticked.unwrap();
-            assert!(matches!(reported, Err(ReportError::LeaseLost)), "an expired lease says nothing");
+            assert!(matches!(reported, Err(CommandError::LeaseLost)), "an expired lease says nothing");
             one.tick().await.unwrap();
             let again = lease_one(&two).await;
             assert_eq!((again.lease.task, again.lease.number), (id, 2));

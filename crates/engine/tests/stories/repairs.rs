@@ -4,7 +4,7 @@ use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, ExecutionState, State, TaskId};
 use comeback_engine::flow::Started;
 use comeback_engine::store::{AuditQuery, ExecutionQuery, ExecutionView, StepsOf};
-use comeback_engine::{CommandError, Deed, Engine, ManualRetry};
+use comeback_engine::{ActorRequest, CommandError, Engine, ManualRetry};
 use serde_json::{Value, json};
 
 use crate::flow::{engine, key, start, state, states, with, work};
@@ -103,12 +103,16 @@ stories! {
         let engine = engine(&place).await;
         let started = half_done(&engine).await;
         let two = step(&engine, started.execution, "two").await;
-        engine.retry("default", two, ManualRetry { deed: ana().into(), ..ManualRetry::default() }).await.unwrap();
+        engine.retry("default", two, ManualRetry { request: ana().into(), ..ManualRetry::default() }).await.unwrap();
         assert_eq!(task_state(&engine, started.task.unwrap()).await, State::Running);
         assert_eq!(work(&engine, |_| with(json!(2))).await, ["two"]);
         assert_eq!(task_state(&engine, started.task.unwrap()).await, State::Succeeded);
         nothing_more(&place, &engine).await;
         assert_eq!(executions(&engine, "w").await.len(), 1);
+        let subject = started.task.map(|id| id.to_string());
+        let acts = engine.audit(&AuditQuery { subject, limit: 10, ..AuditQuery::default() }).await.unwrap();
+        let acts: Vec<_> = acts.iter().map(|it| (it.did.word(), it.actor.as_deref())).collect();
+        assert_eq!(acts, [("task.take_up", Some("ana"))], "the audit names the task that was reached above");
     }
 
     fn a_repair_that_fails_again_leads_to_a_retry_of_a_new_cycle(place) {
@@ -161,7 +165,7 @@ stories! {
         let engine = engine(&place).await;
         let started = half_done(&engine).await;
         let key = |digest| comeback_engine::store::Idempotency { scope: "retry".into(), key: "k".into(), digest: [digest; 32] };
-        let again = |digest| Deed { act: ana(), once: Some(key(digest)) };
+        let again = |digest| ActorRequest { act: ana(), once: Some(key(digest)) };
         let first = engine.restart_execution("default", started.execution, again(1)).await.unwrap();
         let second = engine.restart_execution("default", started.execution, again(1)).await.unwrap();
         assert_eq!((second.execution, second.repeated), (first.execution, true));
@@ -205,7 +209,7 @@ stories! {
         assert_eq!(task_state(&engine, started.task.unwrap()).await, State::RetryPending);
         let inner = executions(&engine, "inner").await[0].execution.id;
         let two = step(&engine, inner, "two").await;
-        engine.retry("default", two, ManualRetry { deed: ana().into(), ..ManualRetry::default() }).await.unwrap();
+        engine.retry("default", two, ManualRetry { request: ana().into(), ..ManualRetry::default() }).await.unwrap();
         assert_eq!(states(&engine, started.execution, &["call", "last"]).await, [State::Running, State::Waiting]);
         assert_eq!(task_state(&engine, started.task.unwrap()).await, State::Running);
         assert_eq!(work(&engine, |_| with(json!(1))).await, ["two", "then", "last"]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comeback_core::filter::{Filter, Sort};
 use comeback_core::transition::Act;
 use comeback_core::{ExecutionId, ExecutionState, Millis, Quotas, State, TaskId};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::flow::Start;
 use comeback_engine::store::{ExecutionQuery, Interactive, ListQuery, Listed, Loop, StepsOf, StoreError, interactive};
 use comeback_engine::{Available, Engine, EngineConfig, ExecutorSpec, Limits, ReportEnd, Submit, TaskSpec};
@@ -80,7 +80,7 @@ async fn listen(answers: bool) -> (String, Arc<AtomicUsize>) {
 }
 
 fn executors(engine: &Engine, concurrency: usize) -> Executors {
-    let reach = Reach { everywhere: true, networks: Vec::new() };
+    let reach = EgressPolicy { everywhere: true, networks: Vec::new() };
     engine.start_executors(ExecutorOptions { reach, concurrency, ..ExecutorOptions::default() }).expect("executors")
 }
 

@@ -8,10 +8,10 @@ use comeback_core::filter::{Filter, Sort};
 use comeback_core::subscription::{Format, Types};
 use comeback_core::transition::Act;
 use comeback_core::{Did, Quota, State, Timestamp};
-use comeback_engine::executors::{ExecutorOptions, Executors, Reach};
+use comeback_engine::executors::{EgressPolicy, ExecutorOptions, Executors};
 use comeback_engine::store::{AuditQuery, ListQuery, Listed, Loop};
 use comeback_engine::subscriptions::{DELIVERY, Secret, Signing, SubscriptionSpec, SubscriptionView};
-use comeback_engine::{Again, CommandError, Engine, EngineConfig, LeaseRequest, Limits, Submit, TaskSpec};
+use comeback_engine::{CommandError, Engine, EngineConfig, LeaseRequest, Limits, Redeliver, Submit, TaskSpec};
 use parking_lot::Mutex;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
@@ -158,7 +158,10 @@ async fn begin(place: &Place) -> (Engine, Executors, Receivers) {
 }
 
 fn options() -> ExecutorOptions {
-    ExecutorOptions { reach: Reach { everywhere: true, ..Reach::default() }, ..ExecutorOptions::default() }
+    ExecutorOptions {
+        reach: EgressPolicy { everywhere: true, ..EgressPolicy::default() },
+        ..ExecutorOptions::default()
+    }
 }
 
 fn wants(url: String, types: &[&str]) -> SubscriptionSpec {
@@ -457,15 +460,15 @@ stories! {
         }
         let lost = until(&engine, "state:failure", 3).await;
         receivers.says.lock().clear();
-        let again = async |what: Again| engine.redeliver("default", "ops", what, &Act::default()).await;
-        assert!(again(Again::Since(place.now() + comeback_core::Millis(1))).await.unwrap().tasks.is_empty());
-        let back = again(Again::Since(Timestamp(0))).await.unwrap();
+        let again = async |what: Redeliver| engine.redeliver("default", "ops", what, &Act::default()).await;
+        assert!(again(Redeliver::Since(place.now() + comeback_core::Millis(1))).await.unwrap().tasks.is_empty());
+        let back = again(Redeliver::Since(Timestamp(0))).await.unwrap();
         assert_eq!((back.tasks.len(), back.more), (3, false));
         until(&engine, "state:succeeded", 3).await;
-        assert!(again(Again::Since(Timestamp(0))).await.unwrap().tasks.is_empty(), "nothing is given up any more");
+        assert!(again(Redeliver::Since(Timestamp(0))).await.unwrap().tasks.is_empty(), "nothing is given up any more");
         // One that was heard, once more.
         let event = events_of(&lost).remove(0);
-        again(Again::Event(event.clone())).await.unwrap();
+        again(Redeliver::Event(event.clone())).await.unwrap();
         until(&engine, "state:succeeded", 4).await;
         let ids: Vec<String> = receivers.to("/ok").iter().map(|it| it.header("webhook-id").to_owned()).collect();
         assert_eq!(ids.iter().filter(|id| **id == event).count(), 3, "{ids:?}");
@@ -473,11 +476,11 @@ stories! {
         // One that nobody was told of, by its place in the feed.
         let feed = engine.store().feed(None, 50).await.unwrap();
         let created = feed.events.iter().find(|it| it.event.kind.word() == "task.created").unwrap();
-        again(Again::Event(created.cursor.to_string())).await.unwrap();
+        again(Redeliver::Event(created.cursor.to_string())).await.unwrap();
         let heard = receivers.wait_for("/ok", 8).await;
         assert_eq!(heard.last().unwrap().json()["type"], "task.created");
-        assert!(matches!(again(Again::Event("evt_f1".into())).await, Err(CommandError::NotFound("event"))));
-        assert!(matches!(engine.redeliver("default", "nobody", Again::Since(Timestamp(0)), &Act::default()).await, Err(CommandError::NotFound("subscription"))));
+        assert!(matches!(again(Redeliver::Event("evt_f1".into())).await, Err(CommandError::NotFound("event"))));
+        assert!(matches!(engine.redeliver("default", "nobody", Redeliver::Since(Timestamp(0)), &Act::default()).await, Err(CommandError::NotFound("subscription"))));
     }
 
     fn it_can_be_tried_out(place) {

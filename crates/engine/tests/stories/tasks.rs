@@ -4,9 +4,9 @@ use crate::stories;
 use crate::world::*;
 use comeback_core::transition::Act;
 use comeback_core::{Counters, Did, EventKind, Millis, OnUnmet, Reason, State, When};
-use comeback_engine::store::{AuditQuery, BeatAnswer, Idempotency, Loop, Subject};
+use comeback_engine::store::{AuditQuery, BeatAnswer, Idempotency, Loop, StoreError, Subject};
 use comeback_engine::{
-    CommandError, Deed, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd, ReportError,
+    ActorRequest, CommandError, ExecutionSpec, Heartbeat, LeaseRef, ManualRetry, Moment, Need, Report, ReportEnd,
     Submit, TaskSpec,
 };
 use serde_json::json;
@@ -62,7 +62,7 @@ stories! {
         let answers = engine.report(reports).await.unwrap();
         let words: Vec<&str> = answers.iter().map(|answer| match answer {
             Ok(_) => "ok",
-            Err(ReportError::LeaseLost) => "lost",
+            Err(CommandError::LeaseLost) => "lost",
             Err(_) => "other",
         }).collect();
         assert_eq!(words, ["ok", "lost", "ok", "ok"]);
@@ -77,8 +77,8 @@ stories! {
         let again = report(&engine, &leased, failed("boom")).await.unwrap();
         assert!(again.repeated && !first.repeated);
         assert_eq!((again.state, again.next_retry_at, again.attempt), (first.state, first.next_retry_at, first.attempt));
-        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(ReportError::LeaseLost)));
-        assert!(matches!(report(&engine, &leased, failed("another")).await, Err(ReportError::LeaseLost)));
+        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(CommandError::LeaseLost)));
+        assert!(matches!(report(&engine, &leased, failed("another")).await, Err(CommandError::LeaseLost)));
         let restarted = place.engine().await;
         assert!(report(&restarted, &leased, failed("boom")).await.unwrap().repeated, "whoever is asked");
     }
@@ -88,7 +88,7 @@ stories! {
         let id = submit(&engine, TaskSpec::new("a")).await;
         for number in [0, 1, 99] {
             let reports = vec![Report { lease: LeaseRef { task: id, number }, end: succeeded() }];
-            assert!(matches!(engine.report(reports).await.unwrap()[0], Err(ReportError::LeaseLost)));
+            assert!(matches!(engine.report(reports).await.unwrap()[0], Err(CommandError::LeaseLost)));
         }
         assert_eq!(state(&engine, id).await, State::Pending);
     }
@@ -104,7 +104,7 @@ stories! {
         engine.tick().await.unwrap();
         let task = engine.task("default", id).await.unwrap().stored.task;
         assert_eq!((task.state, task.counters), (State::RetryPending, Counters { lost: 1, ..Counters::default() }));
-        assert!(matches!(report(&engine, &first, succeeded()).await, Err(ReportError::LeaseLost)));
+        assert!(matches!(report(&engine, &first, succeeded()).await, Err(CommandError::LeaseLost)));
         place.pass(1_000);
         engine.tick().await.unwrap();
         let second = lease_one(&engine).await;
@@ -126,7 +126,7 @@ stories! {
         }
         engine.cancel("default", id, nobody()).await.unwrap();
         assert_eq!(engine.heartbeat(&[beat]).await.unwrap(), [BeatAnswer::Canceled]);
-        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(ReportError::TaskCanceled)));
+        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(CommandError::TaskCanceled)));
         let events = engine.events("default", id, 0, 100).await.unwrap();
         assert_eq!(events.last().unwrap().kind, EventKind::TaskLateResult, "T28");
     }
@@ -223,7 +223,7 @@ stories! {
         let engine = place.engine().await;
         let id = submit(&engine, spec("a", json!({"max_retries": 0}))).await;
         let key = |digest: u8| Idempotency { scope: "retry".into(), key: "k".into(), digest: [digest; 32] };
-        let retry = |digest: u8| ManualRetry { deed: Deed { act: nobody(), once: Some(key(digest)) }, ..Default::default() };
+        let retry = |digest: u8| ManualRetry { request: ActorRequest { act: nobody(), once: Some(key(digest)) }, ..Default::default() };
         report(&engine, &lease_one(&engine).await, failed("x")).await.unwrap();
         let first = engine.retry("default", id, retry(1)).await.unwrap();
         assert_eq!(first.changed.state, State::Pending);
@@ -246,7 +246,7 @@ stories! {
         for _ in 0..20 {
             let engine = engine.clone();
             let once = Some(Idempotency { scope: "cancel".into(), key: "k".into(), digest: [1; 32] });
-            callers.spawn(async move { engine.cancel("default", id, Deed { act: nobody(), once }).await });
+            callers.spawn(async move { engine.cancel("default", id, ActorRequest { act: nobody(), once }).await });
         }
         for answer in callers.join_all().await {
             assert_eq!(answer.unwrap().state, State::Canceled);
@@ -312,7 +312,7 @@ stories! {
         assert!(lease(&engine, 10).await.is_empty(), "nobody begins with what is canceled");
         let beat = Heartbeat { lease: leased.lease, extend: Millis(60_000), progress: None };
         assert_eq!(engine.heartbeat(&[beat]).await.unwrap(), [BeatAnswer::Canceled]);
-        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(ReportError::TaskCanceled)));
+        assert!(matches!(report(&engine, &leased, succeeded()).await, Err(CommandError::TaskCanceled)));
     }
 
     /// X1-11: a pass is bounded, and passes follow until nothing is due.
@@ -357,7 +357,7 @@ stories! {
         place.damage(&format!("delete from task where id = {child}; delete from task_open where id = {child}")).await;
         let reports = leased.iter().map(|it| Report { lease: it.lease, end: succeeded() }).collect();
         let answers = engine.report(reports).await.unwrap();
-        assert!(matches!(answers[0], Err(ReportError::Damaged(_))), "{answers:?}");
+        assert!(matches!(answers[0], Err(CommandError::Store(StoreError::Corrupt(_)))), "{answers:?}");
         assert!(answers[1].is_ok(), "{answers:?}");
         assert_eq!(state(&engine, whole.tasks[1].id).await, State::Pending);
         let canceled = engine.cancel("default", broken.tasks[0].id, nobody()).await;

@@ -7,7 +7,7 @@ use comeback_core::{Dialect, Failure, Millis, Policy, PolicyLimits, State, TaskI
 use comeback_engine::store::conformance::postgres::{Database, ForeignTransaction};
 use comeback_engine::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
 use comeback_engine::{
-    Clock, Engine, EngineConfig, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported, Submit, SystemClock,
+    Changed, Clock, CommandError, Engine, EngineConfig, LeaseRequest, Leased, Report, ReportEnd, Submit, SystemClock,
     TaskSpec, VirtualClock,
 };
 use parking_lot::Mutex;
@@ -167,7 +167,7 @@ pub async fn lease_one(engine: &Engine) -> Leased {
     leased.remove(0)
 }
 
-pub async fn report(engine: &Engine, leased: &Leased, end: ReportEnd) -> Result<Reported, ReportError> {
+pub async fn report(engine: &Engine, leased: &Leased, end: ReportEnd) -> Result<Changed, CommandError> {
     engine.report(vec![Report { lease: leased.lease, end }]).await.expect("reports").remove(0)
 }
 

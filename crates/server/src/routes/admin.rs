@@ -10,7 +10,7 @@ use bytes::Bytes;
 use comeback_core::transition::Act;
 use comeback_core::{Did, Invalid, Millis};
 use comeback_engine::store::{Due, Loop, StoreError, Stored, Used};
-use comeback_engine::{Action, CommandError, PutRight, lost_by};
+use comeback_engine::{CommandError, RepairAction, RepairResult, lost_by};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -38,7 +38,7 @@ pub fn lines() -> Vec<Line> {
         object([
             ("task_id", id()),
             ("kind", text()),
-            ("action", schema::word(&Action::ALL.map(Action::word))),
+            ("action", schema::word(&RepairAction::ALL.map(RepairAction::word))),
             ("reason", text()),
         ])
     };
@@ -196,8 +196,8 @@ struct RepairIn {
 }
 
 /// Tasks that were put right, and how many of each sort; one that was skipped was not processed.
-fn put_right(done: &[PutRight]) -> Value {
-    let count = |action: Action| done.iter().filter(|it| it.action == action).count();
+fn repair_result(done: &[RepairResult]) -> Value {
+    let count = |action: RepairAction| done.iter().filter(|it| it.action == action).count();
     let tasks: Vec<Value> = done
         .iter()
         .map(|it| {
@@ -210,10 +210,10 @@ fn put_right(done: &[PutRight]) -> Value {
         })
         .collect();
     json!({
-        "processed": count(Action::Retried) + count(Action::MarkedFailed),
-        "retried": count(Action::Retried),
-        "failed": count(Action::MarkedFailed),
-        "skipped": count(Action::Skipped),
+        "processed": count(RepairAction::Retried) + count(RepairAction::MarkedFailed),
+        "retried": count(RepairAction::Retried),
+        "failed": count(RepairAction::MarkedFailed),
+        "skipped": count(RepairAction::Skipped),
         "tasks": tasks,
     })
 }
@@ -231,8 +231,8 @@ async fn process_failed(
     }
     let (here, namespace, by) = (app.clone(), caller.namespace.clone(), caller.act(None, given.note));
     let dry_run = given.dry_run;
-    let answer = move |done: &[PutRight]| {
-        let mut answer = put_right(done);
+    let answer = move |done: &[RepairResult]| {
+        let mut answer = repair_result(done);
         answer["non_retryable"] = answer["failed"].clone();
         answer["dry_run"] = dry_run.into();
         answer
@@ -525,19 +525,19 @@ async fn process_stuck(
     let (here, by, namespace) = (app.clone(), caller.act(None, None), caller.namespace.clone());
     let act = move |by: Act| async move {
         let (mut done, more) = here.engine.process_stuck(MOST_STUCK).await?;
-        let mut told = put_right(&done);
+        let mut told = repair_result(&done);
         told["more"] = more.into();
         told["tasks"] = Value::Null;
         let entry = here.engine.entry(Did::StuckProcess, Loop::Reap.word(), &by).changed(None, Some(told.clone()));
         // Everybody's are processed, and only one's own are named.
         done.retain(|it| it.namespace == namespace);
-        told["tasks"] = put_right(&done)["tasks"].take();
+        told["tasks"] = repair_result(&done)["tasks"].take();
         here.engine.note(&entry.answered(told.clone())).await?;
         Ok(Json(told))
     };
     let done = |kept: Option<Value>| async {
         Ok(Json(kept.unwrap_or_else(|| {
-            let mut told = put_right(&[]);
+            let mut told = repair_result(&[]);
             told["more"] = false.into();
             told
         })))

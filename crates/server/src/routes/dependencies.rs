@@ -9,7 +9,7 @@ use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Timestamp;
 use comeback_core::dependency::{Phase, Settings};
-use comeback_engine::{DependencyView, Turn};
+use comeback_engine::{DependencyCommand, DependencyView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -190,11 +190,11 @@ async fn turned(
     app: &App,
     caller: &Caller,
     name: &str,
-    turn: Turn,
+    turn: DependencyCommand,
     note: Option<String>,
 ) -> Result<Json<Value>, Problem> {
     known_name(app, "dependency", name)?;
-    let turned = app.engine.turn_dependency(&caller.namespace, name, &turn, &caller.act(None, note)).await?;
+    let turned = app.engine.override_dependency(&caller.namespace, name, &turn, &caller.act(None, note)).await?;
     Ok(Json(shown(&turned, app.engine.now())))
 }
 
@@ -205,7 +205,7 @@ async fn open(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let TurnIn { lasts, note } = wire::read(&body)?;
-    turned(&app, &caller, &name, Turn::Open { lasts: lasts.map(|Span(span)| span) }, note).await
+    turned(&app, &caller, &name, DependencyCommand::Open { lasts: lasts.map(|Span(span)| span) }, note).await
 }
 
 async fn close(
@@ -215,7 +215,7 @@ async fn close(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let TurnIn { lasts, note } = wire::read(&body)?;
-    turned(&app, &caller, &name, Turn::Close { lasts: lasts.map(|Span(span)| span) }, note).await
+    turned(&app, &caller, &name, DependencyCommand::Close { lasts: lasts.map(|Span(span)| span) }, note).await
 }
 
 async fn healthy(
@@ -225,7 +225,7 @@ async fn healthy(
     body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let NoteIn { note } = wire::read(&body)?;
-    turned(&app, &caller, &name, Turn::Healthy, note).await
+    turned(&app, &caller, &name, DependencyCommand::Healthy, note).await
 }
 
 async fn maintenance(
@@ -241,5 +241,5 @@ async fn maintenance(
     }
     let MaintenanceIn { from, to: Instant(to), note } = wire::read(&body)?;
     let from = from.map_or_else(|| app.engine.now(), |Instant(from)| from);
-    turned(&app, &caller, &name, Turn::Maintenance { from, to }, note).await
+    turned(&app, &caller, &name, DependencyCommand::Maintenance { from, to }, note).await
 }

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use comeback_core::{Edge, ExecutionId, ExecutionState, Invalid, Reason, Task, TaskId, When};
-use comeback_engine::Deed;
+use comeback_engine::ActorRequest;
 use comeback_engine::flow::{Start, Started};
 use comeback_engine::store::{ExecutionQuery, Graph, GraphTask, StepsOf, Subject, TaskView};
 use serde::Deserialize;
@@ -285,7 +285,7 @@ macro_rules! acts {
         ) -> Result<Json<Value>, Problem> {
             let id = execution_id(&id)?;
             let given: ActIn = wire::read(&body)?;
-            let deed = Deed { act: caller.act(given.requested_by, given.note), once: once.of(&app, &body)? };
+            let deed = ActorRequest { act: caller.act(given.requested_by, given.note), once: once.of(&app, &body)? };
             app.engine.$command(&caller.namespace, id, deed).await?;
             line_of(&app, &caller, id).await
         })+
@@ -307,11 +307,11 @@ async fn retry(
     let key = once.of(&app, &body)?;
     match given.from.as_deref() {
         None | Some("failed") => {
-            app.engine.retry_execution(&caller.namespace, id, Deed { act, once: key }).await?;
+            app.engine.retry_execution(&caller.namespace, id, ActorRequest { act, once: key }).await?;
             line_of(&app, &caller, id).await
         }
         Some("start") => {
-            let started = app.engine.restart_execution(&caller.namespace, id, Deed { act, once: key }).await?;
+            let started = app.engine.restart_execution(&caller.namespace, id, ActorRequest { act, once: key }).await?;
             line_of(&app, &caller, started.execution).await
         }
         Some(_) => Err(Invalid::one("from", "must be one of failed, start").into()),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use comeback_core::{Invalid, NamePatterns};
 use comeback_engine::store::{BeatAnswer, Running, panic_point};
 use comeback_engine::{
-    Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd, ReportError, Reported,
+    Changed, CommandError, Heartbeat, Json as JsonText, LeaseRef, LeaseRequest, Leased, Report, ReportEnd,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -293,7 +293,7 @@ fn written(out: &impl Serialize) -> Result<Response, Problem> {
 }
 
 /// What was read is done whether or not the caller waits for the answer; it keeps its caller's place until then.
-pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Reported, ReportError>>, Problem> {
+pub async fn report_all(app: &App, reports: Vec<Report>) -> Result<Vec<Result<Changed, CommandError>>, Problem> {
     let (engine, admitted) = (app.engine.clone(), gate::admitted());
     let answers = Running::spawn(async move {
         let _admitted = admitted;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use comeback_core::operation::{Action, Plan, StopIf, Waves};
 use comeback_core::transition::Act;
 use comeback_core::{Invalid, TaskId};
-use comeback_engine::{Bulk, Which};
+use comeback_engine::{Bulk, Selection};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -157,11 +157,11 @@ impl BulkIn {
             (None, None) => None,
         };
         let which = match (self.filter, self.ids) {
-            (Some(filter), None) => Which::Filter(filter),
+            (Some(filter), None) => Selection::Filter(filter),
             (None, Some(ids)) if ids.len() > MOST_IDS => {
                 return Err(Invalid::one("ids", format!("may be {MOST_IDS} at most; a filter finds more")));
             }
-            (None, Some(ids)) => Which::Ids(ids.into_iter().map(TaskId).collect()),
+            (None, Some(ids)) => Selection::Ids(ids.into_iter().map(TaskId).collect()),
             _ => return Err(Invalid::one("filter", "give either `filter` or `ids`")),
         };
         let plan = Plan {

@@ -9,6 +9,7 @@ use axum::routing::{delete, get, post, put};
 use bytes::Bytes;
 use comeback_core::Invalid;
 use comeback_core::transition::Act;
+use comeback_engine::Redeliver;
 use comeback_engine::secrets::SecretText;
 use comeback_engine::store::ListCursor;
 use comeback_engine::{Again, Redelivered};
@@ -263,9 +264,9 @@ async fn redeliver(
         return Err(Invalid::one("event", "may have 200 bytes at most").into());
     }
     let what = match (given.event, given.since, given.within) {
-        (Some(event), None, None) => Again::Event(event),
-        (None, Some(Instant(since)), None) => Again::Since(since),
-        (None, None, Some(Span(span))) => Again::Since(app.engine.now() - span),
+        (Some(event), None, None) => Redeliver::Event(event),
+        (None, Some(Instant(since)), None) => Redeliver::Since(since),
+        (None, None, Some(Span(span))) => Redeliver::Since(app.engine.now() - span),
         _ => return Err(Invalid::one("event", "give one of `event`, `since` and `within`").into()),
     };
     let here = app.clone();

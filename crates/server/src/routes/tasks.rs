@@ -13,7 +13,9 @@ use comeback_core::payload::OldPayload;
 use comeback_core::transition::Act;
 use comeback_core::{Invalid, Record, Speaker, State as Ended, TaskId, Timestamp};
 use comeback_engine::store::{Count, ListCursor, ListQuery, Subject};
-use comeback_engine::{Deed, Describe, Json as Text, ManualRetry, Moment, ReportEnd, Settle, Submit, SubmitAnswer};
+use comeback_engine::{
+    ActorRequest, CompleteCallback, Describe, Json as Text, ManualRetry, Moment, ReportEnd, Submit, SubmitAnswer,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -523,8 +525,8 @@ async fn shown_after(app: &App, caller: &Caller, id: comeback_core::TaskId) -> R
 }
 
 /// What is asked for, by whom, and whether under a key.
-fn deed(app: &App, act: Act, once: Once, body: &Bytes) -> Result<Deed, Problem> {
-    Ok(Deed { act, once: once.of(app, body)? })
+fn deed(app: &App, act: Act, once: Once, body: &Bytes) -> Result<ActorRequest, Problem> {
+    Ok(ActorRequest { act, once: once.of(app, body)? })
 }
 
 async fn retry(
@@ -544,7 +546,7 @@ async fn retry(
     let request = ManualRetry {
         keep_counters: act.keep_counters,
         payload_patch: act.payload_patch.map(|raw| Text::from(raw.0)),
-        deed,
+        request: deed,
     };
     let retried = app.engine.retry(&caller.namespace, id, request).await?;
     Ok(Json(json!({
@@ -699,7 +701,9 @@ async fn settle(
         app.engine.count(&caller.namespace, count, fence).await?;
     }
     if let Some(end) = end {
-        app.engine.settle(Settle { namespace: caller.namespace.clone(), task: id, fence, end }).await?;
+        app.engine
+            .complete_callback(CompleteCallback { namespace: caller.namespace.clone(), task: id, fence, end })
+            .await?;
     }
     Ok(Json(json!({"task": shown_after(&app, &caller, id).await?})))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comeback_core::TaskId;
 use comeback_core::backtest::{Arm, OfError};
 use comeback_core::filter::fingerprint_to_hex;
-use comeback_engine::Tested;
+use comeback_engine::BacktestResult;
 use serde_json::{Value, json};
 
 /// Tasks that are named, and errors that are told apart.
@@ -14,7 +14,7 @@ const MOST_ERRORS: usize = 50;
 /// Attempts beyond this are left out of the table of attempts.
 const MOST_NUMBERS: usize = 100;
 
-pub fn shown(tested: &Tested) -> Value {
+pub fn shown(tested: &BacktestResult) -> Value {
     let test = &tested.test;
     let arms = [&test.recorded, &test.candidate];
     let numbers: BTreeSet<u32> = arms.iter().flat_map(|arm| arm.attempts.keys().copied()).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use comeback_core::{Class, Failure, Invalid, Millis, RetryAfter, Timestamp, Trigger};
-use comeback_engine::{Json, Leased, ReportEnd, Reported};
+use comeback_engine::{Changed, Json, Leased, ReportEnd};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -129,7 +129,7 @@ pub enum ReportOut<'a> {
 }
 
 impl<'a> ReportOut<'a> {
-    pub fn of(lease: &'a str, reported: &Reported) -> ReportOut<'a> {
+    pub fn of(lease: &'a str, reported: &Changed) -> ReportOut<'a> {
         ReportOut::Heard {
             lease,
             task_id: reported.task.to_string(),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::Core;
-use crate::road::{Verb, Wish};
+use crate::pipeline::{ChangeRequest, TaskChange};
 
 /// How often a write is tried again that others were faster with.
 const TRIES: u32 = 16;
@@ -26,7 +26,7 @@ const MOST: u32 = 1_000;
 pub(crate) type Named = (String, String);
 
 #[derive(Default)]
-pub(crate) struct Guards {
+pub(crate) struct DependencyTracker {
     /// How runs have ended since it was last written.
     seen: Mutex<HashMap<Named, Seen>>,
     /// As they were when they were last looked at.
@@ -36,13 +36,13 @@ pub(crate) struct Guards {
     pub bell: Arc<Notify>,
 }
 
-/// What the tasks of a lane depend on.
+/// Dependencies of the tasks of a lane.
 pub(crate) fn names(lane: &Lane) -> impl Iterator<Item = Named> {
     let named = lane.limits.iter().filter_map(|limit| limit.key.dependency());
     named.map(|name| (lane.namespace.clone(), name.to_owned()))
 }
 
-impl Guards {
+impl DependencyTracker {
     /// Notes how runs ended.
     pub fn note(&self, commit: &Commit) {
         for write in commit.writes.iter().filter(|write| admission::is_counted(write.from)) {
@@ -62,7 +62,7 @@ impl Guards {
         self.known.lock().insert((it.namespace.clone(), it.name.clone()), it.clone());
     }
 
-    /// Those that allow something else after what was seen.
+    /// Dependencies whose observations would change them.
     fn urgent(&self, now: Timestamp) -> Vec<Named> {
         let seen = self.seen.lock();
         if seen.is_empty() {
@@ -90,7 +90,7 @@ impl Guards {
         self.seen.lock().remove(name).filter(|seen| !seen.ended.is_empty())
     }
 
-    /// What could not be written is written later.
+    /// Returns observations that could not be written.
     fn give_back(&self, name: &Named, seen: Seen) {
         let mut all = self.seen.lock();
         let later = std::mem::replace(all.entry(name.clone()).or_default(), seen);
@@ -109,16 +109,16 @@ impl Guards {
     }
 }
 
-/// The dependencies of the tasks that are decided about at one moment.
+/// The dependencies of the tasks of one batch of decisions.
 #[derive(Clone, Default)]
-pub(crate) struct Guarded {
+pub(crate) struct LoadedDependencies {
     rows: HashMap<Named, Dependency>,
-    /// Those in whose budget places were taken.
+    /// Dependencies in whose budget slots were taken.
     booked: BTreeSet<Named>,
 }
 
-impl Guarded {
-    /// What may hold a retry of this task.
+impl LoadedDependencies {
+    /// The dependency that may hold a retry of this task.
     pub fn of(&self, task: &Task) -> Option<dependency::View> {
         let it = names(&task.lane).find_map(|name| self.rows.get(&name))?;
         let (name, settings, standing) = (it.name.clone(), it.settings.clone(), it.standing.clone());
@@ -126,7 +126,7 @@ impl Guarded {
         Some(dependency::View { name, settings, standing, place })
     }
 
-    /// A retry that was just decided takes its place; the next finds it taken.
+    /// Takes the budget slot of a retry that was just decided.
     pub fn book(&mut self, change: &Transition) {
         let after = change.after();
         let Some(at) = after.due().filter(|_| after.next_retry_at.is_some()) else { return };
@@ -140,7 +140,7 @@ impl Guarded {
 }
 
 impl Core {
-    /// Deadlines wait for announced work (model A14).
+    /// Moves deadlines behind announced maintenance (model A14).
     pub(crate) async fn wait_for_maintenance(&self, submission: &mut Submission) -> Result<(), StoreError> {
         for new in &mut submission.tasks {
             let (lane, since) = (&new.task.lane, new.task.submitted_at);
@@ -154,34 +154,35 @@ impl Core {
         Ok(())
     }
 
-    pub(crate) async fn guarded(&self, wishes: &[(usize, Wish)]) -> Result<Guarded, StoreError> {
-        let ends = wishes.iter().filter(|(_, wish)| matches!(wish.verb, Verb::End(_)));
-        self.look_up(ends.filter_map(|(_, wish)| Some(&wish.seen.as_ref()?.task))).await
+    /// The dependencies of tasks whose run ends.
+    pub(crate) async fn guarded(&self, requests: &[(usize, ChangeRequest)]) -> Result<LoadedDependencies, StoreError> {
+        let ends = requests.iter().filter(|(_, request)| matches!(request.change, TaskChange::End(_)));
+        self.look_up(ends.filter_map(|(_, request)| Some(&request.stored()?.task))).await
     }
 
     pub(crate) async fn look_up<'a>(
         &self,
         tasks: impl Iterator<Item = &'a Task> + Send,
-    ) -> Result<Guarded, StoreError> {
-        let mut guarded = Guarded::default();
+    ) -> Result<LoadedDependencies, StoreError> {
+        let mut guarded = LoadedDependencies::default();
         for name in tasks.flat_map(|task| names(&task.lane)) {
             if !guarded.rows.contains_key(&name)
                 && let Some(it) = self.store.dependency(&name.0, &name.1).await?
             {
-                self.guards.learn(&it);
+                self.dependencies.learn(&it);
                 guarded.rows.insert(name, it);
             }
         }
         Ok(guarded)
     }
 
-    /// What may hold the retries of a task, as it stands now.
+    /// The dependency that may hold the retries of a task, loaded now.
     pub(crate) async fn guard_of(&self, task: &Task) -> Result<Option<dependency::View>, StoreError> {
         Ok(self.look_up(std::iter::once(task)).await?.of(task))
     }
 
-    /// Writes the places that were taken. Not where somebody else was faster: then all is to be looked at again.
-    pub(crate) async fn reserve(&self, guarded: &Guarded, now: Timestamp) -> Result<bool, StoreError> {
+    /// Writes the slots that were taken. `false` if another instance was faster: then all requests are tried again.
+    pub(crate) async fn reserve(&self, guarded: &LoadedDependencies, now: Timestamp) -> Result<bool, StoreError> {
         for name in &guarded.booked {
             let Some(it) = guarded.rows.get(name) else { continue };
             if !self.store.put_dependency(it, None, now).await? {
@@ -191,30 +192,30 @@ impl Core {
         Ok(true)
     }
 
-    /// Writes what changes something; the rest waits a little, for more to come.
-    pub(crate) async fn tell_guards(&self) {
-        for name in self.guards.urgent(self.clock.now()) {
+    /// Writes the observations that change a dependency; the others wait for more.
+    pub(crate) async fn flush_observations(&self) {
+        for name in self.dependencies.urgent(self.clock.now()) {
             if let Err(error) = self.write_seen(&name).await {
-                tracing::debug!(%error, dependency = name.1, "what was seen of a dependency is written later");
+                tracing::debug!(%error, dependency = name.1, "cannot write observations of dependency; retrying later");
             }
         }
     }
 
     /// Writes all that was seen.
     pub(crate) async fn tell_all_guards(&self) -> Result<(), StoreError> {
-        for name in self.guards.all() {
+        for name in self.dependencies.all() {
             self.write_seen(&name).await?;
         }
         Ok(())
     }
 
     async fn write_seen(&self, name: &Named) -> Result<(), StoreError> {
-        let Some(seen) = self.guards.take(name) else { return Ok(()) };
+        let Some(seen) = self.dependencies.take(name) else { return Ok(()) };
         let written = self.change_dependency(name, |it, now| it.standing.observe(&it.settings, &seen, now)).await;
         match written {
             Ok(_) => Ok(()),
             Err(error) => {
-                self.guards.give_back(name, seen);
+                self.dependencies.give_back(name, seen);
                 Err(error)
             }
         }
@@ -242,27 +243,27 @@ impl Core {
         Err(StoreError::Unavailable(format!("too many write what they saw of dependency {}", name.1)))
     }
 
-    /// After a change: who watches is told, and whoever waits looks again.
+    /// After a change: notifies watchers and wakes waiting workers.
     pub(crate) fn told_of(&self, before: &Standing, after: &Dependency) {
-        self.guards.learn(after);
+        self.dependencies.learn(after);
         let last = before.told.last();
         let new = after.standing.told.iter().rev().take_while(|told| Some(*told) != last);
         for told in new {
-            self.guards.count(told.what);
+            self.dependencies.count(told.what);
             let (namespace, dependency) = (&after.namespace, &after.name);
-            tracing::info!(%namespace, %dependency, change = %told.what, why = told.why, "a dependency has changed");
+            tracing::info!(%namespace, %dependency, change = %told.what, why = told.why, "dependency changed");
         }
         if before.phase != after.standing.phase || before.gate != after.standing.gate {
             self.wake.everybody();
             self.store.notify();
         }
         if before.changes_ever() != after.standing.changes_ever() {
-            self.tell_outside();
+            self.wake_feed_readers();
         }
-        self.guards.bell.notify_one();
+        self.dependencies.bell.notify_one();
     }
 
-    /// What time has changed, and who may start now. Answers how many there were.
+    /// Writes observations and time-driven changes, and wakes workers. Returns how many dependencies changed.
     pub(crate) async fn look_at_dependencies(&self) -> Result<u32, StoreError> {
         self.tell_all_guards().await?;
         let now = self.clock.now();

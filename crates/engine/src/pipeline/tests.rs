@@ -1,18 +1,18 @@
-//! Panics as a library meets them: one verdict or one loop breaks, and everything else goes on.
+//! Panics in a library: one decision or one loop panics, and everything else goes on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use comeback_core::{Failure, Millis, Record, State, Task, TaskId, Trigger};
-use comeback_store::{Claimed, Loop, SqliteOptions, SqliteStore};
+use comeback_store::{Claimed, Loop, SqliteOptions, SqliteStore, StoreError};
 
 use crate::{
-    Engine, EngineConfig, LeaseRequest, Report, ReportEnd, ReportError, Submit, SystemClock, TaskSpec, Watcher,
+    CommandError, Engine, EngineConfig, LeaseRequest, Report, ReportEnd, Submit, SystemClock, TaskSpec, Watcher,
     Watching,
 };
 
-/// Every verdict about a task of this kind panics.
+/// Every decision on a task of this kind panics.
 pub(super) const PANICS: &str = "panics-in-its-verdict";
 
 async fn engine(config: EngineConfig) -> Engine {
@@ -51,7 +51,9 @@ async fn a_verdict_that_panics_leaves_the_other_reports_answered() {
         let answers = engine.report(reports).await.unwrap();
         for (task, answer) in leased.iter().zip(answers) {
             match task.kind == PANICS {
-                true => assert!(matches!(answer, Err(ReportError::Damaged(_))), "{round}: {answer:?}"),
+                true => {
+                    assert!(matches!(answer, Err(CommandError::Store(StoreError::Corrupt(_)))), "{round}: {answer:?}")
+                }
                 false => assert!(answer.is_ok(), "{round}: {answer:?}"),
             }
         }
@@ -76,7 +78,7 @@ async fn a_verdict_that_panics_does_not_end_a_loop() {
     engine.close().await;
 }
 
-/// Panics when it is told of an attempt, as often as it should.
+/// Panics at the end of an attempt, this many times.
 struct Breaks(AtomicU32);
 
 impl Watcher for Breaks {
@@ -107,7 +109,7 @@ async fn a_loop_that_panics_is_started_again() {
     engine.close().await;
 }
 
-/// H15: whoever closes an engine may copy the file and nothing else.
+/// H15: after `close` the database file alone is complete.
 #[tokio::test]
 async fn a_file_is_whole_without_its_log_after_close() {
     let folder = tempfile::tempdir().unwrap();

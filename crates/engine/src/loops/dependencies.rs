@@ -1,4 +1,4 @@
-//! Guards: what was seen of dependencies is written, and whoever waits for one is told when time lets it start.
+//! Dependencies: writes the observations of dependencies, and wakes workers when time opens one.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,20 +9,20 @@ use comeback_store::{Finished, Heartbeat, StoreError, panic_point};
 use super::{is_answered, real};
 use crate::Core;
 
-/// What is seen is gathered for so long, and whoever waits is told so often.
+/// Observations are gathered for this long, and waiting workers are woken this often.
 const GATHER: Duration = Duration::from_millis(100);
-/// It is never looked sooner than this.
+/// The shortest pause between two ticks.
 const BREATH: Duration = Duration::from_millis(5);
 
-/// When there is something to do, as far as it is known.
+/// When there is work next, as far as it is known.
 struct Next {
-    /// Somebody waits, or something is gathered.
+    /// Whether a dependency is due already.
     soon: bool,
     at: Option<Timestamp>,
 }
 
-pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
-    let Some(bell) = core.upgrade().map(|core| core.guards.bell.clone()) else { return Finished };
+pub async fn run(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
+    let Some(bell) = core.upgrade().map(|core| core.dependencies.bell.clone()) else { return Finished };
     loop {
         let Some(held) = core.upgrade() else { return Finished };
         panic_point!("loop-dependencies");
@@ -31,7 +31,7 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
             beat.turn();
         }
         let next = looked.unwrap_or_else(|error| {
-            tracing::debug!(%error, "dependencies could not be looked at; it is tried again");
+            tracing::debug!(%error, "cannot update dependencies; retrying");
             Next { soon: false, at: None }
         });
         let rest = if next.soon { GATHER } else { real(held.config.safety_interval) };
@@ -41,7 +41,7 @@ pub async fn keep(core: Weak<Core>, beat: Arc<Heartbeat>) -> Finished {
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
             () = due => {}
-            // More of it comes soon.
+            // More observations come soon.
             () = bell.notified() => tokio::time::sleep(GATHER).await,
         }
     }
