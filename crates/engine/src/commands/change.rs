@@ -2,7 +2,7 @@
 
 use comeback_core::TaskId;
 use comeback_core::transition::Act;
-use comeback_store::{Behalf, Idempotency, StoreError, Stored, Used};
+use comeback_store::{Behalf, Idempotency, Stored, Used};
 use serde_json::Value;
 
 use crate::pipeline::{ChangeOutcome, ChangeRequest, Changed, TaskChange};

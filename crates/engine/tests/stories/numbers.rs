@@ -208,7 +208,7 @@ stories! {
             let done = engine.process_failed("default", 100, false, &Act { once, ..ana() }).await.unwrap();
             done.iter().map(|it| it.action).collect::<Vec<_>>()
         };
-        for expected in [Action::Retried, Action::Skipped] {
+        for expected in [RepairAction::Retried, RepairAction::Skipped] {
             report(&engine, &lease_one(&engine).await, ReportEnd::Failed(not_found.clone())).await.unwrap();
             assert_eq!(state(&engine, id).await, State::Failed);
             reclassify(Some(Class::Retryable)).await;
@@ -217,7 +217,7 @@ stories! {
         }
         assert_eq!(state(&engine, id).await, State::Failed);
         reclassify(Some(Class::Retryable)).await;
-        assert_eq!(put_right("another").await, [Action::Retried]);
+        assert_eq!(put_right("another").await, [RepairAction::Retried]);
     }
 
     fn lost_work_is_put_right_by_hand_while_the_loop_is_paused(place) {
